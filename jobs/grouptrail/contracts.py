@@ -1,0 +1,93 @@
+"""The only reader of `schemas/`: everything that is data, not code, comes from here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
+
+
+def _folder(name: str, ending: str) -> list[Traversable]:
+    entries = (files("grouptrail.schemas") / name).iterdir()
+    return sorted((entry for entry in entries if entry.name.endswith(ending)), key=lambda entry: entry.name)
+
+
+@cache
+def wire_layouts() -> dict[str, dict[str, Any]]:
+    """Every record and blob layout of `schemas/wire/`, by its Kafka name."""
+    layouts: dict[str, dict[str, Any]] = {}
+    for file in _folder("wire", ".json"):
+        layouts.update(json.loads(file.read_text("utf-8")))
+    return layouts
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `type` in Spark's DDL, `null_means` what a null means (None: never null), `stats` whether files keep
+    its minimum and maximum for skipping."""
+
+    name: str
+    type: str
+    about: str
+    null_means: str | None = None
+    stats: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: `key` is what makes a row unique, `cluster_by` what its files are sorted by."""
+
+    name: str
+    about: str
+    key: tuple[str, ...]
+    cluster_by: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    def ddl(self, *, without: Sequence[str] = ()) -> str:
+        """The columns as Spark's DDL."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns if column.name not in without)
+
+
+def _table(file: Traversable) -> Table:
+    data = yaml.safe_load(file.read_text("utf-8"))
+    types: dict[str, str] = {}
+    for name, text in data.get("types", {}).items():
+        types[name] = _with_types(" ".join(text.split()), types)
+    return Table(
+        name=file.name.removesuffix(".yaml"),
+        about=data["about"],
+        key=tuple(data["key"]),
+        cluster_by=tuple(data["cluster_by"]),
+        columns=tuple(
+            Column(**{**column, "type": _with_types(column["type"], types)})
+            for column in _columns(data["columns"])
+        ),
+    )
+
+
+def _columns(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for entry in entries:
+        if "use" in entry:
+            shared = files("grouptrail.schemas") / "tables" / f"{entry['use']}.yaml"
+            yield from yaml.safe_load(shared.read_text("utf-8"))["columns"]
+        else:
+            yield entry
+
+
+def _with_types(text: str, types: dict[str, str]) -> str:
+    """Puts a table's own named types in where a type is written; field names end in a colon and stay."""
+    return re.sub(r"\b(\w+)\b(?!:)", lambda found: types.get(found[1], found[1]), text)
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """Every table contract of `schemas/tables/`, by name."""
+    contracts = [_table(file) for file in _folder("tables", ".yaml") if not file.name.startswith("_")]
+    return {table.name: table for table in contracts}

@@ -1,0 +1,74 @@
+"""The blobs that group protocols put inside records: subscriptions, assignments and assignors' user data.
+
+Which blob lies where follows from the group's protocol type and protocol (ConsumerProtocol of KIP-429 and KIP-881,
+the sticky assignors' user data, Connect's protocol of KIP-415); all others are opaque.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grouptrail.wire.codec import read_message, value_codec, write_message
+from grouptrail.wire.errors import Undecodable, WireError
+from grouptrail.wire.layout import Message, messages
+
+SUBSCRIPTIONS = {"consumer": "ConsumerProtocolSubscription", "connect": "ConnectProtocolMetadata"}
+ASSIGNMENTS = {"consumer": "ConsumerProtocolAssignment", "connect": "ConnectProtocolAssignment"}
+USER_DATA = {"sticky": "StickyAssignorUserData", "cooperative-sticky": "CooperativeStickyAssignorUserData"}
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A decoded blob; with an error there is neither version nor data."""
+
+    name: str
+    version: int | None = None
+    data: dict[str, Any] | None = None
+    error: Undecodable | None = None
+
+
+def is_blob(name: str) -> bool:
+    """Whether a layout of that name exists and is a blob."""
+    return name in messages() and messages()[name].type is None
+
+
+def decode_blob(name: str, content: bytes, *, strict: bool = True) -> Blob:
+    """Decodes a blob by the name of its layout; never raises (but for a name that is none, see `is_blob`)."""
+    message = messages()[name]
+    if not content and message.empty_allowed:
+        return Blob(name, error=Undecodable("blob", "empty", 0))
+    try:
+        if message.prefixed:
+            version, data, _ = read_message(message, content, strict=strict)
+        else:
+            version, data = _read_unprefixed(message, content, strict=strict)
+    except WireError as fault:
+        return Blob(name, error=Undecodable("blob", fault.kind, fault.position))
+    return Blob(name, version, data)
+
+
+def _read_unprefixed(message: Message, content: bytes, *, strict: bool) -> tuple[int, dict[str, Any]]:
+    """Sticky user data says nowhere which version it is: the newest layout that fits is the one."""
+    version = message.versions.last or 0
+    while True:
+        try:
+            data, _ = value_codec(message, version, strict=strict).read(content, 0)
+        except WireError as fault:
+            if version == 0 or fault.kind not in ("truncated", "truncated_tail"):
+                raise
+            version -= 1
+        else:
+            return version, data
+
+
+def encode_blob(blob: Blob) -> bytes:
+    """The bytes of a blob without error."""
+    if blob.version is None or blob.data is None:
+        raise ValueError(f"{blob.name}: an undecodable blob has no encoding")
+    message = messages()[blob.name]
+    if message.prefixed:
+        return write_message(message, blob.version, blob.data)
+    out = bytearray()
+    value_codec(message, blob.version, strict=True).write(blob.data, out)
+    return bytes(out)

@@ -1,0 +1,124 @@
+"""The layouts of `schemas/wire/` as objects.
+
+A field is one line, `name type [versions] [tag N] [= default]`: `[]` before the type is a list, `?` after it
+means nullable, `3+` and `1` say in which versions of the message it exists (all, where nothing is said), and the
+default of a tagged field is what its absence means (the type's own zero, where nothing is said).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from grouptrail import contracts
+
+_FIELD = re.compile(
+    r"(?P<name>[\w-]+) (?P<list>\[\])?(?P<type>\w+)(?P<null>\?)?"
+    r"(?: (?P<versions>\d+(?:\+|-\d+)?))?(?: tag (?P<tag>\d+))?(?: = (?P<default>-?\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """A closed range of versions; `last` None means all later ones."""
+
+    first: int
+    last: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """`3+`, `1` or `0-4`."""
+        if text.endswith("+"):
+            return cls(int(text[:-1]), None)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version and (self.last is None or version <= self.last)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a message or struct."""
+
+    name: str
+    type: str
+    is_list: bool
+    nullable: bool
+    versions: Versions
+    tag: int | None
+    default: int | None
+
+    @classmethod
+    def parse(cls, line: str) -> Field:
+        """Reads one field line of a layout file."""
+        found = _FIELD.fullmatch(line)
+        if found is None:
+            raise ValueError(f"schemas/wire: not a field: {line!r}")
+        return cls(
+            name=found["name"],
+            type=found["type"],
+            is_list=found["list"] is not None,
+            nullable=found["null"] is not None,
+            versions=Versions.parse(found["versions"] or "0+"),
+            tag=None if found["tag"] is None else int(found["tag"]),
+            default=None if found["default"] is None else int(found["default"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A record type (with `type` and `key`) or an embedded blob (without)."""
+
+    name: str
+    type: int | None
+    key: tuple[Field, ...]
+    versions: Versions
+    flexible: Versions | None
+    value: tuple[Field, ...]
+    structs: Mapping[str, tuple[Field, ...]]
+    prefixed: bool
+    newer_as_highest: bool
+    missing_tail_as_null: bool
+    empty_allowed: bool
+
+    def read_as(self, version: int) -> int | None:
+        """The version whose layout reads this one; None where there is none."""
+        if version in self.versions:
+            return version
+        return self.versions.last if self.newer_as_highest and version >= 0 else None
+
+
+def _fields(lines: list[str]) -> tuple[Field, ...]:
+    return tuple(map(Field.parse, lines))
+
+
+def _message(name: str, data: Mapping[str, Any]) -> Message:
+    return Message(
+        name=name,
+        type=data.get("type"),
+        key=_fields(data.get("key", [])),
+        versions=Versions.parse(data["versions"]),
+        flexible=Versions.parse(data["flexible"]) if "flexible" in data else None,
+        value=_fields(data["value"]),
+        structs={name: _fields(lines) for name, lines in data.get("structs", {}).items()},
+        prefixed=data.get("prefix") != "none",
+        newer_as_highest="newer" in data,
+        missing_tail_as_null="missing tail" in data,
+        empty_allowed="empty" in data,
+    )
+
+
+@cache
+def messages() -> Mapping[str, Message]:
+    """Every layout by its name."""
+    return {name: _message(name, data) for name, data in contracts.wire_layouts().items()}
+
+
+@cache
+def record_types() -> Mapping[int, Message]:
+    """The layouts of records by the type in their key."""
+    return {message.type: message for message in messages().values() if message.type is not None}

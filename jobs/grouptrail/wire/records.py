@@ -1,0 +1,82 @@
+"""Whole records of `__consumer_offsets`: key and value, decoded together, and back to bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grouptrail.wire.codec import key_codec, read_message, write_message
+from grouptrail.wire.errors import Undecodable, WireError
+from grouptrail.wire.layout import record_types
+
+_TYPE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A record's key: `type` as in `schemas/wire/`, `data` its fields by Kafka's names."""
+
+    type: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A record's value in one version of its layout."""
+
+    version: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What bytes say. No error and no value is a tombstone; with an error, `key` is there if it was readable."""
+
+    key: Key | None
+    value: Value | None
+    error: Undecodable | None = None
+
+
+def decode_record(key: bytes | None, value: bytes | None, *, strict: bool = True) -> Record:
+    """Decodes one record; never raises.
+
+    `strict` treats a string that is not UTF-8 as undecodable, so that what is decoded can be encoded again to the
+    same bytes; without it such bytes read as U+FFFD, as Kafka's own tools print them. Bytes behind the last field
+    are passed over, as Kafka does.
+    """
+    try:
+        decoded_key = _decode_key(key, strict=strict)
+    except WireError as fault:
+        return Record(None, None, Undecodable("key", fault.kind, fault.position))
+    if value is None:
+        return Record(decoded_key, None)
+    try:
+        version, data, _ = read_message(record_types()[decoded_key.type], value, strict=strict)
+    except WireError as fault:
+        return Record(decoded_key, None, Undecodable("value", fault.kind, fault.position))
+    return Record(decoded_key, Value(version, data))
+
+
+def _decode_key(key: bytes | None, *, strict: bool) -> Key:
+    if key is None:
+        raise WireError("null_not_allowed", 0)
+    if len(key) < _TYPE_BYTES:
+        raise WireError("truncated", 0)
+    type_ = int.from_bytes(key[:_TYPE_BYTES], "big", signed=True)
+    message = record_types().get(type_)
+    if message is None:
+        raise WireError("unknown_type", 0)
+    data, _ = key_codec(message, strict=strict).read(key, _TYPE_BYTES)
+    return Key(type_, data)
+
+
+def encode_key(key: Key) -> bytes:
+    """The bytes of a key."""
+    out = bytearray(key.type.to_bytes(_TYPE_BYTES, "big", signed=True))
+    key_codec(record_types()[key.type], strict=True).write(key.data, out)
+    return bytes(out)
+
+
+def encode_value(key: Key, value: Value | None) -> bytes | None:
+    """The bytes of a value of the key's type; None, Kafka's null, for a tombstone."""
+    return None if value is None else write_message(record_types()[key.type], value.version, value.data)

@@ -1,0 +1,1 @@
+"""Table contracts, read by `grouptrail.contracts`."""

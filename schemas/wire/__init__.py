@@ -1,0 +1,1 @@
+"""Record layouts, read by `grouptrail.wire.layout`."""
