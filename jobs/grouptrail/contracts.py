@@ -66,8 +66,7 @@ def _table(file: Traversable) -> Table:
         key=tuple(data["key"]),
         cluster_by=tuple(data["cluster_by"]),
         columns=tuple(
-            Column(**{**column, "type": _with_types(column["type"], types)})
-            for column in _columns(data["columns"])
+            Column(**{**column, "type": _with_types(column["type"], types)}) for column in _columns(data["columns"])
         ),
     )
 

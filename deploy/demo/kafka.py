@@ -1,0 +1,550 @@
+"""A real Kafka without Docker: its jars through the Ivy that pyspark ships, one KRaft node on loopback ports.
+
+For demos, tests and benches only: the PLAINTEXT listener lets anyone do anything, and `load_raw` writes into
+the broker's own `__consumer_offsets`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from confluent_kafka import Producer
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+)
+from kafka.errors import KafkaError
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.ivy import Report, fetch_jars, silent
+from grouptrail.java import find_java, java_environment
+
+VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
+OFFSETS_TOPIC = "__consumer_offsets"
+PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "stranger-secret"}
+
+OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
+GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
+SHARE_GROUP_FORMATTER = "org.apache.kafka.tools.consumer.ShareGroupMessageFormatter"
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+class BrokerError(GrouptrailError):
+    """The jars, the broker or one of Kafka's own tools failed."""
+
+
+# --- the jars ----------------------------------------------------------------------------------------------
+
+
+def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
+    """The folder that holds Kafka `version`'s jars; downloads about 45 MB the first time. Raises JarsError."""
+    # Kafka logs through slf4j and its 4.x jars bring no backend: without slf4j-simple a broker dies in silence.
+    # connect-runtime is most of what kafka-tools would pull in, and no tool that is run here needs it.
+    return fetch_jars(
+        f"kafka/{version}",
+        (
+            f"org.apache.kafka:kafka_2.13:{version}",
+            f"org.apache.kafka:kafka-tools:{version}",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
+        exclude=("org.apache.kafka:connect-runtime", "org.slf4j:slf4j-reload4j"),
+        report=report,
+    )
+
+
+# --- the broker --------------------------------------------------------------------------------------------
+
+# A broker must not survive this process, however it ends. The kernel then closes our end of the broker's
+# stdin, the subshell's `read` returns and it kills the broker. PR_SET_PDEATHSIG would not do: it fires when
+# the *thread* that started the broker ends.
+_LAUNCHER = 'exec 3<&0 </dev/null; { read -r line <&3; kill -9 $$; } & exec "$@" 3<&-'
+
+_STOP_DEADLINE_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+
+
+class Broker:
+    """One Kafka node, broker and controller in one, on free loopback ports, with its data under `directory`.
+
+    `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN, the
+    users of `PASSWORDS`) and an authorizer that allows `admin` everything and the others what `allow` grants
+    them; whoever comes through the PLAINTEXT listener stays all-powerful. The process dies with this one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        version: str = VERSIONS[0],
+        properties: Mapping[str, str] | None = None,
+        security: Literal["sasl"] | None = None,
+        heap: str = "400m",
+        report: Report = silent,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.version = version
+        self.log_file = self.directory / "server.log"
+        self._java = find_java()
+        self._jars = fetch(version, report)
+        self._heap = heap
+        self._security = security
+        self._properties = dict(properties or {})
+        self._port, self._controller_port, self._sasl_port = _free_ports(3)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        if self._security != "sasl":
+            raise BrokerError('this broker has no SASL listener: make it with security="sasl"')
+        return f"127.0.0.1:{self._sasl_port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, deadline_seconds: float = 60) -> Self:
+        """Returns once the broker answers clients; after `kill` or `stop` it has its ports and data again.
+
+        Raises BrokerError with the end of the broker's log if it dies or does not answer in time.
+        """
+        if self.running:
+            return self
+        self.kill()
+        self._format_once()
+        self._launch()
+        try:
+            self._wait_until_it_answers(time.monotonic() + deadline_seconds)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Asks the broker to shut down in order, and kills it if it does not."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_STOP_DEADLINE_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the broker at once, as a crash would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            if self._process.stdin:
+                self._process.stdin.close()
+            self._process = None
+
+    def allow(self, user: str, operation: str, resource: str, name: str) -> None:
+        """Grants `user` a right: `allow("reader", "READ", "TOPIC", "__consumer_offsets")`."""
+        pattern = ResourcePattern(ResourceType[resource], name)
+        right = ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, pattern)
+        deadline = time.monotonic() + 10
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
+            failed = admin.create_acls([right])["failed"]
+            while not failed and right not in admin.describe_acls(right)[0]:
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"the broker did not take over {right!r} in time: see {self.log_file}")
+                time.sleep(_POLL_SECONDS)
+        if failed:
+            raise BrokerError(f"the broker refused {right!r} ({failed[0].__name__}): check the names")
+
+    def tool(
+        self, main_class: str, *arguments: str, stdin: str | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs one of Kafka's own classes; its exit status is the caller's to judge.
+
+        Raises BrokerError if it does not end within `timeout` seconds.
+        """
+        command = [*self._java_command("256m"), main_class, *arguments]
+        try:
+            return subprocess.run(
+                command, input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BrokerError(
+                f"{main_class} did not end within {timeout:g} s: give it longer, or see {self.log_file}"
+            ) from error
+
+    def formatted(
+        self, formatter: str = OFFSETS_FORMATTER, *, isolation: Isolation = "read_committed"
+    ) -> list[dict[str, Any]]:
+        """`partition`, `offset`, `key` and `value` of the records that one of Kafka's formatters prints.
+
+        The formatters print no coordinates and skip records of other types: a partition's n-th line is given
+        those of its n-th record of the printed types. Joins no group. Raises BrokerError if the formatter
+        stops at a record that it cannot read.
+        """
+        by_partition: dict[int, list[Record]] = defaultdict(list)
+        for record in read_records(self.bootstrap, isolation=isolation):
+            by_partition[record.partition].append(record)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            parts = pool.map(lambda records: self._format(formatter, isolation, records), by_partition.values())
+            return [row for part in parts for row in part]
+
+    def _format(self, formatter: str, isolation: Isolation, records: list[Record]) -> list[dict[str, Any]]:
+        """The rows of one partition, all of whose visible records are `records`."""
+        partition = str(records[0].partition)
+        printed = self.tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", self.bootstrap, "--topic", OFFSETS_TOPIC, "--formatter", formatter),
+            *("--partition", partition, "--offset", "earliest", "--isolation-level", isolation),
+            *("--max-messages", str(len(records)), "--timeout-ms", "15000"),
+        )
+        lines = list(_json_values(printed.stdout))
+        types = {_record_type(line["key"]) for line in lines}
+        shown = [record for record in records if record.type in types]
+        whole = printed.returncode == 0 and f"Processed a total of {len(records)} messages" in printed.stderr
+        if not whole or [_record_type(line["key"]) for line in lines] != [record.type for record in shown]:
+            raise BrokerError(
+                f"{formatter} stopped in partition {partition} ({_telling_line(printed.stderr)}): "
+                "use dumped(), which prints what it can"
+            )
+        return [
+            {
+                "partition": record.partition,
+                "offset": record.offset,
+                "key": line["key"],
+                "value": line["value"],
+            }
+            for record, line in zip(shown, lines, strict=True)
+        ]
+
+    def dumped(self) -> list[dict[str, Any]]:
+        """Every record of `__consumer_offsets`, of every type, as Kafka's DumpLogSegments prints it.
+
+        A row has `partition`, `offset`, `key`, `value` (None for a tombstone) and `error`: None, or what
+        Kafka says of a record that it cannot read. Types and versions are strings here, and ints in
+        `formatted`. The tool reads the files, so aborted transactional commits are there too; control
+        records are left out.
+        """
+        segments = sorted((self.directory / "data").glob(f"{OFFSETS_TOPIC}-*/*.log"))
+        printed = self.tool(
+            _dump_class(self.version),
+            *("--offsets-decoder", "--files", ",".join(map(str, segments))),
+        )
+        if printed.returncode != 0:
+            raise BrokerError(
+                f"DumpLogSegments failed ({_telling_line(printed.stderr)}): see {self.directory / 'data'}"
+            )
+        return list(_dumped_rows(printed.stdout))
+
+    def _java_command(self, heap: str) -> list[str]:
+        log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        return [str(self._java.command), f"-Xmx{heap}", *log, "-cp", f"{self._jars}/*"]
+
+    def _format_once(self) -> None:
+        """Writes the server's settings, and its empty log folder the first time."""
+        data = self.directory / "data"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        settings = self.directory / "server.properties"
+        settings.write_text("".join(f"{key}={value}\n" for key, value in self._settings(data).items()))
+        if (data / "meta.properties").exists():
+            return
+        features = [part for feature in _FEATURES.get(_minor(self.version), ()) for part in ("--feature", feature)]
+        arguments = ["format", "-t", _cluster_id(), "-c", str(settings), *features]
+        formatted = self.tool("kafka.tools.StorageTool", *arguments)
+        if formatted.returncode != 0:
+            raise BrokerError(
+                f"Kafka {self.version} refuses its settings in {settings} "
+                f"({_telling_line(formatted.stdout + formatted.stderr)}): correct `properties`"
+            )
+
+    def _settings(self, data: Path) -> dict[str, str]:
+        listeners = {"PLAINTEXT": self._port, "CONTROLLER": self._controller_port}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        if self._security == "sasl":
+            listeners["SASL"] = self._sasl_port
+            protocols["SASL"] = "SASL_PLAINTEXT"
+        addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(addresses.values()),
+            "advertised.listeners": ",".join(address for name, address in addresses.items() if name != "CONTROLLER"),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+            "log.dirs": str(data),
+            **_SINGLE_NODE,
+            **_GROUP_PROTOCOLS.get(_minor(self.version), {}),
+            **(_sasl_settings() if self._security == "sasl" else {}),
+            **self._properties,
+        }
+
+    def _launch(self) -> None:
+        command = [*self._java_command(self._heap), "kafka.Kafka", str(self.directory / "server.properties")]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCHER, "broker", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | java_environment(self._java),
+                start_new_session=True,
+            )
+
+    def _wait_until_it_answers(self, deadline: float) -> None:
+        while not _answers(self.bootstrap):
+            if not self.running:
+                raise BrokerError(f"Kafka {self.version} ended while it started: {self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise BrokerError(f"Kafka {self.version} does not answer in time: {self._log_tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def _log_tail(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()[-15:]
+        return f"see {self.log_file}, which ends with\n" + "\n".join(lines)
+
+
+_SINGLE_NODE = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # A broker that was killed may register again only once its old session is over: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+# What makes each version speak all the group protocols that it knows; from 4.2 on that is the default.
+_GROUP_PROTOCOLS = {
+    "3.9": {"group.coordinator.rebalance.protocols": "classic,consumer"},
+    "4.1": {"group.coordinator.rebalance.protocols": "classic,consumer,share"},
+}
+_FEATURES = {"4.1": ("share.version=1",)}
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _sasl_settings() -> dict[str, str]:
+    users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
+    return {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:admin",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def _cluster_id() -> str:
+    """A random Kafka UUID; one that begins with "-" would be read as an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()).startswith("-"):
+        pass
+    return text
+
+
+def _telling_line(output: str) -> str:
+    """The line that says what went wrong in what a Java program printed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for pattern in (r"(Exception|Error): \S", r"Exception|Error|ERROR|timed out|not found", ""):
+        for line in lines:
+            if re.search(pattern, line):
+                return line
+    return "it printed nothing"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Free loopback ports below the range that outgoing connections get theirs from.
+
+    A client that retries a stopped broker could otherwise be given the broker's own port, and hold it.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.add(port)
+    return sorted(ports)
+
+
+def _answers(bootstrap: str) -> bool:
+    """Whether the broker is in the cluster's metadata that it serves."""
+    host, port = bootstrap.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+            return bool(admin.describe_cluster()["brokers"])
+    except (OSError, KafkaError):
+        return False
+
+
+# --- the records of __consumer_offsets ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of `__consumer_offsets` as it lies there."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def type(self) -> int | None:
+        """The record type, which Kafka keeps in the key's first two bytes."""
+        return int.from_bytes(self.key[:2], signed=True) if self.key and len(self.key) > 1 else None
+
+
+def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
+    """Makes the broker create `__consumer_offsets`, as any question about a group does; its partitions."""
+    deadline = time.monotonic() + deadline_seconds
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaError):
+                admin.describe_groups(["nobody"])
+                admin.wait_for_topics([OFFSETS_TOPIC], timeout_ms=1000)
+                return len(admin.describe_topics([OFFSETS_TOPIC])[0]["partitions"])
+            time.sleep(_POLL_SECONDS)
+    raise BrokerError(
+        f"{bootstrap} did not create {OFFSETS_TOPIC} within {deadline_seconds:g} s: see the broker's log"
+    )
+
+
+_LOAD_QUEUE_RECORDS = 50_000
+
+
+def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | None]]) -> int:
+    """Writes (partition, key, value) into `__consumer_offsets` as they are; how many were written.
+
+    Without a partition the key's hash chooses one. The broker takes such records only from its own admin
+    client, whose name is used here, and none without a key. It does not check them, and when it starts again
+    it cannot load a partition that holds an unreadable one: for throw-away brokers.
+    """
+    # Not kafka-python's, which knows no internal topics.
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client", "linger.ms": 20})
+    failures: list[str] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    count = 0
+    for partition, key, value in records:
+        while len(producer) >= _LOAD_QUEUE_RECORDS:
+            producer.poll(0.1)
+        producer.produce(
+            OFFSETS_TOPIC,
+            key=key,
+            value=value,
+            partition=-1 if partition is None else partition,
+            on_delivery=delivered,
+        )
+        count += 1
+    left = producer.flush(60)
+    if left or failures:
+        reason = failures[0] if failures else "no answer within 60 s"
+        raise BrokerError(
+            f"{left + len(failures)} of {count} records were not taken ({reason}): see the broker's log"
+        )
+    return count
+
+
+def read_records(
+    bootstrap: str, *, isolation: Isolation = "read_committed", deadline_seconds: float = 60
+) -> list[Record]:
+    """Every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
+    deadline = time.monotonic() + deadline_seconds
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False, group_id=None
+    )
+    records: list[Record] = []
+    with contextlib.closing(consumer):
+        partitions = [TopicPartition(OFFSETS_TOPIC, n) for n in consumer.partitions_for_topic(OFFSETS_TOPIC) or ()]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{OFFSETS_TOPIC} was not read within {deadline_seconds:g} s: see the broker's log")
+            for batch in consumer.poll(timeout_ms=200).values():
+                records += (Record(r.partition, r.offset, r.timestamp, r.key, r.value) for r in batch)
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def _dump_class(version: str) -> str:
+    moved = tuple(map(int, version.split(".")[:2])) >= (4, 2)
+    return "org.apache.kafka.tools.DumpLogSegments" if moved else "kafka.tools.DumpLogSegments"
+
+
+def _record_type(key: dict[str, Any]) -> int:
+    """Kafka 4 calls it `type`, Kafka 3 `version`."""
+    return int(key["type"] if "type" in key else key["version"])
+
+
+def _dumped_rows(output: str) -> Iterator[dict[str, Any]]:
+    partition = -1
+    for line in output.splitlines():
+        if opened := re.search(rf"{OFFSETS_TOPIC}-(\d+)/", line):
+            partition = int(opened.group(1))
+        elif found := re.match(r"\| offset: (\d+) .*? headerKeys: \[.*?\] key: (.*)$", line):
+            yield {"partition": partition, "offset": int(found.group(1)), **_dumped_record(found.group(2))}
+
+
+def _dumped_record(text: str) -> dict[str, Any]:
+    """`{…} payload: {…}`, `{…} payload: <DELETE>`, or a sentence about what is wrong."""
+    if not text.startswith("{"):
+        return {"key": None, "value": None, "error": text}
+    key, end = json.JSONDecoder().raw_decode(text)
+    payload = text[end:].removeprefix(" payload: ")
+    return {"key": key, "value": None if payload == "<DELETE>" else json.loads(payload), "error": None}
+
+
+def _json_values(text: str) -> Iterator[dict[str, Any]]:
+    """The objects that the formatters print one after the other, with nothing between them."""
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        value, end = decoder.raw_decode(text, at)
+        yield value
+        at = text.find("{", end)

@@ -1,0 +1,1214 @@
+"""A lively workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
+
+Every client is a real one (kafka-python, confluent-kafka), and the ledger keeps what the brokers acknowledged
+to them, so that the topic `__consumer_offsets` can be held against it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import MemberToRemove
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyPartitionAssignor,
+)
+from kafka.errors import (
+    CommitFailedError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+)
+from kafka.errors import KafkaError as ClientError
+from kafka.structs import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+
+Kind = Literal[
+    "range",
+    "roundrobin",
+    "sticky",
+    "static",
+    "consumer",
+    "transactional",
+    "simple",
+    "deleted",
+    "reset",
+    "share",
+]
+Key = tuple[str, str, int]
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
+Report = Callable[[str, str], None]
+
+TOPICS = {"orders": 12, "payments": 6, "clicks": 8, "audit": 4, "invoices": 6}
+COMPACTED = frozenset({"audit"})
+LATE_TOPIC, LATE_PARTITIONS = "clicks-mobile", 4
+SHARES = {"orders": 40, "clicks": 35, "payments": 20, "audit": 5}
+
+POLL_SECONDS = 0.5
+CLOSE_MS = 5_000
+SESSION_MS = 6_000
+COMMIT_MS = 10_000
+TRANSACTION_SECONDS, TRANSACTION_PATIENCE = 3, 30
+BOOTSTRAP_MS = 10_000
+# One fetch a second, whatever arrives: a fetch for each record would cost several times the processor time.
+FETCH_BYTES, FETCH_WAIT_MS = 1 << 16, 1_000
+
+ASSIGNORS: dict[str, Any] = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+}
+# Refused for certain: the group moved on, the new owner reads the records again.
+REFUSALS = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+    }
+)
+UNCERTAIN = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT})
+
+
+class WorkloadError(RuntimeError):
+    """An actor of the workload ended in a way it should not have."""
+
+
+class Order(Enum):
+    """What a member is told each time it asks."""
+
+    WORK = "work"
+    LEAVE = "leave"
+    RESTART = "restart"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Something a client or an administrator did to a group."""
+
+    at_ms: int
+    group: str
+    member: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The partitions a member saw itself assigned; `generation` is None where the client does not tell it."""
+
+    at_ms: int
+    group: str
+    member: str
+    member_id: str
+    generation: int | None
+    partitions: tuple[Partition, ...]
+
+
+class Ledger:
+    """What the clients did and what was acknowledged to them. Safe to read and write from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[str, Kind] = {}
+        self._offsets: dict[Key, int] = {}
+        self._commits: Counter[Key] = Counter()
+        self._unsure: set[Key] = set()
+        self._unanswered = 0
+        self._gone: set[str] = set()
+        self._transactions: Counter[str] = Counter()
+        self._deeds: list[Deed] = []
+        self._holdings: list[Holding] = []
+
+    def opened(self, group: str, kind: Kind) -> None:
+        """A client of this group is about to start."""
+        with self._lock:
+            self._kinds[group] = kind
+            self._gone.discard(group)
+
+    def acknowledge(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """The coordinator accepted these offsets."""
+        with self._lock:
+            for (topic, partition), offset in offsets.items():
+                key = (group, topic, partition)
+                self._offsets[key] = offset
+                self._commits[key] += 1
+                self._unsure.discard(key)
+
+    def doubt(self, group: str, partitions: Iterable[Partition]) -> None:
+        """A commit went out and no answer came: it may or may not be in the topic."""
+        with self._lock:
+            self._unanswered += 1
+            self._unsure.update((group, topic, partition) for topic, partition in partitions)
+
+    def forget(self, group: str) -> None:
+        """The group was deleted, with its offsets."""
+        with self._lock:
+            self._gone.add(group)
+            for key in [key for key in self._commits if key[0] == group]:
+                del self._commits[key]
+                self._offsets.pop(key, None)
+
+    def transaction(self, outcome: Literal["committed", "aborted"]) -> None:
+        with self._lock:
+            self._transactions[outcome] += 1
+
+    def did(self, group: str, member: str, what: str) -> None:
+        with self._lock:
+            self._deeds.append(Deed(_now_ms(), group, member, what))
+
+    def held(
+        self, group: str, member: str, member_id: str, generation: int | None, partitions: Iterable[Partition]
+    ) -> None:
+        with self._lock:
+            self._holdings.append(Holding(_now_ms(), group, member, member_id, generation, tuple(sorted(partitions))))
+
+    def groups(self) -> dict[str, Kind]:
+        """The kind of every group that had a client, the deleted ones as well."""
+        with self._lock:
+            return dict(self._kinds)
+
+    def groups_of(self, kind: Kind) -> list[str]:
+        return sorted(group for group, its_kind in self.groups().items() if its_kind == kind)
+
+    def committed(self) -> dict[Key, int]:
+        """The last acknowledged offset of each (group, topic, partition) of the groups that exist."""
+        with self._lock:
+            return dict(self._offsets)
+
+    def commit_counts(self) -> dict[Key, int]:
+        """How many commits of each (group, topic, partition) were acknowledged since the group began."""
+        with self._lock:
+            return dict(self._commits)
+
+    def unsure(self) -> frozenset[Key]:
+        """The keys whose last commit got no answer: leave them out of a comparison."""
+        with self._lock:
+            return frozenset(self._unsure)
+
+    @property
+    def unanswered(self) -> int:
+        """How many commits got no answer; unless 0, the topic may hold more than `commit_counts` says."""
+        with self._lock:
+            return self._unanswered
+
+    def deleted(self) -> frozenset[str]:
+        """The groups that were deleted and not used again."""
+        with self._lock:
+            return frozenset(self._gone)
+
+    @property
+    def transactions_committed(self) -> int:
+        with self._lock:
+            return self._transactions["committed"]
+
+    @property
+    def transactions_aborted(self) -> int:
+        with self._lock:
+            return self._transactions["aborted"]
+
+    def deeds(self, what: str | None = None, group: str | None = None) -> list[Deed]:
+        """Started, left, crashed, restarted, deleted, reset and removed, in the order they happened."""
+        with self._lock:
+            found = list(self._deeds)
+        return [deed for deed in found if what in (None, deed.what) and group in (None, deed.group)]
+
+    def holdings(self, group: str | None = None) -> list[Holding]:
+        """Every assignment a member noticed; one that lasted less than a poll may be missing."""
+        with self._lock:
+            found = list(self._holdings)
+        return [holding for holding in found if group in (None, holding.group)]
+
+
+@dataclass(frozen=True)
+class Post:
+    """What one member of a group is to do; plain values only, so that it can be handed to another process."""
+
+    bootstrap: str
+    group: str
+    client: str
+    topics: tuple[str, ...]
+    assignor: str = "range"
+    instance: str | None = None
+    session_ms: int = SESSION_MS
+    batch: int = 500
+
+
+class Desk(Protocol):
+    """Where a member asks for its orders and hands in what it did."""
+
+    def order(self) -> Order: ...
+
+    def committed(self, offsets: Offsets) -> None: ...
+
+    def unsure(self, offsets: Offsets) -> None: ...
+
+    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None: ...
+
+
+Serve = Callable[[Post, Desk], Order]
+
+
+class Stage:
+    """What all actors share: the cluster, the ledger, the stop signal and the threads."""
+
+    def __init__(self, bootstrap: str, prefix: str, seed: int, rate: int, report: Report) -> None:
+        self.bootstrap = bootstrap
+        self.prefix = prefix
+        self.rate = rate
+        self.ledger = Ledger()
+        self.stopping = threading.Event()
+        self.failed = threading.Event()
+        self.failures: list[tuple[str, BaseException]] = []
+        self.late_topic = threading.Event()
+        self.statics: set[tuple[str, str]] = set()
+        self.processes: set[subprocess.Popen[str]] = set()
+        self._seed = seed
+        self._report = report
+        self._report_lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._threads_lock = threading.Lock()
+
+    def name(self, base: str) -> str:
+        return self.prefix + base
+
+    def plain(self, name: str) -> str:
+        return name.removeprefix(self.prefix)
+
+    def random(self, actor: str) -> random.Random:
+        return random.Random(f"{self._seed}-{actor}")
+
+    def say(self, actor: str, line: str) -> None:
+        with self._report_lock:
+            self._report(actor, line)
+
+    def pause(self, seconds: float) -> None:
+        self.stopping.wait(max(seconds, 0.0))
+
+    def fail(self, actor: str, error: BaseException) -> None:
+        self.failures.append((actor, error))
+        self.failed.set()
+
+    def spawn(self, actor: str, act: Callable[[], object]) -> None:
+        """Run `act` in a thread; what it raises is kept for `check`."""
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:
+                self.fail(actor, error)
+            finally:
+                with self._threads_lock:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=f"workload-{actor}", daemon=True)
+        with self._threads_lock:
+            if self.stopping.is_set():
+                return
+            self._threads.add(thread)
+            thread.start()
+
+    def join(self, deadline: float) -> list[str]:
+        """Wait for the threads; the names of those still running at the deadline."""
+        with self._threads_lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        return [thread.name for thread in threads if thread.is_alive()]
+
+    @contextmanager
+    def admin(self, patience_ms: int = BOOTSTRAP_MS) -> Iterator[Any]:
+        client = KafkaAdminClient(
+            bootstrap_servers=self.bootstrap,
+            client_id=self.name("administrator"),
+            bootstrap_timeout_ms=patience_ms,
+            request_timeout_ms=patience_ms,
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def create_topics(self, partitions: Mapping[str, int]) -> None:
+        with self.admin() as admin:
+            present = set(admin.list_topics())
+            missing = {self.name(topic): _topic(topic, n) for topic, n in partitions.items()}
+            missing = {name: spec for name, spec in missing.items() if name not in present}
+            if missing:
+                admin.create_topics(missing, wait_for_metadata=True)
+
+
+class LocalDesk:
+    """The desk of a member that runs in this process."""
+
+    def __init__(self, stage: Stage, post: Post, label: str) -> None:
+        self._stage, self._post, self._label = stage, post, label
+        self._order = Order.WORK
+        self.commits = 0
+
+    def give(self, order: Order) -> None:
+        self._order = order
+
+    def order(self) -> Order:
+        return Order.LEAVE if self._stage.stopping.is_set() else self._order
+
+    def committed(self, offsets: Offsets) -> None:
+        self.commits += 1
+        self._stage.ledger.acknowledge(self._post.group, offsets)
+
+    def unsure(self, offsets: Offsets) -> None:
+        self._stage.ledger.doubt(self._post.group, offsets)
+        self.say("got no answer to a commit")
+
+    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
+        self._stage.ledger.held(self._post.group, self._post.client, member_id, generation, partitions)
+        counts = Counter(self._stage.plain(topic) for topic, _ in partitions)
+        what = ", ".join(f"{count} of {topic}" for topic, count in sorted(counts.items())) or "nothing"
+        self.say(f"holds {what}" + (f" (generation {generation})" if generation is not None else ""))
+
+    def say(self, line: str) -> None:
+        self._stage.say(self._stage.plain(self._post.group), f"{self._label} {line}")
+
+    def did(self, what: str, line: str) -> None:
+        self._stage.ledger.did(self._post.group, self._post.client, what)
+        self.say(line)
+
+
+class ShortDesk(LocalDesk):
+    """Sends its member home after some seconds, once it has committed."""
+
+    def __init__(self, stage: Stage, post: Post, label: str, seconds: float) -> None:
+        super().__init__(stage, post, label)
+        self._enough = time.monotonic() + seconds
+        self._at_last = self._enough + 30
+
+    def order(self) -> Order:
+        now = time.monotonic()
+        if (now >= self._enough and self.commits) or now >= self._at_last:
+            return Order.LEAVE
+        return super().order()
+
+
+class PipeDesk:
+    """The desk of a member in a process of its own: an exchange hands in what was done and reads an order.
+
+    The member goes on only after the answer, so a crash never loses a commit the ledger should know. A dead
+    parent (end of file) sends it home.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[dict[str, Any]] = []
+
+    def order(self) -> Order:
+        print(json.dumps(self._told), flush=True)
+        self._told.clear()
+        answer = sys.stdin.readline().strip()
+        return Order(answer) if answer else Order.LEAVE
+
+    def committed(self, offsets: Offsets) -> None:
+        self._told.append({"committed": _listed(offsets)})
+
+    def unsure(self, offsets: Offsets) -> None:
+        self._told.append({"unsure": _listed(offsets)})
+
+    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
+        self._told.append({"holds": [member_id, generation, list(partitions)]})
+
+
+def _listed(offsets: Offsets) -> list[tuple[str, int, int]]:
+    return [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+
+
+def _hand_in(desk: Desk, told: Iterable[dict[str, Any]]) -> None:
+    for message in told:
+        for what, value in message.items():
+            if what == "holds":
+                member_id, generation, partitions = value
+                desk.holds(member_id, generation, [(topic, partition) for topic, partition in partitions])
+            else:
+                offsets = {(topic, partition): offset for topic, partition, offset in value}
+                (desk.committed if what == "committed" else desk.unsure)(offsets)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _topic(base: str, partitions: int) -> dict[str, Any]:
+    configs = {"cleanup.policy": "compact"} if base in COMPACTED else {}
+    return {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+
+
+def classic_consumer(post: Post) -> Any:
+    return KafkaConsumer(
+        bootstrap_servers=post.bootstrap,
+        group_id=post.group,
+        client_id=post.client,
+        group_instance_id=post.instance,
+        partition_assignment_strategy=(ASSIGNORS[post.assignor],),
+        session_timeout_ms=post.session_ms,
+        heartbeat_interval_ms=post.session_ms // 6,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_poll_records=post.batch,
+        fetch_min_bytes=FETCH_BYTES,
+        fetch_max_wait_ms=FETCH_WAIT_MS,
+        bootstrap_timeout_ms=BOOTSTRAP_MS,
+        metrics_enabled=False,
+    )
+
+
+def serve_classic(post: Post, desk: Desk) -> Order:
+    """A member of a classic group: reads and commits until told otherwise."""
+    consumer = classic_consumer(post)
+    try:
+        consumer.subscribe(post.topics)
+        generation = -1
+        while (order := desk.order()) is Order.WORK:
+            records = consumer.poll(timeout_ms=int(POLL_SECONDS * 1000))
+            membership = consumer.group_metadata()
+            if membership.generation_id not in (-1, generation) and consumer.assignment():
+                generation = membership.generation_id
+                desk.holds(membership.member_id, generation, _pairs(consumer.assignment()))
+            commit_classic(consumer, records, post, desk)
+        if order is Order.CRASH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return order
+    finally:
+        consumer.close(timeout_ms=CLOSE_MS)
+
+
+def _pairs(partitions: Iterable[Any]) -> list[Partition]:
+    return sorted((partition.topic, partition.partition) for partition in partitions)
+
+
+def commit_classic(consumer: Any, records: Mapping[Any, Sequence[Any]], post: Post, desk: Desk) -> None:
+    if not records:
+        return
+    ends = {
+        partition: OffsetAndMetadata(batch[-1].offset + 1, post.client, batch[-1].leader_epoch)
+        for partition, batch in records.items()
+    }
+    offsets = {(partition.topic, partition.partition): end.offset for partition, end in ends.items()}
+    try:
+        consumer.commit(ends, timeout_ms=COMMIT_MS)
+    except (CommitFailedError, RebalanceInProgressError):
+        return
+    except KafkaTimeoutError:
+        desk.unsure(offsets)
+    else:
+        desk.committed(offsets)
+
+
+def confluent_settings(post: Post, **more: str | int | bool) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": post.bootstrap,
+        "group.id": post.group,
+        "client.id": post.client,
+        "log_level": 2,
+        **more,
+    }
+
+
+def confluent_consumer(post: Post, **more: str | int | bool) -> Consumer:
+    settings: dict[str, str | int | bool] = {
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "fetch.min.bytes": FETCH_BYTES,
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+    }
+    return Consumer(confluent_settings(post, **(settings | more)))
+
+
+def serve_consumer_protocol(post: Post, desk: Desk) -> Order:
+    """A member of a group of the new protocol (KIP-848)."""
+    consumer = confluent_consumer(post, **{"group.protocol": "consumer"})
+    try:
+        consumer.subscribe(list(post.topics))
+        held: list[Partition] = []
+        while (order := desk.order()) is Order.WORK:
+            messages = _messages(consumer, post.batch)
+            if (holding := _pairs(consumer.assignment())) != held:
+                held = holding
+                desk.holds(consumer.memberid(), None, held)
+            commit_confluent(consumer, messages, post, desk)
+        return order
+    finally:
+        consumer.close()
+
+
+def _messages(consumer: Consumer, batch: int) -> list[Message[Any, Any]]:
+    messages = consumer.consume(batch, POLL_SECONDS)
+    for message in messages:
+        error = message.error()
+        if error is not None and error.fatal():
+            raise KafkaException(error)
+    return [message for message in messages if message.error() is None]
+
+
+def _place(message: Message[Any, Any]) -> tuple[str, int, int]:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return topic, partition, offset
+
+
+def _ends(messages: Iterable[Message[Any, Any]]) -> Offsets:
+    return {(topic, partition): offset + 1 for topic, partition, offset in map(_place, messages)}
+
+
+def _confluent(offsets: Offsets, metadata: str = "") -> list[ConfluentPartition]:
+    return [ConfluentPartition(topic, partition, offset, metadata) for (topic, partition), offset in offsets.items()]
+
+
+def commit_confluent(consumer: Consumer, messages: Sequence[Message[Any, Any]], post: Post, desk: Desk) -> None:
+    offsets = _ends(messages)
+    if not offsets:
+        return
+    try:
+        answers = consumer.commit(offsets=_confluent(offsets, post.client), asynchronous=False) or []
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in UNCERTAIN:
+            desk.unsure(offsets)
+        elif code not in REFUSALS:
+            raise
+        return
+    refused = {(answer.topic, answer.partition) for answer in answers if answer.error is not None}
+    desk.committed({place: offset for place, offset in offsets.items() if place not in refused})
+
+
+def serve_share(post: Post, desk: Desk) -> Order:
+    """A member of a share group: polling again acknowledges what the last poll returned."""
+    consumer = confluent_kafka.ShareConsumer(confluent_settings(post))
+    try:
+        consumer.subscribe(list(post.topics))
+        while (order := desk.order()) is Order.WORK:
+            consumer.poll(timeout=POLL_SECONDS)
+        return order
+    finally:
+        consumer.close()
+
+
+class Seat:
+    """The place of one member in a group, which clients take and leave in turn."""
+
+    def __init__(self, stage: Stage, post: Post, number: int, serve: Serve, *, apart: bool = False) -> None:
+        self._stage, self._post, self._number, self._serve, self._apart = stage, post, number, serve, apart
+        self._desk: LocalDesk | None = None
+
+    def take(self) -> None:
+        desk = self._desk = LocalDesk(self._stage, self._post, f"member {self._number}")
+        desk.did("started", "starts")
+        run = self._work_apart if self._apart else self._work
+        self._stage.spawn(self._post.client, lambda: run(desk))
+
+    def leave(self) -> None:
+        self._tell(Order.LEAVE)
+
+    def restart(self) -> None:
+        self._tell(Order.RESTART)
+
+    def crash(self) -> None:
+        if not self._apart:
+            raise ValueError(f"{self._post.client} shares this process, which would die with it")
+        self._tell(Order.CRASH)
+
+    def _tell(self, order: Order) -> None:
+        if self._desk is not None:
+            self._desk.give(order)
+
+    def _work(self, desk: LocalDesk) -> None:
+        while self._serve(self._post, desk) is Order.RESTART:
+            desk.give(Order.WORK)
+            desk.did("restarted", "restarts under the same instance id")
+        desk.did("left", "stopped; its instance id keeps the place" if self._post.instance else "left")
+
+    def _work_apart(self, desk: LocalDesk) -> None:
+        process = _member_process(self._post)
+        self._stage.processes.add(process)
+        try:
+            last = _converse(process, desk)
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            self._stage.processes.discard(process)
+        crashed = last is Order.CRASH
+        if code != (-signal.SIGKILL if crashed else 0):
+            raise WorkloadError(f"the process of {self._post.client} ended with {code}")
+        desk.did(*(("crashed", "crashed without a word") if crashed else ("left", "left")))
+
+
+def _member_process(post: Post) -> subprocess.Popen[str]:
+    home = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        # -P: with the working folder on the path, the file kafka.py next to this one would hide kafka-python.
+        [sys.executable, "-P", "-m", "demo.workload", "--member", json.dumps(asdict(post))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        # Out of reach of the terminal's Ctrl-C: the parent sends it home, or its end of file does.
+        process_group=0,
+    )
+
+
+def _converse(process: subprocess.Popen[str], desk: LocalDesk) -> Order:
+    """Take in what the member says and answer with its orders until it hangs up; the last order."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    last = Order.WORK
+    with process.stdin as answers, process.stdout as lines:
+        for line in lines:
+            _hand_in(desk, json.loads(line))
+            last = desk.order()
+            try:
+                print(last.value, file=answers, flush=True)
+            except BrokenPipeError:
+                break
+    return last
+
+
+def _be_member(post: Post) -> int:
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_classic(post, PipeDesk())
+    return 0
+
+
+@dataclass(order=True)
+class Step:
+    """Something that happens at a second of the run, and again `every` so many seconds if that is not 0."""
+
+    at: float
+    every: float = field(compare=False)
+    act: Callable[[], object] = field(compare=False)
+
+
+def _seats(
+    stage: Stage,
+    group: str,
+    kind: Kind,
+    serve: Serve,
+    topics: Sequence[Sequence[str]],
+    *,
+    apart: int = 0,
+    **post: Any,
+) -> list[Seat]:
+    """One seat for each entry of `topics`; the one numbered `apart` works in a process of its own."""
+    name = stage.name(group)
+    stage.ledger.opened(name, kind)
+    members = [
+        Post(stage.bootstrap, name, f"{name}-{number}", tuple(wanted), **post)
+        for number, wanted in enumerate(topics, 1)
+    ]
+    if kind == "static":
+        members = [replace(member, instance=member.client) for member in members]
+        stage.statics.update((name, member.client) for member in members)
+    return [Seat(stage, member, number, serve, apart=number == apart) for number, member in enumerate(members, 1)]
+
+
+def _one_by_one(seats: Iterable[Seat], gap: float = 0.4) -> list[Step]:
+    return [Step(round(number * gap, 1), 0, seat.take) for number, seat in enumerate(seats)]
+
+
+def billing(stage: Stage) -> list[Step]:
+    """Range assignment; the third member crashes, which the group notices after 6 s, and comes back."""
+    topics = [stage.name("orders"), stage.name("payments")]
+    seats = _seats(stage, "billing", "range", serve_classic, [topics] * 3, apart=3, assignor="range")
+    return [*_one_by_one(seats), Step(6, 30, seats[2].crash), Step(15, 30, seats[2].take)]
+
+
+def shipping(stage: Stage) -> list[Step]:
+    """Round robin assignment; a third member keeps coming and going."""
+    topics = [stage.name("orders")]
+    seats = _seats(stage, "shipping", "roundrobin", serve_classic, [topics] * 3, assignor="roundrobin")
+    return [*_one_by_one(seats[:2]), Step(5, 14, seats[2].take), Step(11, 14, seats[2].leave)]
+
+
+def fraud(stage: Stage) -> list[Step]:
+    """Sticky assignment; a fourth member comes, the first leaves and returns, the fourth goes."""
+    topics = [stage.name("payments"), stage.name("clicks")]
+    first, second, third, fourth = _seats(stage, "fraud", "sticky", serve_classic, [topics] * 4, assignor="sticky")
+    coming = [Step(9, 40, fourth.take), Step(17, 40, first.leave)]
+    return [
+        *_one_by_one([first, second, third]),
+        *coming,
+        Step(25, 40, first.take),
+        Step(33, 40, fourth.leave),
+    ]
+
+
+def search(stage: Stage) -> list[Step]:
+    """Static members; the second restarts within its session timeout, which is no rebalance."""
+    topics = [stage.name("clicks")]
+    seats = _seats(stage, "search", "static", serve_classic, [topics] * 2, session_ms=15_000)
+    return [*_one_by_one(seats), Step(8, 25, seats[1].restart)]
+
+
+def insights(stage: Stage) -> list[Step]:
+    """The new protocol; the second member comes and goes, the third's pattern fits a topic created later."""
+    named = [stage.name("orders"), stage.name("invoices")]
+    pattern = [f"^{re.escape(stage.name('clicks'))}.*"]
+    seats = _seats(stage, "insights", "consumer", serve_consumer_protocol, [named, named, pattern])
+    new_topic = Step(20, 0, lambda: _add_late_topic(stage))
+    return [*_one_by_one(seats), Step(16, 40, seats[1].leave), new_topic, Step(26, 40, seats[1].take)]
+
+
+def notifications(stage: Stage) -> list[Step]:
+    """A share group, whose offsets live elsewhere; the second member comes and goes."""
+    topics = [stage.name("payments")]
+    seats = _seats(stage, "notifications", "share", serve_share, [topics] * 2)
+    return [*_one_by_one(seats), Step(14, 36, seats[1].leave), Step(22, 36, seats[1].take)]
+
+
+def _add_late_topic(stage: Stage) -> None:
+    stage.create_topics({LATE_TOPIC: LATE_PARTITIONS})
+    stage.late_topic.set()
+    stage.say("administrator", f"created topic {LATE_TOPIC}")
+
+
+def _alone(actor: str, act: Callable[[Stage], None]) -> Callable[[Stage], list[Step]]:
+    def scenario(stage: Stage) -> list[Step]:
+        return [Step(0, 0, lambda: stage.spawn(actor, lambda: act(stage)))]
+
+    return scenario
+
+
+def produce(stage: Stage) -> None:
+    """Write to the topics at a steady rate, in a few small bursts a second."""
+    producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 50, "log_level": 2})
+    chance = stage.random("producer")
+    errors: list[KafkaError] = []
+    ticks, numbers = 4, itertools.count()
+    while not stage.stopping.is_set():
+        for _ in range(max(stage.rate // ticks, 1)):
+            topic = chance.choices(list(SHARES), list(SHARES.values()))[0]
+            if topic == "clicks" and stage.late_topic.is_set() and chance.random() < 0.3:
+                topic = LATE_TOPIC
+            value = json.dumps({"n": next(numbers), "amount": chance.randrange(10_000)})
+            producer.produce(stage.name(topic), value, f"key-{chance.randrange(500)}", on_delivery=_keep(errors))
+        producer.poll(0)
+        if errors:
+            raise KafkaException(errors[0])
+        stage.pause(1 / ticks)
+    producer.flush(5)
+
+
+def _keep(errors: list[KafkaError]) -> Callable[[KafkaError | None, Message[Any, Any]], None]:
+    return lambda error, _message: errors.append(error) if error is not None else None
+
+
+class Settlement:
+    """Reads payments and writes invoices, the offsets in the same transaction; one in four is aborted."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._group = stage.name("settlement")
+        self._chance = stage.random("settlement")
+        self._fates: list[bool] = []
+        post = Post(stage.bootstrap, self._group, f"{self._group}-1", (stage.name("payments"),))
+        stage.ledger.opened(self._group, "transactional")
+        self._consumer = confluent_consumer(post, **{"fetch.wait.max.ms": 500, "session.timeout.ms": 10_000})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": stage.bootstrap,
+                "transactional.id": f"{self._group}-writer",
+                "transaction.timeout.ms": 15_000,
+                "log_level": 2,
+            }
+        )
+        self._consumer.subscribe(list(post.topics))
+
+    def run(self) -> None:
+        try:
+            self._patiently(self._producer.init_transactions)
+            while not self._stage.stopping.is_set():
+                if messages := _messages(self._consumer, 100):
+                    self._settle(messages)
+        finally:
+            self._consumer.close()
+
+    def _settle(self, messages: Sequence[Message[Any, Any]]) -> None:
+        ledger, offsets = self._stage.ledger, _ends(messages)
+        try:
+            self._write(messages, offsets)
+            if self._aborts():
+                return self._abort(messages, "aborted a transaction on purpose")
+            self._patiently(self._producer.commit_transaction)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                ledger.doubt(self._group, offsets)
+                raise
+            return self._abort(messages, f"had to abort a transaction: {error.args[0].str()}")
+        ledger.acknowledge(self._group, offsets)
+        ledger.transaction("committed")
+        if ledger.transactions_committed % 10 == 0:
+            self._stage.say("settlement", f"committed its transaction {ledger.transactions_committed}")
+        return None
+
+    def _write(self, messages: Sequence[Message[Any, Any]], offsets: Offsets) -> None:
+        self._producer.begin_transaction()
+        for message in messages:
+            self._producer.produce(self._stage.name("invoices"), message.value(), message.key())
+        # An abort with records still under way makes librdkafka abort the next transaction as well.
+        self._producer.flush(TRANSACTION_SECONDS)
+        membership = self._consumer.consumer_group_metadata()
+        ends = _confluent(offsets)
+        self._patiently(lambda wait: self._producer.send_offsets_to_transaction(ends, membership, wait))
+
+    def _patiently(self, act: Callable[[float], object]) -> None:
+        """Waits in short turns, so that a broker that is gone cannot hold up `stop`."""
+        deadline = time.monotonic() + TRANSACTION_PATIENCE
+        while True:
+            try:
+                act(TRANSACTION_SECONDS)
+            except KafkaException as error:
+                late = self._stage.stopping.is_set() or time.monotonic() > deadline
+                if late or not error.args[0].retriable():
+                    raise
+            else:
+                return
+
+    def _aborts(self) -> bool:
+        if not self._fates:
+            self._fates = [True, False, False, False]
+            self._chance.shuffle(self._fates)
+        return self._fates.pop()
+
+    def _abort(self, messages: Sequence[Message[Any, Any]], line: str) -> None:
+        self._patiently(self._producer.abort_transaction)
+        assigned = set(_pairs(self._consumer.assignment()))
+        for (topic, partition), offset in _starts(messages).items():
+            if (topic, partition) in assigned:
+                self._consumer.seek(ConfluentPartition(topic, partition, offset))
+        self._stage.ledger.transaction("aborted")
+        self._stage.say("settlement", line)
+
+
+def _starts(messages: Iterable[Message[Any, Any]]) -> Offsets:
+    starts: Offsets = {}
+    for topic, partition, offset in map(_place, messages):
+        starts.setdefault((topic, partition), offset)
+    return starts
+
+
+def export(stage: Stage) -> None:
+    """A standalone consumer: no subscription, so no membership, only commits; it falls further behind."""
+    group, topic = stage.name("export"), stage.name("audit")
+    post = Post(stage.bootstrap, group, f"{group}-1", (topic,), batch=2)
+    desk = LocalDesk(stage, post, "standalone consumer")
+    stage.ledger.opened(group, "simple")
+    consumer = classic_consumer(post)
+    try:
+        consumer.assign([TopicPartition(topic, number) for number in range(TOPICS["audit"])])
+        desk.did("started", "reads audit without joining a group")
+        while desk.order() is Order.WORK:
+            commit_classic(consumer, consumer.poll(timeout_ms=int(POLL_SECONDS * 1000)), post, desk)
+            stage.pause(1)
+    finally:
+        consumer.close(timeout_ms=CLOSE_MS)
+
+
+def nightly_report(stage: Stage) -> None:
+    """A job that forms a group, reads for a while and has the group deleted; its name returns next time."""
+    group = stage.name("nightly-report")
+    post = Post(stage.bootstrap, group, f"{group}-1", (stage.name("orders"),), batch=200)
+    while not stage.stopping.is_set():
+        _short_stint(stage, post, "deleted", 5)
+        if stage.stopping.is_set():
+            return
+        _delete(stage, group)
+        stage.pause(10)
+
+
+def _short_stint(stage: Stage, post: Post, kind: Kind, seconds: float) -> None:
+    desk = ShortDesk(stage, post, "the only member", seconds)
+    stage.ledger.opened(post.group, kind)
+    desk.did("started", "starts")
+    serve_classic(post, desk)
+    desk.did("left", "left")
+
+
+def _delete(stage: Stage, group: str) -> None:
+    deadline = time.monotonic() + 10
+    with stage.admin() as admin:
+        while (answer := admin.delete_groups([group])[group]) != "OK":
+            if answer != "NonEmptyGroupError" or time.monotonic() > deadline:
+                raise WorkloadError(f"group {group} could not be deleted: {answer}")
+            stage.pause(0.2)
+    stage.ledger.forget(group)
+    stage.ledger.did(group, "administrator", "deleted")
+    stage.say(stage.plain(group), "group deleted by the administrator")
+
+
+def replay(stage: Stage) -> None:
+    """A group that is emptied, rewound by an administrator and set to work again."""
+    group = stage.name("replay")
+    post = Post(stage.bootstrap, group, f"{group}-1", (stage.name("payments"),))
+    while not stage.stopping.is_set():
+        _short_stint(stage, post, "reset", 7)
+        if stage.stopping.is_set():
+            return
+        _rewind(stage, group, 20)
+        stage.pause(4)
+
+
+def _rewind(stage: Stage, group: str, records: int) -> None:
+    ours = {key: offset for key, offset in stage.ledger.committed().items() if key[0] == group}
+    targets = {
+        TopicPartition(topic, partition): max(offset - records, 0) for (_, topic, partition), offset in ours.items()
+    }
+    if not targets:
+        return
+    with stage.admin() as admin:
+        answers = admin.alter_group_offsets(
+            group, {place: OffsetAndMetadata(offset, "rewound", -1) for place, offset in targets.items()}
+        )
+    errors = {answer.__name__ for answer in answers.values()} - {"NoError"}
+    if errors:
+        raise WorkloadError(f"the offsets of group {group} could not be reset: {', '.join(sorted(errors))}")
+    stage.ledger.acknowledge(group, {(place.topic, place.partition): at for place, at in targets.items()})
+    stage.ledger.did(group, "administrator", "reset")
+    stage.say(stage.plain(group), f"offsets of {len(targets)} partitions set back by the administrator")
+
+
+SCENARIOS: dict[str, Callable[[Stage], list[Step]]] = {
+    "producer": _alone("producer", produce),
+    "billing": billing,
+    "shipping": shipping,
+    "fraud": fraud,
+    "search": search,
+    "insights": insights,
+    "notifications": notifications,
+    "settlement": _alone("settlement", lambda stage: Settlement(stage).run()),
+    "export": _alone("export", export),
+    "nightly-report": _alone("nightly-report", nightly_report),
+    "replay": _alone("replay", replay),
+}
+
+
+class Workload:
+    """All scenarios against one cluster.
+
+    `prefix` goes before every topic, group and transactional id. `rate` is in records a second. `leave_out`
+    names scenarios that a cluster cannot run (an old one: "insights", "notifications"). `report` is called
+    from many threads, one call at a time, with names that lack the prefix.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        prefix: str = "",
+        seed: int = 7,
+        report: Report,
+        rate: int = 40,
+        leave_out: Collection[str] = (),
+    ) -> None:
+        unknown = set(leave_out) - set(SCENARIOS)
+        if unknown:
+            raise ValueError(f"no such scenarios: {', '.join(sorted(unknown))}")
+        self._stage = Stage(bootstrap, prefix, seed, rate, report)
+        self._names = [name for name in SCENARIOS if name not in leave_out]
+        self._lock = threading.Lock()
+        self._started = self._stopped = False
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._stage.ledger
+
+    def start(self) -> None:
+        """Create the topics and set everything going; the topics exist when this returns."""
+        with self._lock:
+            if self._started:
+                return
+            self._stage.create_topics(TOPICS)
+            self._started = True
+            steps = [step for name in self._names for step in SCENARIOS[name](self._stage)]
+            self._stage.spawn("schedule", lambda: _conduct(self._stage, steps))
+
+    def stop(self, deadline_seconds: float = 20) -> None:
+        """Send every client home and wait until the groups are empty; kills what is left at the deadline."""
+        deadline = time.monotonic() + deadline_seconds
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._stage.stopping.set()
+            if not self._started:
+                return
+            if self._stage.join(deadline):
+                self._kill_the_rest()
+            self._empty_the_groups(deadline)
+
+    def check(self) -> None:
+        """Raise if an actor ended with an exception, naming it."""
+        if self._stage.failures:
+            actor, error = self._stage.failures[0]
+            names = ", ".join(sorted({name for name, _ in self._stage.failures}))
+            raise WorkloadError(f"{actor}: {error!r} (failed: {names})") from error
+
+    def run_for(self, seconds: float) -> None:
+        """Start, run for some seconds or until an actor fails, stop and check."""
+        try:
+            self.start()
+            self._stage.failed.wait(seconds)
+        finally:
+            self.stop()
+        self.check()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if kind is None:
+            self.check()
+
+    def _kill_the_rest(self) -> None:
+        for process in list(self._stage.processes):
+            process.kill()
+        for name in self._stage.join(time.monotonic() + 2):
+            self._stage.fail(name, WorkloadError("still running after the deadline"))
+
+    def _empty_the_groups(self, deadline: float) -> None:
+        """Static members keep their place when they stop, crashed ones until their session ends."""
+        patience_ms = max(int((deadline - time.monotonic()) * 1000), 2_000)
+        try:
+            with self._stage.admin(min(patience_ms, BOOTSTRAP_MS)) as admin:
+                for group, instance in sorted(self._stage.statics):
+                    admin.remove_group_members(group, [MemberToRemove(group_instance_id=instance)])
+                    self.ledger.did(group, instance, "removed")
+                self._await_empty(admin, deadline)
+        except ClientError as error:
+            self._stage.fail("stop", error)
+
+    def _await_empty(self, admin: Any, deadline: float) -> None:
+        ours, pause = self.ledger.groups(), threading.Event()
+        while busy := [
+            group["group_id"]
+            for group in admin.list_groups()
+            if group["group_id"] in ours and group["group_state"] not in ("Empty", "Dead")
+        ]:
+            if time.monotonic() > deadline:
+                self._stage.say("stop", f"groups that still have members: {', '.join(sorted(busy))}")
+                return
+            pause.wait(0.25)
+
+
+def _conduct(stage: Stage, steps: list[Step]) -> None:
+    """Do each step at its time, and put the repeated ones back."""
+    start = time.monotonic()
+    heapq.heapify(steps)
+    while steps:
+        step = heapq.heappop(steps)
+        stage.pause(start + step.at - time.monotonic())
+        if stage.stopping.is_set():
+            return
+        step.act()
+        if step.every:
+            heapq.heappush(steps, replace(step, at=step.at + step.every))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.workload", description="Run real Kafka clients of every kind."
+    )
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--prefix", default="", help="goes before every topic and group")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--rate", type=int, default=40, help="records written a second")
+    parser.add_argument("--leave-out", nargs="*", default=[], choices=list(SCENARIOS), metavar="SCENARIO")
+    parser.add_argument("--member", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    if arguments.member:
+        post = json.loads(arguments.member)
+        return _be_member(Post(**post | {"topics": tuple(post["topics"])}))
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, _terminate)
+    start = time.monotonic()
+
+    def report(actor: str, line: str) -> None:
+        print(f"{time.monotonic() - start:6.1f} s  {actor:<15} {line}", flush=True)
+
+    workload = Workload(
+        arguments.bootstrap,
+        prefix=arguments.prefix,
+        seed=arguments.seed,
+        rate=arguments.rate,
+        report=report,
+        leave_out=arguments.leave_out,
+    )
+    try:
+        workload.run_for(arguments.seconds)
+    except KeyboardInterrupt:
+        return 130
+    except WorkloadError as error:
+        traceback.print_exception(error)
+        return 1
+    print(_summary(workload.ledger))
+    return 0
+
+
+def _summary(ledger: Ledger) -> str:
+    deeds = Counter(deed.what for deed in ledger.deeds())
+    done = ", ".join(f"{count} {what}" for what, count in sorted(deeds.items()))
+    transactions = f"{ledger.transactions_committed} committed, {ledger.transactions_aborted} aborted"
+    commits = sum(ledger.commit_counts().values())
+    return f"{len(ledger.groups())} groups, {commits} offsets acknowledged; transactions: {transactions}; {done}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,323 @@
+"""The command `grouptrail`. What a command needs is imported when it runs: `grouptrail decode` starts in no time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
+
+import typer
+
+from grouptrail.errors import GrouptrailError
+
+if TYPE_CHECKING:
+    from io import BufferedIOBase
+
+    from grouptrail.config import Config
+
+EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
+
+app = typer.Typer(
+    name="grouptrail",
+    help="The history of Kafka consumer groups: __consumer_offsets, decoded into Delta tables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The options of every command that needs the configuration."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if there is one]"),
+    ] = None
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The cluster's name in every row.")] = None
+    warehouse: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Folder or URI that holds the Delta tables.")
+    ] = None
+    bootstrap_server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Kafka brokers, with commas between.")
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Any other setting: kafka.security.protocol=SSL. May be repeated."),
+    ] = None
+
+    def load(self) -> Config:
+        """The configuration of file, environment and these flags."""
+        from grouptrail.config import load_config
+
+        return load_config(self.config, self._overrides())
+
+    def _overrides(self) -> dict[str, str]:
+        named = {
+            "cluster": self.cluster,
+            "warehouse": self.warehouse,
+            "kafka.bootstrap.servers": self.bootstrap_server,
+        }
+        pairs = [text.partition("=") for text in self.set or ()]
+        for key, equals, _ in pairs:
+            if not equals or not key:
+                raise typer.BadParameter(f"'{key}' is not KEY=VALUE", param_hint="--set")
+        return {key.strip(): value for key, _, value in pairs} | {
+            key: value for key, value in named.items() if value is not None
+        }
+
+
+@contextlib.contextmanager
+def _reporting(*, debug: bool) -> Iterator[None]:
+    """Ends with one line on stderr and an exit status for whatever goes wrong; with the trace too, if asked for."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # What is still in the buffer has no reader either: Python would complain of it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"grouptrail: {_told(error)}", err=True)
+        raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, GrouptrailError):
+        return str(error)
+    first_line = next(iter(str(error).splitlines()), "")
+    name = type(error).__name__
+    told = f"{name}: {first_line}" if first_line else name
+    return f"{told}; run again with --debug for the trace, and report it"
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function a command: `--debug`, one-line errors, and the options of `Setup` where it takes one."""
+    hints = get_type_hints(function, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != "setup"
+    ]
+    shared = _setup_parameters() if "setup" in hints else []
+    debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+
+    @functools.wraps(function)
+    def command(*, debug: bool, **given: Any) -> None:
+        with _reporting(debug=debug):
+            if shared:
+                given["setup"] = Setup(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+            function(**given)
+
+    parameters = [*own, *shared, debug]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    )
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del command.__wrapped__
+    app.command(function.__name__.removesuffix("_"))(command)
+    return command
+
+
+def _setup_parameters() -> list[inspect.Parameter]:
+    hints = get_type_hints(Setup, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(Setup)
+    ]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"grouptrail {version('grouptrail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+@_command
+def run(
+    setup: Setup,
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this job. May be repeated. [default: all]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
+) -> None:
+    """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
+    from grouptrail import pipeline
+
+    names = [known.name for known in pipeline.JOBS]
+    unknown = [name for name in job or () if name not in names]
+    if unknown:
+        raise typer.BadParameter(f"'{unknown[0]}' is none of {', '.join(names)}", param_hint="--job")
+    pipeline.run(setup.load(), jobs=tuple(job or names), once=once)
+
+
+@_command
+def decode(
+    hex_: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY_HEX [VALUE_HEX]]", help="A record's key and value; no value is a tombstone."),
+    ] = None,
+    blob: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take the hex argument as this embedded blob instead.")
+    ] = None,
+) -> None:
+    """Decode records, given as hex or as JSON lines {"key_hex": ..., "value_hex": ...} on stdin, to JSON lines."""
+    from grouptrail.decode.lines import arriving_lines, decode_lines
+
+    with contextlib.suppress(AttributeError):
+        cast("Any", sys.stdout).reconfigure(encoding="utf-8", newline="\n", write_through=False)
+    if hex_ or blob:
+        lines: Iterator[str] = iter([_hex_line(hex_ or [], blob)])
+    else:
+        if sys.stdin.isatty():
+            typer.echo("reading JSON lines from the terminal; end with Ctrl-D", err=True)
+        lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush)
+    unusable = decode_lines(lines, sys.stdout)
+    if unusable:
+        what = "line holds" if unusable == 1 else "lines hold"
+        raise GrouptrailError(f'{unusable} {what} no bytes to decode: see "where": "input" in the output')
+
+
+def _hex_line(given: list[str], blob: str | None) -> str:
+    import json
+
+    most = 1 if blob else 2
+    if not 0 < len(given) <= most:
+        wanted = "one argument, the blob's hex" if blob else "at most KEY_HEX and VALUE_HEX"
+        raise typer.BadParameter(f"takes {wanted}, not {len(given)}", param_hint="HEX")
+    names = ("value_hex",) if blob else ("key_hex", "value_hex")
+    return json.dumps({"blob": blob} | dict(zip(names, given, strict=False)))
+
+
+@_command
+def redecode(setup: Setup) -> None:
+    """Decode again, after an upgrade, what lies in undecodable_records, and move what can be read."""
+    from grouptrail.decode.redecode import redecode as run_redecode
+
+    run_redecode(setup.load())
+
+
+@_command
+def sql(
+    setup: Setup,
+    text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query; - reads it from stdin.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the query from a file.")] = None,
+    format: Annotated[Literal["table", "json", "csv"], typer.Option(help="A table, JSON lines or CSV.")] = "table",
+) -> None:
+    """Ask the tables in SQL. Answers come without a JVM; times are UTC."""
+    query = _query(text, file)
+    config = setup.load()
+    from grouptrail.explore.sql import run_sql
+
+    run_sql(config, query, format=format, out=sys.stdout)
+
+
+def _query(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise typer.BadParameter("give a query, or --file FILE, or - for stdin", param_hint="QUERY")
+    if file is None:
+        return sys.stdin.read() if text == "-" else str(text)
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="--file") from error
+
+
+@_command
+def tables(
+    setup: Setup,
+    name: Annotated[str | None, typer.Argument(help="Show this table's columns instead.")] = None,
+) -> None:
+    """List the tables and what is in them, or a table's columns and what they mean."""
+    from grouptrail.explore.sql import print_columns, print_tables
+
+    if name is None:
+        print_tables(setup.load(), sys.stdout)
+    else:
+        print_columns(name, sys.stdout)
+
+
+@_command
+def doctor(setup: Setup) -> None:
+    """Check Java, versions, warehouse, disk, broker and rights; each line says what to do."""
+    config = setup.load()
+    from grouptrail.doctor import examine, print_findings
+
+    if not print_findings(examine(config), sys.stdout):
+        raise typer.Exit(EXIT_ERROR)
+
+
+@_command
+def maintain(
+    setup: Setup,
+    table: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")] = None,
+) -> None:
+    """Make the tables' files large and sorted, and delete those that nothing needs any more."""
+    from grouptrail import contracts
+
+    unknown = [name for name in table or () if name not in contracts.tables()]
+    if unknown:
+        raise typer.BadParameter(f"'{unknown[0]}' is no table: see `grouptrail tables`", param_hint="TABLE")
+    from grouptrail.maintain import maintain as run_maintain
+
+    run_maintain(setup.load(), tuple(table or contracts.tables()))
+
+
+@_command
+def config_(setup: Setup) -> None:
+    """Show the configuration in effect, as TOML, with stars in place of secrets."""
+    typer.echo(_toml(setup.load().redacted()), nl=False)
+
+
+def _toml(tree: dict[str, Any]) -> str:
+    import json
+
+    def line(key: str, value: Any) -> str:
+        name = key if key.replace("_", "").isalnum() else json.dumps(key)
+        return f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+
+    plain = "".join(line(key, value) for key, value in tree.items() if not isinstance(value, dict))
+    sections = [
+        f"\n[{name}]\n" + "".join(line(key, value) for key, value in section.items())
+        for name, section in tree.items()
+        if isinstance(section, dict) and section
+    ]
+    return plain + "".join(sections)
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="grouptrail")
+
+
+if __name__ == "__main__":
+    main()

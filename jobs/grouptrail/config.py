@@ -1,0 +1,442 @@
+"""The configuration: a TOML file, then the environment, then flags, each overriding the one before.
+
+    cluster = "default"            # the name in every row
+    warehouse = "warehouse"        # a folder or URI; in a file a relative one starts at the file's folder
+    # checkpoints = "..."          # <warehouse>/_checkpoints unless given
+    [kafka]                        # any setting of Kafka's Java client, by Kafka's own name
+    "bootstrap.servers" = "localhost:9092"
+    [decode]
+    max_records_per_batch = 2000000
+    trigger_seconds = 5
+    [spark]                        # any Spark setting
+    "spark.driver.memory" = "2g"
+
+`GROUPTRAIL_DECODE__TRIGGER_SECONDS` is `decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is
+`kafka."sasl.mechanism"`. The file is `--config`, else `GROUPTRAIL_CONFIG`, else `grouptrail.toml` if there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from grouptrail.errors import GrouptrailError
+
+DEFAULT_FILE = "grouptrail.toml"
+ENVIRONMENT_PREFIX = "GROUPTRAIL_"
+KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
+
+_FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
+_FREE_SECTIONS = ("kafka", "spark")
+_SECTIONS = (*_FREE_SECTIONS, "decode")
+_FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
+
+# A service named grouptrail gives every pod of its namespace such variables.
+_KUBERNETES_LINK = re.compile(r"GROUPTRAIL_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
+
+_SECRET = re.compile(
+    r"passw|passphrase|jaas|secret|token|private.?key|access.?key|credential|^ssl\.keystore\.key$",
+    re.IGNORECASE,
+)
+_SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")
+_URI = re.compile(r"[a-zA-Z][\w+.-]+:/")
+
+_OWNED_BY_GROUPTRAIL = {
+    "group.id": "grouptrail joins no group, so that it leaves no trace in the topic it watches",
+    "key.deserializer": "grouptrail decodes the bytes itself",
+    "value.deserializer": "grouptrail decodes the bytes itself",
+    "isolation.level": "grouptrail reads committed records only",
+    "auto.offset.reset": "grouptrail starts at the log's start, then at its checkpoint",
+    "enable.auto.commit": "grouptrail keeps its position in its checkpoint and commits none to Kafka",
+    "interceptor.classes": "Spark's Kafka source takes no interceptors",
+}
+
+_OTHER_CLIENTS_NAMES = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.username": "sasl.jaas.config",
+    "sasl.password": "sasl.jaas.config",
+    "ssl.ca.location": 'ssl.truststore.location, with "ssl.truststore.type" = "PEM"',
+    "ssl.ca.pem": 'ssl.truststore.certificates, with "ssl.truststore.type" = "PEM"',
+    "ssl.certificate.location": 'ssl.keystore.location (key and certificates), with "ssl.keystore.type" = "PEM"',
+    "ssl.key.location": 'ssl.keystore.location (key and certificates), with "ssl.keystore.type" = "PEM"',
+    "enable.ssl.certificate.verification": "ssl.endpoint.identification.algorithm",
+}
+
+# The names of Kafka 4.3's consumer and admin clients, to tell a misspelt one from the setting of a plug-in;
+# without sasl.oauthbearer's, which nothing here reads.
+_KAFKA_CLIENT_SETTINGS = """
+allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers bootstrap.servers
+check.crcs client.dns.lookup client.id client.rack config.providers connections.max.idle.ms
+default.api.timeout.ms enable.auto.commit enable.metrics.push exclude.internal.topics fetch.max.bytes
+fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor
+heartbeat.interval.ms interceptor.classes isolation.level key.deserializer max.partition.fetch.bytes
+max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
+metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms
+reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism security.protocol
+security.providers send.buffer.bytes session.timeout.ms socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms ssl.cipher.suites ssl.enabled.protocols
+ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+value.deserializer
+"""
+
+
+class ConfigError(GrouptrailError):
+    """The configuration is wrong; the message has one line a problem, each with its place."""
+
+    def __init__(self, problems: list[str]) -> None:
+        head = [] if len(problems) == 1 else [f"{len(problems)} problems in the configuration:"]
+        super().__init__("\n  ".join([*head, *problems]))
+        self.problems = problems
+
+
+def is_secret(setting: str) -> bool:
+    """Whether a Kafka or Spark setting of that name holds something nobody but its owner may see."""
+    return _SECRET.search(setting) is not None and not setting.endswith((".url", ".class"))
+
+
+def is_uri(location: str) -> bool:
+    """Whether a warehouse is a URI (s3://…, abfss://…, file:/…), not a local folder."""
+    return _URI.match(location) is not None
+
+
+def _setting_text(value: Any) -> str | SecretStr:
+    """Kafka and Spark settings are text: true and false in lower case, numbers as written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, SecretStr):
+        return value
+    raise ValueError("takes text, a number, or true or false")
+
+
+def _location(value: str) -> str:
+    return value.rstrip("/") if is_uri(value) else str(Path(value).expanduser().absolute())
+
+
+def _in_clear(value: str | SecretStr) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _hide_secrets(settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+    return {name: SecretStr(_in_clear(value)) if is_secret(name) else value for name, value in settings.items()}
+
+
+def _kafka_fault(name: str, value: Any) -> str | None:
+    """Why this Kafka setting cannot be taken."""
+    if name in _OWNED_BY_GROUPTRAIL:
+        return f"cannot be set: {_OWNED_BY_GROUPTRAIL[name]}"
+    if name in _OTHER_CLIENTS_NAMES:
+        return f"is another client's name: Kafka's Java client, whose names count, has {_OTHER_CLIENTS_NAMES[name]}"
+    if name == "bootstrap.servers" and not all(_SERVER.fullmatch(part) for part in _servers(value)):
+        return "takes host:port, or several with commas between"
+    known = _KAFKA_CLIENT_SETTINGS.split()
+    near = [] if name in known else get_close_matches(name, known, n=1, cutoff=0.85)
+    return f"is no setting of Kafka's client: did you mean {near[0]}?" if near else None
+
+
+def _servers(value: Any) -> list[str]:
+    return [part.strip() for part in str(value).split(",")]
+
+
+def _spark_fault(name: str, _value: Any) -> str | None:
+    """Why this Spark setting cannot be taken."""
+    return None if name.startswith("spark.") else "is no Spark setting: their names begin with spark."
+
+
+def _refuse(settings: Any, fault: Callable[[str, Any], str | None]) -> None:
+    """Raises one error that holds the faults of all settings, each at its own name."""
+    faults = [(name, fault(name, value)) for name, value in settings.items()]
+    errors: list[InitErrorDetails] = [
+        {"type": PydanticCustomError("setting", "{text}", {"text": text}), "loc": (name,), "input": None}
+        for name, text in faults
+        if text is not None
+    ]
+    if errors:
+        raise ValidationError.from_exception_data("settings", errors, hide_input=True)
+
+
+_Setting = Annotated[str | SecretStr, PlainValidator(_setting_text)]
+_Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+
+class DecodeConfig(_Section):
+    """How the decode job cuts the topic into micro-batches."""
+
+    max_records_per_batch: int = Field(default=2_000_000, gt=0)
+    trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
+
+
+class Config(_Section):
+    """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
+
+    cluster: str = Field(default="default", min_length=1)
+    warehouse: _Location = "warehouse"
+    checkpoints: _Location | None = None
+    kafka: dict[str, _Setting] = Field(default_factory=dict)
+    decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    spark: dict[str, _Setting] = Field(default_factory=dict)
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _kafka_settings(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            _refuse(settings, _kafka_fault)
+            return KAFKA_DEFAULTS | settings
+        return settings
+
+    @field_validator("spark", mode="before")
+    @classmethod
+    def _spark_settings(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            _refuse(settings, _spark_fault)
+        return settings
+
+    @field_validator("kafka", "spark", mode="after")
+    @classmethod
+    def _secrets(cls, settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+        return _hide_secrets(settings)
+
+    def table_path(self, name: str) -> str:
+        """Where the Delta table of that name lies."""
+        return f"{self.warehouse}/{name}"
+
+    def checkpoint_path(self, job: str) -> str:
+        """Where the job of that name keeps its checkpoint."""
+        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{job}"
+
+    def kafka_settings(self) -> dict[str, str]:
+        """The Kafka settings by Kafka's names, secrets in clear."""
+        return {name: _in_clear(value) for name, value in self.kafka.items()}
+
+    def spark_settings(self) -> dict[str, str]:
+        """The Spark settings, secrets in clear."""
+        return {name: _in_clear(value) for name, value in self.spark.items()}
+
+    def spark_kafka_options(self) -> dict[str, str]:
+        """The Kafka settings as options of Spark's Kafka source, secrets in clear."""
+        return {f"kafka.{name}": value for name, value in self.kafka_settings().items()}
+
+    def redacted(self) -> dict[str, Any]:
+        """Everything, for display: stars in place of secrets."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where settings come from: `spell` writes a dotted name as this source does, `place` where it stands."""
+
+    spell: Callable[[str], str]
+    place: Callable[[str], str]
+    can_hold_secrets: bool = True
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One setting, by section and name (`("decode", "trigger_seconds")`, `("cluster",)`), and its source."""
+
+    path: tuple[str, ...]
+    value: Any
+    source: _Source
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.dotted)
+
+
+def load_config(
+    path: str | os.PathLike[str] | None,
+    overrides: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """The configuration of a file (None: see the module), the environment and flags (dotted name to text).
+
+    Raises ConfigError with every problem of all three at once.
+    """
+    problems: list[str] = []
+    given = [
+        *_from_file(_file(path, environ, problems), problems),
+        *_from_environment(environ),
+        *_from_flags(overrides),
+    ]
+    problems += [problem for setting in given for problem in _misplaced(setting)]
+    config = _validated(given, problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def _file(path: str | os.PathLike[str] | None, environ: Mapping[str, str], problems: list[str]) -> Path | None:
+    """The file to read; None where none was asked for and there is none."""
+    asked = str(path) if path is not None else environ.get(_FILE_VARIABLE)
+    if not asked:
+        return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
+    if Path(asked).is_file():
+        return Path(asked)
+    place = "--config" if path is not None else _FILE_VARIABLE
+    problems.append(f"{place}: there is no file {asked}: correct the path")
+    return None
+
+
+def _from_file(file: Path | None, problems: list[str]) -> Iterator[_Given]:
+    if file is None:
+        return
+    try:
+        tree = tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{file}: not TOML: {error}")
+        return
+    except OSError as error:
+        problems.append(f"{file}: cannot be read: {error.strerror}")
+        return
+    source = _Source(spell=lambda name: name, place=lambda name: f"{file}: {name}")
+    for key, value in tree.items():
+        if key in ("warehouse", "checkpoints") and isinstance(value, str) and value and not is_uri(value):
+            yield _Given((key,), str(file.absolute().parent / Path(value).expanduser()), source)
+        elif key in _FREE_SECTIONS and isinstance(value, dict):
+            yield from (_Given((key, name), leaf, source) for name, leaf in _leaves(value))
+        elif isinstance(value, dict):
+            yield from (_Given((key, name), leaf, source) for name, leaf in value.items())
+        else:
+            yield _Given((key,), value, source)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """TOML reads `sasl.mechanism` without quotes as tables in tables: back to dotted names."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _variable(dotted: str) -> str:
+    section, dot, name = dotted.partition(".")
+    return ENVIRONMENT_PREFIX + (section + ("__" + name.replace(".", "_") if dot else "")).upper()
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for variable, value in sorted(environ.items()):
+        ours = variable.startswith(ENVIRONMENT_PREFIX) and variable != _FILE_VARIABLE
+        if ours and not _KUBERNETES_LINK.fullmatch(variable):
+            section, separator, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+            if section in _FREE_SECTIONS:
+                name = name.replace("_", ".")
+            yield _Given((section, name) if separator else (section,), value, _ENVIRONMENT)
+
+
+def _flag(dotted: str) -> str:
+    return _FLAGS.get(dotted, f"--set {dotted}")
+
+
+def _from_flags(overrides: Mapping[str, str]) -> Iterator[_Given]:
+    for dotted, value in overrides.items():
+        section, dot, name = dotted.partition(".")
+        if section == "spark" and not name.startswith("spark."):
+            name = dotted
+        yield _Given((section, name) if dot else (section,), value, _COMMAND_LINE)
+
+
+_ENVIRONMENT = _Source(spell=_variable, place=_variable)
+_COMMAND_LINE = _Source(spell=_flag, place=_flag, can_hold_secrets=False)
+
+
+def _misplaced(given: _Given) -> Iterator[str]:
+    """What is wrong with a setting at the place where it was found, though it may be right elsewhere."""
+    if _is_bare_section(given):
+        yield f"{given.place}: is a section: give its settings one by one"
+    if given.path[0] in _FREE_SECTIONS and not given.source.can_hold_secrets and is_secret(given.path[-1]):
+        remedy = "put it into the configuration file"
+        if given.path[0] == "kafka":
+            remedy += f" or into {_variable(given.dotted)}"
+        yield f"{given.place}: a secret in a flag can be read by everybody on the machine (ps): {remedy}"
+    elif _is_spark_variable(given):
+        yield (
+            f"{given.place}: Spark's names need upper and lower case, which a variable cannot tell: "
+            "use the configuration file or --set"
+        )
+
+
+def _is_bare_section(given: _Given) -> bool:
+    return len(given.path) == 1 and given.path[0] in _SECTIONS
+
+
+def _is_spark_variable(given: _Given) -> bool:
+    return given.path[0] == "spark" and given.source is _ENVIRONMENT
+
+
+def _validated(given: list[_Given], problems: list[str]) -> Config | None:
+    """The configuration, or None and its problems."""
+    tree: dict[str, Any] = {}
+    places: dict[tuple[str, ...], _Given] = {}
+    for setting in given:
+        if not _is_bare_section(setting) and not _is_spark_variable(setting):
+            places[setting.path] = setting
+            *sections, name = setting.path
+            node = tree.setdefault(sections[0], {}) if sections else tree
+            node[name] = setting.value
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False, include_context=True, include_input=False):
+            path = tuple(str(part) for part in fault["loc"])
+            setting = places.get(path) or next(found for at, found in places.items() if at[0] == path[0])
+            problems.append(f"{setting.place}: {_told(fault['type'], fault['msg'], setting)}")
+    return None
+
+
+def _told(kind: str, message: str, setting: _Given) -> str:
+    """What pydantic found, in one line; for an unknown key, the known ones."""
+    if kind != "extra_forbidden":
+        return message.removeprefix("Value error, ")
+    known = _known_settings()
+    spelt = {setting.source.spell(name): name for name in known}
+    asked = setting.source.spell(setting.dotted)
+    near = get_close_matches(asked, spelt, n=1, cutoff=0.8) or [
+        setting.source.spell(name) for name in known if name.split(".")[-1] == setting.path[-1]
+    ]
+    if near:
+        return f"unknown setting: did you mean {near[0]}?"
+    return f"unknown setting: there are {', '.join(spelt)}"
+
+
+def _known_settings() -> list[str]:
+    """Every setting but those of the free sections, dotted."""
+    names = [name for name in Config.model_fields if name not in _SECTIONS]
+    return [*names, *(f"decode.{name}" for name in DecodeConfig.model_fields)]

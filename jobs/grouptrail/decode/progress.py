@@ -1,0 +1,86 @@
+"""What became of a micro-batch's offsets, partition by partition: rows landed, holes, losses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from grouptrail.decode.schema import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from grouptrail.kafka import LogBounds
+
+
+@dataclass
+class Landed:
+    """The rows of one partition: how many for each table, and the lowest offset among them."""
+
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, 0))
+    first_offset: int | None = None
+
+
+def landed_by_partition(decoded: DataFrame) -> dict[int, Landed]:
+    """Counts decoded rows (record_partition, record_offset, landing_table, …) by partition and table."""
+    from pyspark.sql import functions as F
+
+    counted = decoded.groupBy("record_partition", "landing_table").agg(
+        F.count("*").alias("rows"), F.min("record_offset").alias("first_offset")
+    )
+    landed: dict[int, Landed] = defaultdict(Landed)
+    for row in counted.collect():
+        found = landed[row.record_partition]
+        found.rows[row.landing_table] = row.rows
+        found.first_offset = min(row.first_offset, found.first_offset or row.first_offset)
+    return landed
+
+
+def batch_progress(
+    landed: Mapping[int, Landed],
+    *,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    bounds: Mapping[int, LogBounds],
+) -> Iterator[dict[str, Any]]:
+    """The rows of `ingest_progress` that follow from one batch, for the partitions in which it moved.
+
+    `start` and `end` are the batch's offset range by partition (a partition new to the query has no start: it
+    begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer).
+    """
+    for partition, end_offset in sorted(end.items()):
+        log = bounds.get(partition)
+        found = landed.get(partition, Landed())
+        first_read = end_offset if found.first_offset is None else found.first_offset
+        log_start = log.log_start_offset if log else 0
+        start_offset = start.get(partition, min(log_start, first_read))
+        if end_offset == start_offset and not any(found.rows.values()):
+            continue
+        lost = max(0, min(log_start, first_read) - start_offset)
+        yield {
+            "record_partition": partition,
+            "start_offset": start_offset,
+            "end_offset": end_offset,
+            **found.rows,
+            "holes": end_offset - start_offset - lost - sum(found.rows.values()),
+            "lost": lost,
+            "log_start_offset": log.log_start_offset if log else None,
+            "last_stable_offset": log.last_stable_offset if log else None,
+            "log_end_offset": log.log_end_offset if log else None,
+        }
+
+
+def summary(batch: int, progress: list[dict[str, Any]], seconds: float) -> str:
+    """One line for people about a batch that has landed."""
+    rows = {table: sum(row[table] for row in progress) for table in TABLES}
+    total = sum(rows.values())
+    lost = sum(row["lost"] for row in progress)
+    parts = [f"{count:,} {table.replace('_', ' ')}" for table, count in rows.items() if count]
+    holes = sum(row["holes"] for row in progress)
+    if holes:
+        parts.append(f"{holes:,} holes")
+    if lost:
+        parts.append(f"{lost:,} LOST: retention removed them before they were read")
+    return f"batch {batch}: {total:,} records in {seconds:.1f} s ({', '.join(parts) or 'nothing new'})"

@@ -1,0 +1,74 @@
+"""Decodes the records of `undecodable_records` again, e.g. after an upgrade that knows more record versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from grouptrail.contracts import tables
+from grouptrail.decode.job import decode, rows_of
+from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
+from grouptrail.errors import GrouptrailError
+from grouptrail.session import start_session
+from grouptrail.tables import ensure_table, table_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
+
+UNDECODABLE = "undecodable_records"
+
+
+class NothingToDecode(GrouptrailError):
+    """There is no table of undecodable records."""
+
+
+def redecode(config: Config, report: Callable[[str], None] = print) -> None:
+    """Moves what can be decoded now from `undecodable_records` to the other decoded tables, and reports how much."""
+    spark = start_session(config, "grouptrail-redecode", report)
+    try:
+        if not table_exists(spark, config, UNDECODABLE):
+            raise NothingToDecode(
+                f"there is no table {config.table_path(UNDECODABLE)}: check the warehouse, or run grouptrail run first"
+            )
+        clusters = spark.read.format("delta").load(config.table_path(UNDECODABLE)).select("cluster").distinct()
+        moved = sum(_redecode(spark, config, row.cluster) for row in clusters.collect())
+        left = spark.read.format("delta").load(config.table_path(UNDECODABLE)).count()
+        report(f"{moved:,} records decoded, {left:,} still undecodable")
+    finally:
+        spark.stop()
+
+
+def _redecode(spark: SparkSession, config: Config, cluster: str) -> int:
+    """Rows are added to their new table before they leave the old one, each by key: broken off and run again, it
+    ends the same."""
+    from delta.tables import DeltaTable
+    from pyspark.sql import functions as F
+
+    undecodable = DeltaTable.forPath(spark, config.table_path(UNDECODABLE))
+    records = (
+        undecodable.toDF()
+        .where(F.col("cluster") == cluster)
+        .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
+    )
+    decoded = decode(spark, records).where(F.col("landing_table") != UNDECODABLE).persist()
+    try:
+        moved = decoded.count()
+        if not moved:
+            return 0
+        for table in TABLES:
+            if table != UNDECODABLE:
+                ensure_table(spark, config, table)
+                target = DeltaTable.forPath(spark, config.table_path(table)).alias("target")
+                rows = rows_of(table, decoded, cluster).alias("row")
+                target.merge(rows, _same_record(table)).whenNotMatchedInsertAll().execute()
+        coordinates = decoded.select(F.lit(cluster).alias("cluster"), *RECORD_COLUMNS).alias("row")
+        undecodable.alias("target").merge(coordinates, _same_record(UNDECODABLE)).whenMatchedDelete().execute()
+        return moved
+    finally:
+        decoded.unpersist()
+
+
+def _same_record(table: str) -> str:
+    return " AND ".join(f"target.{column} = row.{column}" for column in tables()[table].key)

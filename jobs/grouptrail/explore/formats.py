@@ -1,0 +1,148 @@
+"""Rows of Arrow data as text: a table for people, JSON lines or CSV for programs.
+
+Timestamps are UTC, bytes base64, nested values JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Literal, TextIO
+
+from arro3.core import Array, DataType, RecordBatch, Schema
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Format = Literal["table", "json", "csv"]
+Row = Sequence[Any]
+
+MAX_TABLE_ROWS = 200
+
+_FILE_WIDTH = 100_000
+_LEAST_WIDE_COLUMN = 30
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def column_names(schema: Schema) -> list[str]:
+    """The columns' names; of equal ones the second becomes `name_2`."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in schema.names:
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
+    """The rows, each value a str, int, float, bool, list, dict or None; times and durations as in ISO 8601."""
+    for batch in batches:
+        yield from zip(*(_values(column) for column in batch.columns), strict=True)
+
+
+def _values(column: Array) -> Iterable[Any]:
+    # Not through datetime: it ends at the year 9999 and asks the machine for its time zones.
+    if DataType.is_temporal(column.type):
+        return column.cast(DataType.string()).to_pylist()
+    return map(_plain, column.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else str(value)
+
+
+def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> int:
+    """One JSON object a line; returns how many."""
+    count = 0
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    for row in found:
+        out.write(encode(dict(zip(names, row, strict=True))) + "\n")
+        count += 1
+    return count
+
+
+def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> int:
+    """CSV with a head, null as nothing; returns how many rows."""
+    count = 0
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in found:
+        writer.writerow(["" if value is None else _cell(value) for value in row])
+        count += 1
+    return count
+
+
+def write_table(names: list[str], found: Iterable[Row], out: TextIO) -> int:
+    """At most `MAX_TABLE_ROWS` rows as a table, or one below the other where they are too wide for the terminal.
+
+    Returns how many rows there are; the others are counted, not kept.
+    """
+    remaining = iter(found)
+    shown = list(islice(remaining, MAX_TABLE_ROWS))
+    console = console_on(out)
+    cells = [[_shown(value) for value in row] for row in shown]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
+        _write_wide(names, shown, cells, console)
+    else:
+        _write_long(names, cells, console)
+    return len(shown) + sum(1 for _ in remaining)
+
+
+def _write_wide(names: list[str], values: list[Row], cells: list[list[str]], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, name in enumerate(names):
+        is_number = any(_is_number(row[index]) for row in values)
+        table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _write_long(names: list[str], cells: list[list[str]], console: Console) -> None:
+    width = max(map(len, names))
+    for number, row in enumerate(cells, start=1):
+        console.print(Text(f"-- row {number} ".ljust(width + 10, "-"), style="dim"))
+        for name, cell in zip(names, row, strict=True):
+            console.print(Text(f"{name:<{width}}  {cell}"), soft_wrap=True)
+
+
+def console_on(out: TextIO) -> Console:
+    """A console that wraps at the terminal's width, and nowhere where there is none."""
+    return Console(file=out, width=None if out.isatty() else _FILE_WIDTH, highlight=False)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (bool, list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    """A cell for the eye: no control characters, which a terminal would obey, and a blank in a timestamp."""
+    if value is None:
+        return "null"
+    if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):
+        return value.replace("T", " ")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", _cell(value))

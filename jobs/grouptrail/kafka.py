@@ -1,0 +1,485 @@
+"""The offsets topic as the broker describes it: its partitions and the bounds of their logs.
+
+The only user of kafka-python. It takes the settings of Kafka's Java client, which Spark gets as they are; it joins no
+group and creates no topic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+import kafka
+from kafka import errors as faults
+from kafka.net.compat import KafkaNetClient
+
+from grouptrail.errors import GrouptrailError
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+TOPIC = "__consumer_offsets"
+DEADLINE_SECONDS = 10
+
+# kafka-python tells of every lost connection, and at DEBUG of whole configurations, secrets included.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+_UNKNOWN_TOPIC, _TOPIC_DENIED = 3, 29
+_LOGIN_REFUSED = (faults.SaslAuthenticationFailedError, faults.UnsupportedSaslMechanismError)
+_NO_ANSWER = (faults.IncompatibleBrokerVersion, faults.RequestTimedOutError)
+_DENIED = (faults.AuthorizationError, *_LOGIN_REFUSED)
+_RIGHTS = f"grant the principal READ and DESCRIBE on topic {TOPIC}"
+
+_NUMBERS = {
+    "request.timeout.ms": "request_timeout_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+    "metadata.max.age.ms": "metadata_max_age_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "retry.backoff.ms": "retry_backoff_ms",
+    "receive.buffer.bytes": "receive_buffer_bytes",
+    "send.buffer.bytes": "send_buffer_bytes",
+}
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+# What decides who is trusted or how one logs in, and is none of these, may not be passed over.
+_UNDERSTOOD = re.compile(
+    r"ssl\.(truststore|keystore)\.|ssl\.key\.password|ssl\.endpoint\.identification\.algorithm|"
+    r"ssl\.(protocol|enabled\.protocols)$|sasl\.(mechanism|jaas\.config)$|sasl\.login\.(refresh|retry)\.|"
+    r"sasl\.login\.(connect|read)\.|sasl\.kerberos\.|security\.protocol$"
+)
+_JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_SERVER = re.compile(r"(?:\w+://)?\[?(?P<host>[^\]/]+?)\]?:(?P<port>\d+)")
+
+T = TypeVar("T")
+
+
+class ClusterError(GrouptrailError):
+    """The cluster did not do what was asked."""
+
+
+class KafkaUnreachable(ClusterError):
+    """No Kafka broker answered."""
+
+
+class KafkaDenied(ClusterError):
+    """The broker knows no such principal, or the principal lacks a right."""
+
+
+class TopicAbsent(ClusterError):
+    """There is no offsets topic: brokers create it at the first commit."""
+
+
+class KafkaSettingError(GrouptrailError):
+    """A setting that decides on security and that kafka-python has no counterpart for, or a wrong one."""
+
+
+@dataclass(frozen=True)
+class LogBounds:
+    """A partition's log: offsets `[log_start_offset, last_stable_offset)` can be read under read_committed."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+
+
+class OffsetsTopic:
+    """`__consumer_offsets` over one connection that is kept between calls, and made anew after a failure.
+
+    Each method raises KafkaUnreachable (after at most about 10 s), KafkaDenied, TopicAbsent or KafkaSettingError.
+    """
+
+    def __init__(self, config: Config) -> None:
+        settings = config.kafka_settings()
+        self._arguments = client_arguments(settings)
+        self._servers = settings["bootstrap.servers"]
+        self._protocol = self._arguments["security_protocol"]
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def brokers(self) -> list[str]:
+        """The cluster's brokers as `host:port`, as they advertise themselves."""
+        found = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(f"{broker['host']}:{broker['port']}" for broker in found["brokers"])
+
+    def partitions(self) -> list[int]:
+        """The topic's partitions, ascending."""
+        [topic] = self._ask(lambda admin: admin.describe_topics([TOPIC]))
+        if topic["error_code"] == _UNKNOWN_TOPIC:
+            raise TopicAbsent(
+                f"there is no topic {TOPIC} at {self._servers}: no consumer group has ever committed on this "
+                'cluster; start one, or correct kafka."bootstrap.servers"'
+            )
+        if topic["error_code"] == _TOPIC_DENIED:
+            raise KafkaDenied(f"{self._servers} does not let this principal see {TOPIC}: {_RIGHTS}")
+        if topic["error_code"]:
+            raise ClusterError(
+                f"{self._servers} does not describe {TOPIC} ({_name(topic['error_code'])}): "
+                "look into the broker's log"
+            )
+        return sorted(partition["partition_index"] for partition in topic["partitions"])
+
+    def bounds(self) -> dict[int, LogBounds]:
+        """The bounds of every partition's log; three requests to each broker that leads some."""
+        partitions = [kafka.TopicPartition(TOPIC, partition) for partition in self.partitions()]
+        committed = kafka.IsolationLevel.READ_COMMITTED
+        ask = (
+            (kafka.OffsetSpec.EARLIEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+            (kafka.OffsetSpec.LATEST, committed),
+            (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+        )
+        start, stable, end = (
+            self._ask(_offsets(dict.fromkeys(partitions, spec), isolation)) for spec, isolation in ask
+        )
+        return {at.partition: LogBounds(start[at].offset, stable[at].offset, end[at].offset) for at in partitions}
+
+    def read_some(self, partition: int, offset: int, *, seconds: float = DEADLINE_SECONDS) -> int:
+        """How many records (at most 100) there are at that offset, waiting for the first at most so long.
+
+        Raises KafkaDenied if the principal may not READ.
+        """
+        consumer = self._connected(
+            lambda arguments: kafka.KafkaConsumer(
+                **arguments,
+                group_id=None,
+                enable_auto_commit=False,
+                allow_auto_create_topics=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            )
+        )
+        try:
+            at = kafka.TopicPartition(TOPIC, partition)
+            consumer.assign([at])
+            consumer.seek(at, offset)
+            return len(consumer.poll(timeout_ms=int(seconds * 1000), max_records=100).get(at, ()))
+        except faults.KafkaError as error:
+            self._explain(error)
+        finally:
+            consumer.close(autocommit=False)
+
+    def close(self) -> None:
+        """Closes the connection; the next call makes a new one."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """Asks over the kept connection, and once more over a new one if that was lost meanwhile."""
+        is_kept = self._admin is not None
+        if self._admin is None:
+            self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
+        try:
+            return question(self._admin)
+        except faults.KafkaError as error:
+            self.close()
+            if is_kept and not isinstance(error, _DENIED):
+                return self._ask(question)
+            self._explain(error)
+
+    def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
+        network = _Network()
+        servers = self._answering_servers()
+        try:
+            return connect({**self._arguments, "bootstrap_servers": servers, "kafka_client": network.client})
+        except faults.KafkaError as error:
+            network.stop()
+            self._explain(error)
+
+    def _answering_servers(self) -> list[str]:
+        """The bootstrap servers that take a connection: kafka-python would spend its time on the others."""
+        servers = [server.strip() for server in self._servers.split(",")]
+        deadline = time.monotonic() + DEADLINE_SECONDS - 1
+        answering, reasons = [], []
+        for index, server in enumerate(servers):
+            host, port = _host_and_port(server)
+            share = (deadline - time.monotonic()) / (len(servers) - index)
+            try:
+                self._try(host, port, seconds=max(share, 0.5))
+                answering.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            except OSError as error:
+                reasons.append(_reason(error))
+        if not answering:
+            raise KafkaUnreachable(
+                f"no Kafka broker answers at {self._servers} ({'; '.join(dict.fromkeys(reasons))}): "
+                'start it, or correct kafka."bootstrap.servers"'
+            )
+        return answering
+
+    def _try(self, host: str, port: int, *, seconds: float) -> None:
+        with socket.create_connection((host, port), timeout=seconds) as connection:
+            context = self._arguments.get("ssl_context")
+            if context is None:
+                return
+            try:
+                context.wrap_socket(connection, server_hostname=host).close()
+            except ssl.SSLCertVerificationError as error:
+                raise KafkaDenied(
+                    f"the certificate of {host}:{port} is not trusted ({error.verify_message}): "
+                    'correct kafka."ssl.truststore.location", or the host in kafka."bootstrap.servers"'
+                ) from error
+            except ssl.SSLError as error:
+                raise KafkaUnreachable(
+                    f"{host}:{port} does not take a TLS connection ({error.reason or error}): "
+                    'correct the port, kafka."security.protocol" or kafka."ssl.keystore.location"'
+                ) from error
+
+    def _explain(self, error: faults.KafkaError) -> NoReturn:
+        """Raises what kafka-python found as one of this module's errors."""
+        if isinstance(error, faults.SaslAuthenticationFailedError):
+            raise KafkaDenied(
+                f'{self._servers} refuses this user or password: correct kafka."sasl.jaas.config", and '
+                f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
+            ) from error
+        if isinstance(error, faults.UnsupportedSaslMechanismError):
+            raise KafkaDenied(
+                f'{self._servers} does not take {self._arguments["sasl_mechanism"]}: correct kafka."sasl.mechanism"'
+            ) from error
+        if isinstance(error, faults.AuthorizationError):
+            raise KafkaDenied(f"{self._servers} does not let this principal read {TOPIC}: {_RIGHTS}") from error
+        if isinstance(error, faults.KafkaConfigurationError):
+            raise KafkaSettingError(f"kafka: {_first_line(error)}: correct these settings") from error
+        if isinstance(error, faults.BrokerResponseError) and not isinstance(error, _NO_ANSWER):
+            raise ClusterError(f"{self._servers} answers {_first_line(error)}: look into the broker's log") from error
+        keystore = 'kafka."ssl.keystore.location", ' if self._protocol.endswith("SSL") else ""
+        raise KafkaUnreachable(
+            f"what listens at {self._servers} does not answer as a Kafka broker does under {self._protocol} "
+            f'({type(error).__name__}): correct kafka."bootstrap.servers", kafka."security.protocol", {keystore}or '
+            "the broker's advertised.listeners"
+        ) from error
+
+
+class _Network:
+    """kafka-python's network under a client, so far as it must be told to give up.
+
+    A refused login ends the attempt, as in Java's client; kafka-python would log in again and again until its
+    deadline, tell only of a timeout, and leave its thread running.
+    """
+
+    def __init__(self) -> None:
+        self._clients: list[Any] = []
+        self._refused: dict[Any, Exception] = {}
+
+    def client(self, **arguments: Any) -> Any:
+        """Made by KafkaAdminClient and KafkaConsumer in place of their own."""
+        client = KafkaNetClient(**arguments)
+        connect = client._manager.get_connection
+
+        def connect_unless_refused(node: Any, **how: Any) -> Any:
+            if node in self._refused:
+                raise self._refused[node]
+            connection = connect(node, **how)
+            connection.init_future.add_errback(lambda error: self._remember(node, error))
+            return connection
+
+        client._manager.get_connection = connect_unless_refused
+        self._clients.append(client)
+        return client
+
+    def _remember(self, node: Any, error: Exception) -> None:
+        if isinstance(error, _LOGIN_REFUSED):
+            self._refused[node] = error
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+            client._net.stop()
+
+
+def _offsets(asked: dict[Any, Any], isolation: Any) -> Callable[[Any], dict[Any, Any]]:
+    def ask(admin: Any) -> dict[Any, Any]:
+        found: dict[Any, Any] = admin.list_partition_offsets(asked, isolation_level=isolation)
+        return found
+
+    return ask
+
+
+def _name(error_code: int) -> str:
+    return str(faults.for_code(error_code).__name__)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    found = _SERVER.fullmatch(server)
+    if found is None:
+        raise KafkaSettingError(f'kafka."bootstrap.servers": {server} is not host:port: correct it')
+    return found["host"], int(found["port"])
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror or str(error)).lower()
+
+
+def client_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+    """kafka-python's arguments for the Java client's settings; mere tuning that it lacks is left out.
+
+    Raises KafkaSettingError for settings that decide on security and cannot be followed.
+    """
+    protocol = settings.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise KafkaSettingError(f'kafka."security.protocol" is {protocol}: give one of {", ".join(_PROTOCOLS)}')
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": settings.get("bootstrap.servers", "").split(","),
+        "bootstrap_timeout_ms": DEADLINE_SECONDS * 1000,
+        "request_timeout_ms": DEADLINE_SECONDS * 1000,
+        "client_id": settings.get("client.id", "grouptrail"),
+        "security_protocol": protocol,
+    }
+    arguments |= {_NUMBERS[name]: _whole_number(name, value) for name, value in settings.items() if name in _NUMBERS}
+    _refuse_unfollowed(settings, protocol)
+    if protocol.startswith("SASL"):
+        arguments |= _login(settings)
+    if protocol.endswith("SSL"):
+        arguments["ssl_context"] = _tls(settings)
+    return arguments
+
+
+def _whole_number(name: str, value: str) -> int | None:
+    try:
+        number = int(value)
+    except ValueError:
+        raise KafkaSettingError(f'kafka."{name}" is {value}: give a whole number') from None
+    return None if number == -1 and name.endswith(".buffer.bytes") else number
+
+
+def _refuse_unfollowed(settings: Mapping[str, str], protocol: str) -> None:
+    prefixes = ["security."]
+    prefixes += ["sasl."] if protocol.startswith("SASL") else []
+    prefixes += ["ssl."] if protocol.endswith("SSL") else []
+    for name in settings:
+        if name.startswith(tuple(prefixes)) and not _UNDERSTOOD.match(name):
+            raise KafkaSettingError(
+                f'kafka."{name}" decides on security and cannot be followed outside Java: leave it out, and use '
+                f"PEM certificates and one of {', '.join(_MECHANISMS)}"
+            )
+
+
+def _login(settings: Mapping[str, str]) -> dict[str, str]:
+    mechanism = settings.get("sasl.mechanism", "GSSAPI")
+    if mechanism not in _MECHANISMS:
+        raise KafkaSettingError(
+            f'kafka."sasl.mechanism" is {mechanism}, Java\'s default being GSSAPI: grouptrail logs in with '
+            f"{', '.join(_MECHANISMS)}, or by TLS certificate (security.protocol SSL)"
+        )
+    options = jaas_options(settings.get("sasl.jaas.config", ""))
+    if not options.keys() >= {"username", "password"}:
+        raise KafkaSettingError(
+            'kafka."sasl.jaas.config" names no username and password: write '
+            '...LoginModule required username="..." password="...";'
+        )
+    if options.get("tokenauth", "false").lower() == "true":
+        raise KafkaSettingError('kafka."sasl.jaas.config": tokenauth cannot be followed: give a user and password')
+    return {
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": options["username"],
+        "sasl_plain_password": options["password"],
+    }
+
+
+def jaas_options(text: str) -> dict[str, str]:
+    r"""The options of a JAAS login line: `...LoginModule required username="a" password="b\"c";`."""
+    return {name: _unescaped(double or single) or bare for name, double, single, bare in _JAAS_OPTION.findall(text)}
+
+
+def _unescaped(text: str) -> str:
+    controls = {"n": "\n", "t": "\t", "r": "\r"}
+    return re.sub(r"\\(.)", lambda found: controls.get(found[1], found[1]), text, flags=re.DOTALL)
+
+
+def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
+    """A context that trusts, presents and checks what the Java client would."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _limit_versions(context, settings.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"))
+    check = settings.get("ssl.endpoint.identification.algorithm", "https")
+    if check.lower() not in ("", "https"):
+        raise KafkaSettingError(
+            f'kafka."ssl.endpoint.identification.algorithm" is {check}: give https, or nothing for no check'
+        )
+    context.check_hostname = bool(check)
+    _trust(context, settings)
+    _present(context, settings)
+    return context
+
+
+def _limit_versions(context: ssl.SSLContext, enabled: str) -> None:
+    versions = sorted(_TLS_VERSIONS[name.strip()] for name in enabled.split(",") if name.strip() in _TLS_VERSIONS)
+    if not versions:
+        raise KafkaSettingError(f'kafka."ssl.enabled.protocols" is {enabled}: give TLSv1.2, TLSv1.3 or both')
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+
+
+def _trust(context: ssl.SSLContext, settings: Mapping[str, str]) -> None:
+    inline, location = settings.get("ssl.truststore.certificates"), settings.get("ssl.truststore.location")
+    if inline is None and location is None:
+        return context.load_default_certs()
+    _require_pem(settings, "ssl.truststore")
+    with _told_of("ssl.truststore.certificates" if inline else "ssl.truststore.location"):
+        context.load_verify_locations(cafile=None if inline else location, cadata=inline)
+    return None
+
+
+def _present(context: ssl.SSLContext, settings: Mapping[str, str]) -> None:
+    inline, location = settings.get("ssl.keystore.key"), settings.get("ssl.keystore.location")
+    if inline is None and location is None:
+        return
+    _require_pem(settings, "ssl.keystore")
+    password = settings.get("ssl.key.password", "")
+    if inline is None:
+        with _told_of("ssl.keystore.location"):
+            context.load_cert_chain(str(location), password=lambda: password)
+        return
+    # OpenSSL takes a key from a file only; this one is its owner's alone and gone at once.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file, _told_of("ssl.keystore.key"):
+        file.write(f"{inline}\n{settings.get('ssl.keystore.certificate.chain', '')}\n")
+        file.flush()
+        context.load_cert_chain(file.name, password=lambda: password)
+
+
+def _require_pem(settings: Mapping[str, str], store: str) -> None:
+    kind = settings.get(f"{store}.type", "JKS").upper()
+    if kind != "PEM":
+        raise KafkaSettingError(
+            f'kafka."{store}.type" is {kind}, which only Java reads: convert the store to PEM (keytool, openssl) '
+            f'and set "{store}.type" = "PEM"'
+        )
+
+
+@contextlib.contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """What OpenSSL finds wrong with a certificate or key, told of the setting that names it."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        reason = error.reason or "not PEM, or the wrong password"
+        raise KafkaSettingError(
+            f'kafka."{name}" cannot be used ({reason}): give PEM certificates, with the key and its '
+            'kafka."ssl.key.password" where it has one'
+        ) from None
+    except OSError as error:
+        raise KafkaSettingError(f'kafka."{name}" cannot be read ({error.strerror}): correct the path') from None

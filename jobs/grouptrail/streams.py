@@ -1,0 +1,99 @@
+"""The only place that starts a stream: how `__consumer_offsets` is read, and how a job's batches are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+# A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
+# at the end of each for records that may come, and make many round trips before; each partition's consumer holds
+# one fetch in memory.
+_FETCH = {
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+    "kafka.max.poll.records": "5000",
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+
+
+def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence[int]) -> DataFrame:
+    """The topic as a stream, from its start at first and then from the checkpoint.
+
+    Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
+    records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
+    Offsets that retention has removed are no failure; the job counts them.
+    """
+    options = {
+        **_FETCH,
+        **config.spark_kafka_options(),
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+        "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
+    }
+    return (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .load()
+        .selectExpr(
+            "partition AS record_partition",
+            "offset AS record_offset",
+            "timestamp AS record_at",
+            "key",
+            "value",
+        )
+    )
+
+
+def start_query(
+    rows: DataFrame, config: Config, job: str, *, land: Callable[[DataFrame, int], None], once: bool
+) -> StreamingQuery:
+    """Starts a job's query: `land` gets each micro-batch and its number, again with the same number after a
+    failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped."""
+    writer = (
+        rows.writeStream.queryName(job).foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{config.decode.trigger_seconds} seconds").start()
+
+
+def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int) -> Mapping[int, int]:
+    """Where a micro-batch ends in each partition, from the query's offset log; empty for a batch before the first.
+
+    The log (`offsets/<batch>` in the checkpoint) is written before a batch runs: a line with its format, one with
+    the batch's settings, then one a source.
+    """
+    if batch < 0:
+        return {}
+    text = read_checkpoint_file(spark, config, job, f"offsets/{batch}")
+    by_topic = json.loads(text.splitlines()[2])
+    return {int(partition): offset for partition, offset in by_topic[OFFSETS_TOPIC].items()}
+
+
+def query_id(spark: SparkSession, config: Config, job: str) -> str:
+    """The query's id, which lives as long as its checkpoint."""
+    identity: str = json.loads(read_checkpoint_file(spark, config, job, "metadata"))["id"]
+    return identity
+
+
+def read_checkpoint_file(spark: SparkSession, config: Config, job: str, name: str) -> str:
+    """A small file of a job's checkpoint, through whichever Hadoop file system it lies on."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(f"{config.checkpoint_path(job)}/{name}")
+    stream = path.getFileSystem(session.sessionState().newHadoopConf()).open(path)
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()

@@ -1,0 +1,83 @@
+"""The Delta tables: made from their contracts, and brought up to them when a contract has grown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from grouptrail.contracts import Column, Table, tables
+from grouptrail.errors import GrouptrailError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+
+class TableError(GrouptrailError):
+    """A table is not what its contract says and cannot be made so."""
+
+
+def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
+    """Creates the table where it is not, and adds the columns that its contract has gained."""
+    table, path = tables()[name], config.table_path(name)
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
+        f"CLUSTER BY ({', '.join(table.cluster_by)}) COMMENT {_literal(table.about)} "
+        f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}')"
+    )
+    there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
+    wanted = {column.name: _simple(column.type) for column in table.columns}
+    differing = [
+        f"{column} is {there[column]}, should be {wanted[column]}"
+        for column in wanted
+        if column in there and there[column] != wanted[column]
+    ]
+    if differing:
+        raise TableError(
+            f"table {path} does not fit this version of grouptrail ({'; '.join(differing)}): "
+            "use another warehouse, or the version that wrote it"
+        )
+    missing = [column for column in table.columns if column.name not in there]
+    if missing:
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({_columns(missing)})")
+
+
+def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
+    """Whether the warehouse has the table."""
+    from delta.tables import DeltaTable
+
+    return bool(DeltaTable.isDeltaTable(spark, config.table_path(name)))
+
+
+def append(rows: DataFrame, config: Config, name: str, *, app: str, version: int) -> None:
+    """Appends rows, unless this `app` has already appended this `version`: a batch done again lands once."""
+    (
+        rows.select(*(column.name for column in tables()[name].columns))
+        .write.format("delta")
+        .mode("append")
+        .option("txnAppId", f"{app}-{name}")
+        .option("txnVersion", version)
+        .save(config.table_path(name))
+    )
+
+
+def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
+    return ", ".join(f"`{column.name}` {column.type} COMMENT {_literal(_meaning(column))}" for column in columns)
+
+
+def _meaning(column: Column) -> str:
+    return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _stats(table: Table) -> str:
+    return ",".join(column.name for column in table.columns if column.stats)
+
+
+def _simple(ddl: str) -> str:
+    """A contract's type as `DataType.simpleString` spells it."""
+    return re.sub(r"\s+", "", ddl)

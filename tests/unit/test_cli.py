@@ -1,0 +1,256 @@
+"""The command line: what a person or a script sees of each command, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grouptrail import cli
+from grouptrail.errors import GrouptrailError
+
+KEY = "0002000167"
+COMMANDS = ("run", "decode", "redecode", "sql", "tables", "doctor", "maintain", "config")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GROUPTRAIL_")]:
+        monkeypatch.delenv(name)
+
+
+def grouptrail(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "grouptrail.cli", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    """And a sentence in the list of commands."""
+    result = CliRunner().invoke(cli.app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "--debug" in result.output
+    assert command in CliRunner().invoke(cli.app, ["--help"]).output
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "decode"])
+def test_commands_share_the_options_of_the_configuration(command: str) -> None:
+    """All but decode, which needs none."""
+    text = CliRunner().invoke(cli.app, [command, "--help"]).output
+    for option in ("--config", "--cluster", "--warehouse", "--bootstrap-server", "--set"):
+        assert option in text
+
+
+def test_decode_imports_nothing_heavy() -> None:
+    """It starts in a fraction of a second; typer itself may bring pydantic, but no configuration is read."""
+    program = (
+        "import sys; sys.argv = ['grouptrail', 'decode', '0002000167']\n"
+        "from grouptrail.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'pyspark', 'pandas', 'numpy', 'pyarrow', 'deltalake', 'kafka', 'rich', 'grouptrail.config'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stderr == "[]\n"
+    assert json.loads(run.stdout)["key"]["data"] == {"group": "g"}
+
+
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    """A misspelt command is told at once."""
+    program = "import sys, grouptrail.cli; print('pyspark' in sys.modules or 'deltalake' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout == "False\n"
+
+
+def test_decode_takes_hex_arguments() -> None:
+    """A key alone is a tombstone's; a blob is taken by its name."""
+    assert json.loads(grouptrail("decode", KEY).stdout)["value"] is None
+    assert json.loads(grouptrail("decode", KEY, "ffff").stdout)["error"]["kind"] == "unknown_version"
+    blob = grouptrail("decode", "--blob", "ConsumerProtocolAssignment", "00000000000000000000")
+    assert json.loads(blob.stdout)["data"] == {"assignedPartitions": [], "userData": ""}
+
+
+def test_decode_counts_unusable_lines_at_the_end() -> None:
+    """Every line has its answer on stdout; one line on stderr, and exit status 1."""
+    run = grouptrail("decode", stdin=f'{{"key_hex": "{KEY}"}}\nnonsense\n{{"key_hex": "{KEY}"}}')
+    assert [json.loads(line)["error"] is None for line in run.stdout.splitlines()] == [True, False, True]
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        'grouptrail: 1 line holds no bytes to decode: see "where": "input" in the output'
+    ]
+
+
+def test_decode_answers_an_open_pipe_line_by_line() -> None:
+    """A program that talks with it need not close its end first."""
+    command = [sys.executable, "-m", "grouptrail.cli", "decode"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as talk:
+        assert talk.stdin is not None
+        assert talk.stdout is not None
+        for group in ("67", "68"):
+            talk.stdin.write(f'{{"key_hex": "00020001{group}"}}\n')
+            talk.stdin.flush()
+            answer = json.loads(talk.stdout.readline())
+            assert answer["key"]["data"]["group"] == bytes.fromhex(group).decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin"), [(["decode"], f'{{"key_hex": "{KEY}"}}\n' * 20_000), (["decode", KEY], "")]
+)
+def test_decode_is_quiet_when_its_reader_leaves(arguments: list[str], stdin: str) -> None:
+    """As in `grouptrail decode | head -1`: also where all it has to say waits in a buffer."""
+    command = [sys.executable, "-m", "grouptrail.cli", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:  # type: ignore[call-overload]
+        run.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            run.stdin.write(stdin)
+            run.stdin.close()
+        assert run.stderr.read() == ""
+        assert run.wait(timeout=30) == cli.EXIT_PIPE
+
+
+def test_interrupt_is_quiet() -> None:
+    """Ctrl-C ends with 130 and no word."""
+    command = [sys.executable, "-m", "grouptrail.cli", "decode"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:  # type: ignore[call-overload]
+        run.stdin.write(f'{{"key_hex": "{KEY}"}}\n')
+        run.stdin.flush()
+        assert run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        assert run.wait(timeout=30) == 130
+        assert run.stderr.read() == ""
+
+
+def test_unusable_arguments_are_usage_errors() -> None:
+    """Exit status 2, and the option by its name."""
+    for arguments, told in (
+        (["decode", "00", "00", "00"], "KEY_HEX"),
+        (["sql"], "--file"),
+        (["sql", "SELECT 1", "--format", "xml"], "--format"),
+        (["config", "--set", "cluster"], "--set"),
+        (["run", "--job", "nosuchjob"], "--job"),
+        (["maintain", "nosuchtable"], "nosuchtable"),
+        (["nosuchcommand"], "nosuchcommand"),
+    ):
+        result = CliRunner().invoke(cli.app, arguments)
+        assert result.exit_code == cli.EXIT_USAGE, (arguments, result.output)
+        assert told in result.output
+
+
+def test_errors_are_one_line() -> None:
+    """Exit status 1; the stack trace only with --debug."""
+    run = grouptrail("sql", "SELECT * FROM offset_commits")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith("grouptrail: nothing has landed in offset_commits")
+    assert run.stderr.count("\n") == 1
+    debugged = grouptrail("sql", "SELECT * FROM offset_commits", "--debug")
+    assert "Traceback" in debugged.stderr
+    assert debugged.stderr.endswith(run.stderr)
+
+
+def test_unforeseen_errors_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the exception's name, and exit status 70: something to report."""
+    from grouptrail.explore import sql
+
+    monkeypatch.setattr(sql, "print_columns", lambda *_: 1 / 0)
+    result = CliRunner().invoke(cli.app, ["tables", "offset_commits"])
+    assert result.exit_code == cli.EXIT_BUG
+    [line] = result.stderr.splitlines()
+    assert line.startswith("grouptrail: ZeroDivisionError: division by zero; run again with --debug")
+
+
+def test_configuration_errors_list_every_problem() -> None:
+    """Of flags, environment and file."""
+    Path("grouptrail.toml").write_text("clustr = 'x'\n")
+    run = grouptrail("config", "--bootstrap-server", "nowhere", "--set", "decode.trigger_seconds=soon")
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[0] == "grouptrail: 3 problems in the configuration:"
+    for place in ("--bootstrap-server: ", "--set decode.trigger_seconds: ", "grouptrail.toml: clustr: "):
+        assert place in run.stderr
+
+
+def test_configuration_is_shown_as_toml_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it prints is a configuration file again."""
+    import tomllib
+
+    monkeypatch.setenv("GROUPTRAIL_KAFKA__SSL_KEY_PASSWORD", "hunter2")
+    run = CliRunner().invoke(cli.app, ["config", "--cluster", 'a"b', "--bootstrap-server", "b:1"])
+    assert "hunter2" not in run.output
+    shown = tomllib.loads(run.output)
+    assert shown["cluster"] == 'a"b'
+    assert shown["kafka"] == {"bootstrap.servers": "b:1", "ssl.key.password": "**********"}
+
+
+def test_query_comes_from_argument_file_or_stdin() -> None:
+    """All the same."""
+    Path("query.sql").write_text("SELECT 1 AS one")
+    for arguments, stdin in (
+        (["SELECT 1 AS one"], ""),
+        (["--file", "query.sql"], ""),
+        (["-"], "SELECT 1 AS one"),
+    ):
+        run = grouptrail("sql", *arguments, "--format", "json", stdin=stdin)
+        assert run.stdout == '{"one": 1}\n', run.stderr
+
+
+def test_jobs_run_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs unless some are named; the pipeline gets the configuration."""
+    from grouptrail import pipeline
+
+    calls: list[tuple[str, tuple[str, ...], bool]] = []
+    monkeypatch.setattr(pipeline, "run", lambda config, *, jobs, once: calls.append((config.cluster, jobs, once)))
+    monkeypatch.setattr(pipeline, "JOBS", (pipeline.JOBS[0], replace(pipeline.JOBS[0], name="other")))
+    assert CliRunner().invoke(cli.app, ["run", "--cluster", "c"]).exit_code == 0
+    assert CliRunner().invoke(cli.app, ["run", "--job", "other", "--once"]).exit_code == 0
+    assert calls == [("c", ("decode", "other"), False), ("default", ("other",), True)]
+
+
+def test_doctor_fails_without_a_broker(tmp_path: Path) -> None:
+    """One line a check; what is well is told too."""
+    started = time.monotonic()
+    result = CliRunner().invoke(
+        cli.app, ["doctor", "--bootstrap-server", "127.0.0.1:1", "--warehouse", str(tmp_path)]
+    )
+    assert result.exit_code == 1
+    states = {line.split()[1]: line.split()[0] for line in result.stdout.splitlines()}
+    assert states["broker"] == "FAIL"
+    assert (states["python"], states["versions"], states["warehouse"]) == ("ok", "ok", "ok")
+    assert "topic" not in states
+    assert time.monotonic() - started < 30
+
+
+def test_doctor_tells_of_an_unwritable_warehouse(tmp_path: Path) -> None:
+    """A file in the folder's place is one that root cannot write to either."""
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(
+        cli.app, ["doctor", "--bootstrap-server", "127.0.0.1:1", "--warehouse", str(tmp_path / "file" / "lake")]
+    )
+    [line] = [line for line in result.stdout.splitlines() if " warehouse " in line]
+    assert line.startswith("FAIL")
+    assert "--warehouse" in line
+
+
+def test_errors_of_grouptrail_are_expected() -> None:
+    """Whatever derives from GrouptrailError ends with 1, not 70."""
+
+    class Known(GrouptrailError):
+        pass
+
+    import typer
+
+    with pytest.raises(typer.Exit) as ended, cli._reporting(debug=False):
+        raise Known("told")
+    assert ended.value.exit_code == cli.EXIT_ERROR

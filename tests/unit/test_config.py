@@ -1,0 +1,245 @@
+"""The configuration: where settings come from, which one counts, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from grouptrail.config import Config, ConfigError, is_secret, load_config
+
+SECRET = "hunter2-in-clear"
+JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="{SECRET}";'
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No grouptrail.toml but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text: str, name: str = "grouptrail.toml") -> Path:
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def problems(path: Path | None = None, *, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, flags or {}, environ)
+    return caught.value.problems
+
+
+def test_everything_has_a_default(tmp_path: Path) -> None:
+    """Without file, environment and flags there is a local warehouse and a local broker."""
+    config = load_config(None, {}, {})
+    assert config.cluster == "default"
+    assert config.warehouse == str(tmp_path / "warehouse")
+    assert config.kafka_settings() == {"bootstrap.servers": "localhost:9092"}
+
+
+def test_environment_overrides_file_and_flags_override_both() -> None:
+    """File < environment < flags, setting by setting."""
+    write('cluster = "file"\nwarehouse = "/file"\n[decode]\ntrigger_seconds = 1\nmax_records_per_batch = 1\n')
+    environ = {"GROUPTRAIL_WAREHOUSE": "/environment", "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "2"}
+    config = load_config(None, {"decode.trigger_seconds": "3"}, environ)
+    assert (config.cluster, config.warehouse) == ("file", "/environment")
+    assert (config.decode.trigger_seconds, config.decode.max_records_per_batch) == (3, 1)
+
+
+def test_file_is_chosen_by_flag_then_environment_then_folder() -> None:
+    """--config counts before GROUPTRAIL_CONFIG, and that before ./grouptrail.toml."""
+    write('cluster = "folder"')
+    environment, flag = write('cluster = "environment"', "e.toml"), write('cluster = "flag"', "f.toml")
+    assert load_config(None, {}, {}).cluster == "folder"
+    assert load_config(None, {}, {"GROUPTRAIL_CONFIG": str(environment)}).cluster == "environment"
+    assert load_config(flag, {}, {"GROUPTRAIL_CONFIG": str(environment)}).cluster == "flag"
+
+
+def test_missing_file_is_a_problem() -> None:
+    """A file that was asked for must be there."""
+    assert problems(Path("nowhere.toml")) == ["--config: there is no file nowhere.toml: correct the path"]
+    assert problems(GROUPTRAIL_CONFIG="nowhere.toml")[0].startswith("GROUPTRAIL_CONFIG: there is no file")
+
+
+@pytest.mark.parametrize("line", ['"sasl.mechanism" = "PLAIN"', 'sasl.mechanism = "PLAIN"'])
+def test_kafka_names_need_no_quotes(line: str) -> None:
+    """TOML takes a bare dotted name apart; it is the same setting."""
+    write(f"[kafka]\n{line}\n")
+    assert load_config(None, {}, {}).kafka_settings()["sasl.mechanism"] == "PLAIN"
+
+
+def test_kafka_values_become_kafkas_strings() -> None:
+    """Numbers and booleans are written as Kafka reads them."""
+    write('[kafka]\n"check.crcs" = true\n"retries" = 3\n"ssl.endpoint.identification.algorithm" = ""\n')
+    kafka = load_config(None, {}, {}).kafka_settings()
+    assert (kafka["check.crcs"], kafka["retries"], kafka["ssl.endpoint.identification.algorithm"]) == (
+        "true",
+        "3",
+        "",
+    )
+
+
+def test_environment_names_kafka_settings_with_underscores() -> None:
+    """GROUPTRAIL_KAFKA__A_B is kafka."a.b"."""
+    config = load_config(None, {}, {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": "b:1"})
+    assert config.spark_kafka_options() == {"kafka.bootstrap.servers": "b:1"}
+
+
+def test_spark_settings_come_from_file_and_flags() -> None:
+    """Spark's own names, whole, in both."""
+    write('[spark]\n"spark.driver.memory" = "4g"\n')
+    config = load_config(None, {"spark.executor.cores": "2"}, {})
+    assert config.spark_settings() == {"spark.driver.memory": "4g", "spark.executor.cores": "2"}
+
+
+def test_relative_warehouse_starts_at_the_file(tmp_path: Path) -> None:
+    """So that a command works from any folder; flags and environment start where the command does."""
+    file = write('warehouse = "tables"\ncheckpoints = "marks"', "etc/grouptrail.toml")
+    config = load_config(file, {}, {})
+    assert config.table_path("offset_commits") == str(tmp_path / "etc/tables/offset_commits")
+    assert config.checkpoint_path("decode") == str(tmp_path / "etc/marks/decode")
+    assert load_config(file, {"warehouse": "here"}, {}).warehouse == str(tmp_path / "here")
+
+
+def test_remote_warehouse_stays_as_it_is() -> None:
+    """A URI is no path; checkpoints lie in the warehouse unless told otherwise."""
+    config = Config(warehouse="s3://bucket/lake/")
+    assert config.table_path("lag") == "s3://bucket/lake/lag"
+    assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/decode"
+
+
+def test_all_problems_are_told_at_once_with_their_places() -> None:
+    """One line a problem, whichever source it is in."""
+    file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')
+    found = problems(file, flags={"cluster": ""}, GROUPTRAIL_DECODE__TRIGGER_SECONDS="soon", GROUPTRAIL_CLUSTR="x")
+    assert [problem.split(": ")[0] for problem in found] == [
+        "--cluster",
+        str(file),
+        str(file),
+        "GROUPTRAIL_DECODE__TRIGGER_SECONDS",
+        str(file),
+        "GROUPTRAIL_CLUSTR",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('warehous = "x"', "warehous: unknown setting: did you mean warehouse?"),
+        ("trigger_seconds = 1", "trigger_seconds: unknown setting: did you mean decode.trigger_seconds?"),
+        ("[decode]\nmax_record_per_batch = 1", "did you mean decode.max_records_per_batch?"),
+        ("[kafka]\n'bootstrap.server' = 'b:1'", "did you mean bootstrap.servers?"),
+        ("[kafka]\n'sasl.mechanisms' = 'PLAIN'", "Kafka's Java client, whose names count, has sasl.mechanism"),
+        ("[zebra]\nx = 1", "unknown setting: there are cluster, warehouse"),
+    ],
+)
+def test_unknown_settings_are_refused_with_the_nearest_name(text: str, hint: str) -> None:
+    """A misspelt name never passes as a default."""
+    [problem] = problems(write(text))
+    assert hint in problem
+
+
+def test_settings_of_plug_ins_pass() -> None:
+    """A login module or metrics reporter has settings that nobody here knows."""
+    assert "acme.oauth.scope" in Config(kafka={"acme.oauth.scope": "x", "sasl.oauthbearer.scope": "y"}).kafka
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("group.id", "key.deserializer", "value.deserializer", "isolation.level"),
+        *("auto.offset.reset", "enable.auto.commit", "interceptor.classes"),
+    ],
+)
+def test_what_grouptrail_decides_cannot_be_set(name: str) -> None:
+    """Each refusal says why."""
+    [problem] = problems(write(f'[kafka]\n"{name}" = "x"'))
+    assert f"kafka.{name}: cannot be set: " in problem
+
+
+def test_bootstrap_servers_need_ports() -> None:
+    """The Java client would refuse them much later."""
+    assert "takes host:port" in problems(flags={"kafka.bootstrap.servers": "a:1,b"})[0]
+    assert Config(kafka={"bootstrap.servers": "a:1, SSL://b.c:2,[::1]:3"}).kafka
+
+
+def test_spark_names_begin_with_spark() -> None:
+    """Spark passes over any other name in silence."""
+    assert "is no Spark setting" in problems(write('[spark]\n"fs.s3a.endpoint" = "x"'))[0]
+
+
+def test_environment_cannot_name_spark_settings() -> None:
+    """spark.driver.maxResultSize has a capital that a variable does not tell."""
+    assert "upper and lower case" in problems(GROUPTRAIL_SPARK__SPARK_DRIVER_MEMORY="1g")[0]
+
+
+def test_variables_of_kubernetes_are_passed_over() -> None:
+    """A service called grouptrail puts such variables into every pod of its namespace."""
+    links = [
+        "GROUPTRAIL_PORT",
+        "GROUPTRAIL_SERVICE_HOST",
+        "GROUPTRAIL_PORT_9090_TCP_ADDR",
+        "GROUPTRAIL_UI_SERVICE_PORT",
+    ]
+    assert load_config(None, {}, dict.fromkeys(links, "tcp://10.0.0.1:9090")) == Config()
+
+
+def test_secret_in_a_flag_is_refused() -> None:
+    """Flags show in ps; the refusal names the places for secrets, not the secret."""
+    [problem] = problems(flags={"kafka.sasl.jaas.config": JAAS})
+    assert "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG" in problem
+    assert SECRET not in problem
+
+
+@pytest.mark.parametrize("secret", ["sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "acme.api.token"])
+def test_secrets_show_nowhere_but_to_the_clients(secret: str) -> None:
+    """repr, str and display have stars; the options for Spark have the secret."""
+    config = Config(kafka={secret: SECRET}, spark={"spark.hadoop.fs.s3a.secret.key": SECRET})
+    assert SECRET not in f"{config!r} {config} {config.redacted()}"
+    assert config.spark_kafka_options()[f"kafka.{secret}"] == SECRET
+    assert config.spark_settings()["spark.hadoop.fs.s3a.secret.key"] == SECRET
+
+
+def test_secrets_do_not_show_in_errors() -> None:
+    """A wrong setting beside a secret, or a secret in a wrong place, tells nothing of it."""
+    file = write(
+        f"cluster = ['{SECRET}']\n[decode]\ntrigger_seconds = '{SECRET}'\n[spark]\n'fs.secret' = '{SECRET}'\n"
+        f"[kafka]\n'ssl.key.password' = ['{SECRET}']\n'group.id' = '{SECRET}'\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {}, {})
+    assert len(caught.value.problems) >= 4
+    assert SECRET not in str(caught.value)
+
+
+def test_secrets_do_not_show_in_pydantics_own_errors() -> None:
+    """A program that makes a Config by hand may log what pydantic says."""
+    with pytest.raises(ValidationError) as caught:
+        Config.model_validate({"cluster": "", "kafka": {"acme.key": [SECRET]}, "decode": {"trigger_seconds": SECRET}})
+    assert SECRET not in str(caught.value)
+
+
+def test_names_of_places_are_no_secrets() -> None:
+    """An endpoint or a class may be shown, and given as a flag."""
+    assert not is_secret("sasl.oauthbearer.token.endpoint.url")
+    assert not is_secret("bootstrap.servers")
+
+
+def test_broken_toml_is_told_with_its_line() -> None:
+    """And the problems of flags and environment are told with it."""
+    found = problems(write("cluster = \n"), flags={"cluster": ""})
+    assert "not TOML" in found[0]
+    assert "line 1" in found[0]
+    assert found[1].startswith("--cluster: ")
+
+
+def test_a_section_takes_no_single_value() -> None:
+    """Neither in a file nor in the environment."""
+    assert "is a section" in problems(write('kafka = "b:1"'))[0]
+    os.remove("grouptrail.toml")
+    assert "is a section" in problems(GROUPTRAIL_KAFKA="b:1")[0]

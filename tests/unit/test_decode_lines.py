@@ -1,0 +1,145 @@
+"""`grouptrail decode`, line by line, against the vectors written by Kafka's own classes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grouptrail.decode.lines import arriving_lines, decode_lines
+
+VECTORS = [json.loads(line) for line in Path(__file__).parent.with_name("vectors.jsonl").read_text().splitlines()]
+
+
+def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
+    out = io.StringIO()
+    unusable = decode_lines(lines, out)
+    return [json.loads(line) for line in out.getvalue().splitlines()], unusable
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_vector_is_decoded_as_kafka_does(vector: dict[str, Any]) -> None:
+    """The same names, values and kinds of error; a vector names a position only where it matters."""
+    expected = dict(vector["expected"])
+    line = {name: vector[name] for name in ("name", "key_hex", "value_hex")}
+    if "blob" in expected:
+        line["blob"] = expected["blob"]
+        expected.setdefault("error", None)
+    else:
+        expected = dict.fromkeys(("key", "value", "error")) | expected
+    [answer], unusable = decoded(json.dumps(line))
+    if expected["error"]:
+        wanted = {
+            part: expected["error"][part] for part in ("where", "kind", "position") if part in expected["error"]
+        }
+        assert answer["error"].keys() == {"where", "kind", "position"}
+        answer["error"] = {part: answer["error"][part] for part in wanted}
+        expected["error"] = wanted
+    assert answer == expected
+    assert unusable == 0
+
+
+def test_absent_value_is_a_tombstone() -> None:
+    """As null is; other fields are passed over."""
+    key = {"key_hex": "00010001670001740000000a", "offset": 5}
+    answers, _ = decoded(json.dumps(key), json.dumps({**key, "value_hex": None}))
+    assert answers[0] == answers[1]
+    assert answers[0]["key"] == {"type": 1, "data": {"group": "g", "topic": "t", "partition": 10}}
+    assert answers[0]["value"] is None
+    assert answers[0]["error"] is None
+
+
+def test_zero_bytes_are_no_tombstone() -> None:
+    """An empty value is a malformed one."""
+    [answer], _ = decoded('{"key_hex": "00010001670001740000000a", "value_hex": ""}')
+    assert answer["error"] == {"where": "value", "kind": "truncated", "position": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "position"),
+    [
+        ("", "not_json", 0),
+        ("nul", "not_json", 0),
+        ('{"key_hex": }', "not_json", 12),
+        ("[" * 100_000, "not_json", 0),
+        ("[]", "not_object", 0),
+        ('"0001"', "not_object", 0),
+        ('{"value_hex": "00"}', "no_key", 0),
+        ('{"key_hex": "00zz"}', "not_hex", 2),
+        ('{"key_hex": "000"}', "not_hex", 3),
+        ('{"key_hex": 1}', "not_hex", 0),
+        ('{"key_hex": "0001", "value_hex": "x"}', "not_hex", 0),
+        ('{"blob": "NoSuchBlob", "value_hex": "00"}', "unknown_blob", 0),
+        ('{"blob": "OffsetCommit", "value_hex": "00"}', "unknown_blob", 0),
+        ('{"blob": ["x"], "value_hex": "00"}', "unknown_blob", 0),
+        ('{"blob": "ConsumerProtocolAssignment"}', "no_value", 0),
+    ],
+)
+def test_line_without_bytes_is_answered_and_counted(line: str, kind: str, position: int) -> None:
+    """The lines around it are decoded, in order."""
+    good = '{"key_hex": "0002000167"}'
+    answers, unusable = decoded(good, line, good)
+    assert unusable == 1
+    assert answers[0] == answers[2]
+    assert answers[0]["key"] == {"type": 2, "data": {"group": "g"}}
+    assert answers[1] == {
+        "key": None,
+        "value": None,
+        "error": {"where": "input", "kind": kind, "position": position},
+    }
+
+
+def test_undecodable_bytes_are_an_answer() -> None:
+    """Bytes that are no record are no fault of the input."""
+    answers, unusable = decoded('{"key_hex": "7fff"}', '{"key_hex": null}')
+    assert [answer["error"]["kind"] for answer in answers] == ["unknown_type", "null_not_allowed"]
+    assert unusable == 0
+
+
+def test_failed_blob_has_name_and_error_only() -> None:
+    """As in the vectors."""
+    [answer], _ = decoded('{"blob": "ConsumerProtocolAssignment", "value_hex": "00"}')
+    assert answer == {
+        "blob": "ConsumerProtocolAssignment",
+        "error": {"where": "blob", "kind": "truncated", "position": 0},
+    }
+
+
+def test_text_is_written_as_it_is() -> None:
+    """Not as escapes: a group's name stays readable."""
+    out = io.StringIO()
+    decode_lines(['{"key_hex": "00020004c3bcc3a9"}'], out)
+    assert '"üé"' in out.getvalue()
+
+
+class Pipe(io.BytesIO):
+    """Gives its chunks one a read, as a pipe that stays open does."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        super().__init__()
+        self._chunks = list(chunks)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        del size
+        return self._chunks.pop(0) if self._chunks else b""
+
+
+def test_lines_arrive_before_the_stream_ends() -> None:
+    """Each whole line of a chunk at once, and the answers are flushed before the next chunk is waited for."""
+    flushed: list[int] = []
+    seen: list[str] = []
+    seen.extend(arriving_lines(Pipe(b"a\nb\nc", b"d\n", b"e"), lambda: flushed.append(len(seen))))
+    assert seen == ["a", "b", "cd", "e"]
+    assert flushed == [2, 3, 3]
+
+
+def test_only_newlines_end_lines() -> None:
+    """JSON may hold other separators, and bytes that are not UTF-8 do not stop the stream."""
+    text = '{"key_hex": "0002000167", "note": "a\u2028b\x85c"}'
+    lines = list(arriving_lines(Pipe(text.encode() + b"\r\n\xff\n"), lambda: None))
+    answers, unusable = decoded(*lines)
+    assert answers[0]["key"]["type"] == 2
+    assert unusable == 1

@@ -1,0 +1,160 @@
+"""Settings of Kafka's Java client as kafka-python's arguments, and what is said where no broker answers."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+
+import pytest
+
+from grouptrail.config import Config
+from grouptrail.kafka import KafkaSettingError, KafkaUnreachable, OffsetsTopic, client_arguments, jaas_options
+
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}
+
+
+@pytest.mark.parametrize(
+    ("text", "username", "password"),
+    [
+        (LOGIN, "a", "b"),
+        (r'X required username="a\"b" password="c\\d;=";', 'a"b', r"c\d;="),
+        ("X required username='a b' password=bare;", "a b", "bare"),
+        ('X required\n  username = "a"\n  password = ""\n;', "a", ""),
+        ('X required password="username=eve" username="a";', "a", "username=eve"),
+    ],
+)
+def test_jaas_lines_are_read_as_java_reads_them(text: str, username: str, password: str) -> None:
+    """Quotes of both kinds, escapes, bare words, any order and blanks."""
+    options = jaas_options(text)
+    assert (options["username"], options["password"]) == (username, password)
+
+
+def test_login_becomes_user_and_password() -> None:
+    """PLAIN and SCRAM take them from the JAAS line."""
+    arguments = client_arguments({**SASL, "sasl.mechanism": "SCRAM-SHA-512"})
+    assert arguments["security_protocol"] == "SASL_PLAINTEXT"
+    assert arguments["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("a", "b")
+
+
+def test_tuning_is_mapped_or_passed_over() -> None:
+    """What only Java's client knows does no harm; -1 is the system's own buffer size."""
+    tuning = {"request.timeout.ms": "1234", "receive.buffer.bytes": "-1", "fetch.max.bytes": "1", "acme.x": "y"}
+    arguments = client_arguments(tuning)
+    assert (arguments["request_timeout_ms"], arguments["receive_buffer_bytes"]) == (1234, None)
+    assert not {"fetch.max.bytes", "fetch_max_bytes", "acme.x"} & arguments.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"request.timeout.ms": "soon"}, "whole number"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"security.protocol": "SASL_SSL"}, "GSSAPI"),
+        ({**SASL, "sasl.jaas.config": "X required;"}, "names no username and password"),
+        ({**SASL, "sasl.jaas.config": f"{LOGIN[:-1]} tokenauth=true;"}, "tokenauth"),
+        ({**SASL, "sasl.client.callback.handler.class": "X"}, "cannot be followed outside Java"),
+        ({"security.protocol": "SSL", "ssl.cipher.suites": "X"}, "cannot be followed outside Java"),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "x.jks"}, "convert the store to PEM"),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "x", "ssl.keystore.type": "PKCS12"}, "to PEM"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "give https"),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1"}, "TLSv1.2, TLSv1.3"),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": "/no/such"},
+            "cannot be read",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.certificates": "junk"},
+            "cannot be used",
+        ),
+    ],
+)
+def test_security_that_cannot_be_followed_is_refused(settings: dict[str, str], told: str) -> None:
+    """In one line with a remedy: a client that trusts or logs in otherwise than was asked would be worse."""
+    with pytest.raises(KafkaSettingError) as caught:
+        client_arguments(settings)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_security_settings_of_other_protocols_are_passed_over() -> None:
+    """As in Java: a PLAINTEXT client looks at no trust store."""
+    assert "ssl_context" not in client_arguments({"ssl.truststore.location": "x.jks", "sasl.mechanism": "GSSAPI"})
+
+
+@pytest.mark.parametrize(("algorithm", "checks"), [("", False), ("https", True), (None, True)])
+def test_host_check_is_off_only_where_asked(algorithm: str | None, checks: bool) -> None:
+    """Certificates are verified in any case, by TLS 1.2 or newer."""
+    given = {} if algorithm is None else {"ssl.endpoint.identification.algorithm": algorithm}
+    context = client_arguments({"security.protocol": "SSL", **given})["ssl_context"]
+    assert context.check_hostname is checks
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_enabled_protocols_limit_the_versions() -> None:
+    """TLSv1.3 alone takes nothing older."""
+    settings = {"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}
+    assert client_arguments(settings)["ssl_context"].minimum_version == ssl.TLSVersion.TLSv1_3
+
+
+def test_wrong_key_shows_no_key() -> None:
+    """What stands in ssl.keystore.key is not repeated."""
+    settings = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.key": "hunter2"}
+    with pytest.raises(KafkaSettingError) as caught:
+        client_arguments(settings)
+    assert "hunter2" not in str(caught.value)
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_no_broker_is_told_at_once() -> None:
+    """A refused connection needs no deadline; every server that was tried is named."""
+    servers = f"127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}"
+    started = time.monotonic()
+    with pytest.raises(KafkaUnreachable, match="connection refused") as caught:
+        OffsetsTopic(Config(kafka={"bootstrap.servers": servers})).partitions()
+    assert time.monotonic() - started < 5
+    assert servers in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_host_is_told() -> None:
+    """By the name that was given."""
+    topic = OffsetsTopic(Config(kafka={"bootstrap.servers": "no-such-host.invalid:9092"}))
+    with pytest.raises(KafkaUnreachable, match=r"no-such-host\.invalid:9092"):
+        topic.bounds()
+
+
+def test_plaintext_server_is_told_from_tls() -> None:
+    """A port that answers, but not with TLS, is named with the setting to correct."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        config = Config(
+            kafka={"bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}", "security.protocol": "SSL"}
+        )
+        import threading
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(KafkaUnreachable, match=r"does not take a TLS connection.*security\.protocol"):
+            OffsetsTopic(config).partitions()
+
+
+def test_clients_library_keeps_quiet() -> None:
+    """kafka-python logs every retry, and whole configurations at DEBUG."""
+    assert not logging.getLogger("kafka.net.manager").isEnabledFor(logging.ERROR)

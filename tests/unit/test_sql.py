@@ -1,0 +1,264 @@
+"""`grouptrail sql` and `grouptrail tables`, over small tables written by delta-rs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from grouptrail.config import Config
+from grouptrail.explore import formats
+from grouptrail.explore.sql import QueryError, list_tables, print_columns, print_tables, run_sql
+
+AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
+MEMBERS = pa.list_(
+    pa.struct([("member_id", pa.string()), ("user_data", pa.binary()), ("ports", pa.list_(pa.int32()))])
+)
+
+
+class Terminal(io.StringIO):
+    """A terminal 80 columns wide."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Config:
+    """Three commits in two files, one of group metadata."""
+    commits = pa.table(
+        {
+            "record_at": pa.array([AT, AT.replace(hour=1), None], pa.timestamp("us", "UTC")),
+            "group_id": ["billing", "billing", "[bold]\x1b[31m"],
+            "committed_offset": pa.array([7, 8, None], pa.int64()),
+            "verbatim_key": pa.array([None, b"\x00\xff", None], pa.binary()),
+        }
+    )
+    config = Config(warehouse=str(tmp_path / "lake"))
+    write_deltalake(config.table_path("offset_commits"), commits.slice(0, 2))
+    write_deltalake(config.table_path("offset_commits"), commits.slice(2), mode="append")
+    members = pa.array([[{"member_id": "m", "user_data": b"ab", "ports": [1, 2]}]], MEMBERS)
+    metadata = {"record_at": pa.array([AT], pa.timestamp("us", "UTC")), "members": members}
+    write_deltalake(config.table_path("group_metadata"), pa.table(metadata))
+    return config
+
+
+def asked(config: Config, text: str, format: formats.Format = "json") -> str:
+    out = io.StringIO()
+    run_sql(config, text, format=format, out=out)
+    return out.getvalue()
+
+
+def refused(config: Config, text: str) -> str:
+    with pytest.raises(QueryError) as caught:
+        asked(config, text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_json_has_a_line_a_row(warehouse: Config) -> None:
+    """UTC in ISO 8601, bytes in base64, null as null."""
+    lines = asked(warehouse, "SELECT * FROM offset_commits WHERE group_id = 'billing' ORDER BY committed_offset")
+    assert [json.loads(line) for line in lines.splitlines()] == [
+        {
+            "record_at": "2026-03-04T05:06:07.890Z",
+            "group_id": "billing",
+            "committed_offset": 7,
+            "verbatim_key": None,
+        },
+        {
+            "record_at": "2026-03-04T01:06:07.890Z",
+            "group_id": "billing",
+            "committed_offset": 8,
+            "verbatim_key": "AP8=",
+        },
+    ]
+
+
+def test_nested_values_are_json_in_every_format(warehouse: Config) -> None:
+    """Lists and structs, with the bytes inside them."""
+    query, members = "SELECT members FROM group_metadata", [{"member_id": "m", "user_data": "YWI=", "ports": [1, 2]}]
+    assert json.loads(asked(warehouse, query)) == {"members": members}
+    [_, [cell]] = csv.reader(io.StringIO(asked(warehouse, query, "csv")))
+    assert json.loads(cell) == members
+    assert json.dumps(members) in asked(warehouse, query, "table")
+
+
+def test_csv_has_a_head_and_nothing_for_null(warehouse: Config) -> None:
+    """Booleans in lower case."""
+    text = asked(warehouse, "SELECT committed_offset c, group_id = 'billing' b FROM offset_commits ORDER BY c", "csv")
+    assert text == "c,b\n7,true\n8,true\n,false\n"
+
+
+def test_table_counts_its_rows(warehouse: Config) -> None:
+    """The number of rows and the time stand below."""
+    lines = asked(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
+    assert [line.strip() for line in lines if "─" not in line][:2] == ["newest", "2026-03-04 05:06:07.890Z"]
+    assert lines[-1].startswith("1 row in 0.")
+
+
+def test_table_obeys_no_text(warehouse: Config) -> None:
+    """Neither markup nor a terminal's control codes that lie in the data."""
+    assert r"[bold]\x1b[31m" in asked(warehouse, "SELECT group_id FROM offset_commits", "table")
+
+
+def test_table_shows_the_first_rows_of_many(warehouse: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are counted, and the way to see the others is told."""
+    text = asked(warehouse, "SELECT value FROM generate_series(1, 1000)", "table")
+    assert f"1000 rows in 0.{text.split(' in 0.')[1][:2]} s, the first {formats.MAX_TABLE_ROWS} shown" in text
+    assert len(text.splitlines()) == formats.MAX_TABLE_ROWS + 3
+
+
+def test_rows_too_wide_for_the_terminal_stand_one_below_the_other(
+    warehouse: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each column on a line of its own."""
+    monkeypatch.setenv("COLUMNS", "60")
+    out = Terminal()
+    run_sql(warehouse, "SELECT * FROM offset_commits WHERE committed_offset = 7", format="table", out=out)
+    assert "committed_offset  7\n" in out.getvalue()
+
+
+def test_equal_column_names_are_told_apart(warehouse: Config) -> None:
+    """A join of a table with itself loses no column in JSON."""
+    query = (
+        "SELECT a.group_id, b.group_id FROM offset_commits a JOIN offset_commits b USING (committed_offset) LIMIT 1"
+    )
+    assert json.loads(asked(warehouse, query)) == {"group_id": "billing", "group_id_2": "billing"}
+
+
+def test_times_beyond_pythons_are_shown(warehouse: Config) -> None:
+    """Python's datetime ends at the year 9999."""
+    query = "SELECT record_at + INTERVAL '9000 years' t FROM offset_commits WHERE committed_offset = 7"
+    assert json.loads(asked(warehouse, query)) == {"t": "+11026-03-04T05:06:07.890Z"}
+
+
+def test_numbers_json_lacks_are_null(warehouse: Config) -> None:
+    """NaN and infinity would break every reader."""
+    assert json.loads(asked(warehouse, "SELECT 'NaN'::double n, 1.0/0.0 i")) == {"n": None, "i": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO offset_commits VALUES (1)",
+        "DELETE FROM offset_commits",
+        "DROP TABLE offset_commits",
+        "CREATE TABLE t AS SELECT 1",
+        "COPY (SELECT 1) TO '{folder}/out.csv'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
+        "/* SELECT */ -- SELECT\n COPY (SELECT 1) TO '{folder}/out.csv'",
+        "/* /* */ SELECT 1 */ COPY (SELECT 1) TO '{folder}/out.csv'",
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/hosts'",
+        "SET datafusion.execution.batch_size = 1",
+        "",
+    ],
+)
+def test_only_queries_are_answered(warehouse: Config, tmp_path: Path, text: str) -> None:
+    """Nothing is written, not even by way of EXPLAIN or behind comments."""
+    assert "only queries are answered" in refused(warehouse, text.format(folder=tmp_path))
+    assert not (tmp_path / "out.csv").exists()
+    assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
+
+
+def test_writing_behind_with_is_refused_too(warehouse: Config) -> None:
+    """By the engine, which has no such statement."""
+    refused(warehouse, "WITH x AS (SELECT 1) INSERT INTO offset_commits SELECT * FROM x")
+    assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- how many\nselect 1",
+        "/* a */ (SELECT 1)",
+        "WITH x AS (SELECT 1) SELECT * FROM x",
+        "VALUES (1)",
+        "EXPLAIN VERBOSE SELECT 1",
+        "DESCRIBE offset_commits",
+        "SHOW TABLES",
+    ],
+)
+def test_queries_of_every_form_are_answered(warehouse: Config, text: str) -> None:
+    """With comments and parentheses before them."""
+    assert asked(warehouse, text)
+
+
+def test_unknown_table_is_told_with_the_nearest(warehouse: Config) -> None:
+    """And one that is like none, with the way to list them."""
+    assert refused(warehouse, "SELECT * FROM offset_commit").endswith("did you mean offset_commits?")
+    assert "`grouptrail tables`" in refused(warehouse, "SELECT * FROM zebra")
+
+
+def test_table_without_rows_yet_is_told(warehouse: Config) -> None:
+    """A table of the contracts that nothing has landed in is no misspelling."""
+    assert "nothing has landed in group_records" in refused(warehouse, "SELECT * FROM group_records")
+
+
+def test_absent_warehouse_is_told_and_not_made(tmp_path: Path) -> None:
+    """A question leaves no trace."""
+    config = Config(warehouse=str(tmp_path / "nowhere"))
+    assert "--warehouse" in refused(config, "SELECT * FROM offset_commits")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT grop_id FROM offset_commits", "No field named grop_id. Did you mean 'offset_commits.group_id'"),
+        ("SELECT (1 FROM offset_commits", "Expected"),
+        ("SELECT committed_offset / 0 FROM offset_commits", "Divide by zero"),
+        ("SELECT 1; SELECT 2", "single SQL statement"),
+    ],
+)
+def test_wrong_sql_is_told_in_one_line(warehouse: Config, text: str, told: str) -> None:
+    """Also what fails only while it runs."""
+    assert told in refused(warehouse, text)
+
+
+def test_tables_are_listed_with_what_is_in_them(warehouse: Config) -> None:
+    """Rows, files and the newest time come from Delta's log."""
+    found = {table.name: table for table in list_tables(warehouse)}
+    commits = found["offset_commits"]
+    assert (commits.rows, commits.files) == (3, 2)
+    assert commits.size_bytes is not None
+    assert commits.size_bytes > 0
+    assert found["group_records"].rows is None
+
+
+def test_newest_time_and_rows_come_from_the_log_where_it_tells(warehouse: Config) -> None:
+    """A file without statistics is counted by a query; both ways agree."""
+    found = {table.name: table for table in list_tables(warehouse)}
+    assert found["group_metadata"].newest_at == "2026-03-04T05:06:07.890Z"
+    assert found["offset_commits"].newest_at == "2026-03-04T05:06:07.890Z"
+
+
+def test_tables_are_printed_for_people(warehouse: Config) -> None:
+    """One line a table, with what a row of it is."""
+    out = io.StringIO()
+    print_tables(warehouse, out)
+    [line] = [line for line in out.getvalue().splitlines() if line.startswith("offset_commits")]
+    assert line.split()[1:3] == ["3", "2"]
+    assert "One OffsetCommit record or its tombstone" in line
+
+
+def test_empty_warehouse_says_what_to_do(tmp_path: Path) -> None:
+    """Listing nothing is no error."""
+    out = io.StringIO()
+    print_tables(Config(warehouse=str(tmp_path)), out)
+    assert "run `grouptrail run`" in out.getvalue()
+
+
+def test_columns_are_printed_with_their_meaning() -> None:
+    """From the contract: no warehouse is needed."""
+    out = io.StringIO()
+    print_columns("offset_commits", out)
+    assert "the next offset to consume (null: tombstone)" in out.getvalue()
+    with pytest.raises(QueryError, match="did you mean offset_commits"):
+        print_columns("offset_comits", out)
