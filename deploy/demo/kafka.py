@@ -12,7 +12,6 @@ import json
 import os
 import random
 import re
-import signal
 import socket
 import subprocess
 import time
@@ -37,6 +36,7 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
+from demo import processes
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
 from grouptrail.java import find_java, java_environment
@@ -76,11 +76,6 @@ def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
 
 
 # --- the broker --------------------------------------------------------------------------------------------
-
-# A broker must not survive this process, however it ends. The kernel then closes our end of the broker's
-# stdin, the subshell's `read` returns and it kills the broker. PR_SET_PDEATHSIG would not do: it fires when
-# the *thread* that started the broker ends.
-_LAUNCHER = 'exec 3<&0 </dev/null; { read -r line <&3; kill -9 $$; } & exec "$@" 3<&-'
 
 _STOP_DEADLINE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
@@ -169,11 +164,7 @@ class Broker:
     def kill(self) -> None:
         """Ends the broker at once, as a crash would."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            if self._process.stdin:
-                self._process.stdin.close()
+            processes.kill(self._process)
             self._process = None
 
     def allow(self, user: str, operation: str, resource: str, name: str) -> None:
@@ -317,14 +308,8 @@ class Broker:
     def _launch(self) -> None:
         command = [*self._java_command(self._heap), "kafka.Kafka", str(self.directory / "server.properties")]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _LAUNCHER, "broker", *command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | java_environment(self._java),
-                start_new_session=True,
-            )
+            environ = os.environ | java_environment(self._java)
+            self._process = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)
 
     def _wait_until_it_answers(self, deadline: float) -> None:
         while not _answers(self.bootstrap):

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -31,8 +34,26 @@ for argument do
     shift
     [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+{trust}exec {java} "$@"
 """
+
+# Arguments on the command line would override what a user has put into these variables.
+_TRUST = """\
+case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS" in
+*javax.net.ssl.trustStore=*) ;;
+*) set -- {options} "$@" ;;
+esac
+"""
+_TRUST_STORE_PASSWORD = "changeit"
+
+# Where systems keep the authorities that they trust, if Python was built without knowing it.
+_CA_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class JavaError(GrouptrailError):
@@ -178,11 +199,11 @@ def _wrapper_home() -> Path:
 def _write_wrapper(java: Path) -> Path:
     """A JAVA_HOME whose `bin/java` runs `java` without the argument that it cannot take."""
     home = _wrapper_home()
-    script = _WRAPPER.format(flag=_INCUBATOR_FLAG, java=shlex.quote(str(java)))
     target = home / "bin" / "java"
     try:
+        script = _WRAPPER.format(flag=_INCUBATOR_FLAG, trust=_trust_options(home), java=shlex.quote(str(java)))
         if not (target.is_file() and target.read_text() == script and os.access(target, os.X_OK)):
-            _write_executable(target, script)
+            _write_whole(target, script.encode(), 0o755)
     except OSError as error:
         raise JavaError(
             f"the launcher of the {WHEEL} cannot be written to {target} ({error.strerror}): make that folder "
@@ -191,12 +212,64 @@ def _write_wrapper(java: Path) -> Path:
     return home
 
 
-def _write_executable(target: Path, script: str) -> None:
-    """Replaces `target` in one step: another process may be starting it."""
+def _trust_options(home: Path) -> str:
+    """The wrapper's lines that make Java trust whom the machine trusts; none where that is not known.
+
+    The wheel brings its own list, without an authority that this machine's owner has added. The trust store is
+    named after the bundle it was made from, so that another bundle makes another one.
+    """
+    bundle = _ca_bundle()
+    if bundle is None:
+        return ""
+    content = bundle.read_bytes()
+    store = home / f"truststore-{hashlib.sha256(content).hexdigest()[:16]}.p12"
+    if not store.is_file():
+        made = _java_trust_store(content)
+        if made is None:
+            return ""
+        _write_whole(store, made, 0o644)
+    settings = {
+        "trustStore": str(store),
+        "trustStoreType": "PKCS12",
+        "trustStorePassword": _TRUST_STORE_PASSWORD,
+    }
+    options = " ".join(shlex.quote(f"-Djavax.net.ssl.{name}={value}") for name, value in settings.items())
+    return _TRUST.format(options=options)
+
+
+def _ca_bundle() -> Path | None:
+    """The file of the authorities that this machine trusts: SSL_CERT_FILE, else the system's."""
+    named = ssl.get_default_verify_paths().cafile
+    for path in (named, *_CA_BUNDLES):
+        if path and os.access(path, os.R_OK):
+            return Path(path)
+    return None
+
+
+def _java_trust_store(bundle: bytes) -> bytes | None:
+    """The bundle's certificates in Java's form; None without the package `cryptography`."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+    except ImportError:
+        return None
+    certificates = []
+    for number, pem in enumerate(_CERTIFICATE.findall(bundle)):
+        # A bundle may hold one that this package refuses and Java would never be shown.
+        with contextlib.suppress(ValueError):
+            certificate = x509.load_pem_x509_certificate(pem)
+            certificates.append(pkcs12.PKCS12Certificate(certificate, f"{number}".encode()))
+    if not certificates:
+        return None
+    return pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(_TRUST_STORE_PASSWORD.encode()))
+
+
+def _write_whole(target: Path, content: bytes, mode: int) -> None:
+    """Replaces `target` in one step: another process may be using it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".java-", delete=False) as draft:
-        draft.write(script)
-    Path(draft.name).chmod(0o755)
+    with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".draft-", delete=False) as draft:
+        draft.write(content)
+    Path(draft.name).chmod(mode)
     Path(draft.name).replace(target)
 
 

@@ -8,7 +8,11 @@ docs take the jobs from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -16,12 +20,16 @@ from typing import TYPE_CHECKING
 from grouptrail.errors import GrouptrailError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from types import FrameType
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
 
 Report = Callable[[str], None]
+
+_LOOK_EVERY_SECONDS = 0.2
+_LANDING_DEADLINE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -56,11 +64,17 @@ class JobFailed(GrouptrailError):
     """A job's query ended with an error."""
 
 
-def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print) -> None:
+def _print_now(line: str) -> None:
+    """A line that a pipe or a log gets at once, too."""
+    print(line, flush=True)
+
+
+def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = _print_now) -> None:
     """Runs the named jobs (all, where none is named) in one Spark application, until all have ended.
 
-    Jobs run until they are stopped; with `once`, until they have done what is there. Raises JobFailed when one
-    fails; the others are stopped then.
+    Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
+    batches under way land and ends the process with 130 or 143; a second signal does not wait for them. Raises
+    JobFailed when a job fails; the others are stopped then.
     """
     from grouptrail.session import start_session
 
@@ -70,27 +84,70 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
         job.check(config)
     spark = start_session(config, f"grouptrail-{config.cluster}", report)
     try:
-        queries = [job.start(spark, config, once=once, report=report) for job in starts]
-        _await_all(spark, queries)
+        with _stop_signals() as signals:
+            queries = [job.start(spark, config, once=once, report=report) for job in starts]
+            _await_all(queries, signals, report)
     finally:
         spark.stop()
+    if signals:
+        raise SystemExit(128 + signals[0])
 
 
-def _await_all(spark: SparkSession, queries: list[StreamingQuery]) -> None:
-    """Returns when every query has ended; stops the others when one has failed."""
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """The signals that asked this process to stop; the second one raises KeyboardInterrupt.
+
+    In place of Spark's own handler, which cancels what is being landed.
+    """
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report) -> None:
+    """Returns when every query has ended, or a signal has come; stops the others when one has failed."""
     from pyspark.errors import StreamingQueryException
 
     try:
-        for query in queries:
-            while not query.awaitTermination(1):
-                failed = next((query for query in queries if not query.isActive and query.exception()), None)
-                if failed is not None:
-                    failed.awaitTermination()
+        while not signals and any(query.isActive for query in queries):
+            time.sleep(_LOOK_EVERY_SECONDS)
+            _raise_failure(queries)
+        if signals:
+            report("stopping when the batch under way has landed")
+            _await_landing(queries)
+        _raise_failure(queries)
     except StreamingQueryException as fault:
         raise JobFailed(_reason(fault)) from fault
     finally:
         for query in queries:
             query.stop()
+
+
+def _raise_failure(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        if not query.isActive and query.exception():
+            query.awaitTermination()
+
+
+def _await_landing(queries: list[StreamingQuery]) -> None:
+    deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
+    while any(query.isActive and query.status["isTriggerActive"] for query in queries):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_LOOK_EVERY_SECONDS)
 
 
 def _reason(fault: Exception) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
 from grouptrail import java
 from grouptrail.java import WHEEL, Java, JavaError, find_java, java_environment
@@ -39,6 +44,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(java, "_wheel_java", lambda: None)
+    monkeypatch.setattr(java, "_ca_bundle", lambda: None)
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("21.0.8", 21), ("17-ea", 17)])
@@ -166,6 +172,70 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(JavaError, match="set XDG_CACHE_HOME to one that is"):
         find_java()
+
+
+@pytest.fixture
+def ca_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    bundle = tmp_path / "authorities.pem"
+    bundle.write_bytes(b"the machine's")
+    monkeypatch.setattr(java, "_ca_bundle", lambda: bundle)
+    monkeypatch.setattr(java, "_java_trust_store", lambda content: b"store of " + content)
+    return bundle
+
+
+def trust_store() -> Path | None:
+    """The trust store that the wrapper tells Java to use."""
+    printed = subprocess.run([find_java().command, "Main"], capture_output=True, text=True, check=True).stdout
+    *options, last = printed.splitlines()
+    assert last == "Main"
+    if not options:
+        return None
+    (name, store), *others = (option.removeprefix("-Djavax.net.ssl.").split("=") for option in options)
+    assert (name, others) == ("trustStore", [["trustStoreType", "PKCS12"], ["trustStorePassword", "changeit"]])
+    return Path(store)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_the_wheel_trusts_whom_the_machine_trusts(ca_bundle: Path) -> None:
+    store = trust_store()
+    assert store is not None
+    assert store.read_bytes() == b"store of the machine's"
+    assert trust_store() == store
+    ca_bundle.write_bytes(b"another")
+    renewed = trust_store()
+    assert renewed is not None
+    assert renewed.read_bytes() == b"store of another"
+
+
+@pytest.mark.usefixtures("wheel", "ca_bundle")
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
+def test_a_trust_store_of_the_users_own_stands(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "-Xss2m -Djavax.net.ssl.trustStore=/mine")
+    assert trust_store() is None
+
+
+@pytest.mark.usefixtures("wheel", "ca_bundle")
+def test_without_cryptography_the_wheel_keeps_its_own_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_java_trust_store", lambda _content: None)
+    assert trust_store() is None
+
+
+def self_signed(name: str) -> x509.Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    today = datetime.now(UTC)
+    builder = x509.CertificateBuilder(who, who, key.public_key(), 1, today, today + timedelta(days=1))
+    return builder.sign(key, hashes.SHA256())
+
+
+def test_the_trust_store_holds_what_can_be_read_of_the_bundle() -> None:
+    ours = self_signed("an authority")
+    broken = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
+    made = java._java_trust_store(b"# a comment\n" + broken + ours.public_bytes(Encoding.PEM))
+    assert made is not None
+    [held] = pkcs12.load_pkcs12(made, b"changeit").additional_certs
+    assert held.certificate == ours
+    assert java._java_trust_store(b"nothing") is None
 
 
 def test_environment_puts_the_java_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Arrow batches of records in, Arrow batches of decoded rows out: what Spark's Python workers run."""
+"""Arrow batches of records in, Arrow batches of rows out, each for the table its rows belong to."""
 
 from __future__ import annotations
 
@@ -10,49 +10,43 @@ import pyarrow as pa
 
 from grouptrail.decode.commits import decode_commits
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, RECORD_COLUMNS, decoded
+from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, own_columns, row_schema
 
 
-def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `DataFrame.mapInArrow`.
+def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Decodes every record of the batches into a row of exactly one table; never raises over a record.
 
-    In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: one row a
-    record, in the form of `schema.decoded()`. Never raises over a record.
+    In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: a table's
+    name and rows of it, in the form of `schema.row_schema(table)`.
     """
     for batch in batches:
         if batch.num_rows:
             yield from _decode(batch)
 
 
-def _decode(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    key, value = batch.column("key"), batch.column("value")
-    plain, commits = decode_commits(key, value)
-    record = [batch.column(name) for name in RECORD_COLUMNS]
+def _decode(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    plain, commits = decode_commits(batch.column("key"), batch.column("value"))
     if plain.all():
-        yield _landing(record, commits)
+        yield COMMITS, _with_records(COMMITS, batch, commits)
         return
     if len(commits):
-        yield _landing([column.filter(pa.array(plain)) for column in record], commits)
-    rest = pa.array(np.flatnonzero(~plain))
-    yield _interpret([column.take(rest) for column in record], key.take(rest), value.take(rest))
+        yield COMMITS, _with_records(COMMITS, batch.filter(pa.array(plain)), commits)
+    yield from _interpret(batch.take(pa.array(np.flatnonzero(~plain))))
 
 
-def _landing(record: list[pa.Array], commits: pa.RecordBatch) -> pa.RecordBatch:
-    count = len(commits)
-    columns = [
-        *record,
-        pa.repeat(COMMITS, count),
-        *commits.columns,
-        *(pa.nulls(count, decoded().field(table).type) for table in RARE_TABLES),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=decoded())
-
-
-def _interpret(record: list[pa.Array], keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = []
-    for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+def _interpret(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         table, row = decode_row(key, value)
-        rows.append({"landing_table": table, **(row if table == COMMITS else {table: row})})
-    own = pa.schema(list(decoded())[len(record) :])
-    landed = pa.RecordBatch.from_pylist(rows, schema=own)
-    return pa.RecordBatch.from_arrays([*record, *landed.columns], schema=decoded())
+        indices, rows = found.setdefault(table, ([], []))
+        indices.append(index)
+        rows.append(row)
+    for table, (indices, rows) in found.items():
+        own = pa.RecordBatch.from_pylist(rows, schema=own_columns(table))
+        yield table, _with_records(table, batch.take(pa.array(indices)), own)
+
+
+def _with_records(table: str, batch: pa.RecordBatch, own: pa.RecordBatch) -> pa.RecordBatch:
+    record = [batch.column(name) for name in RECORD_COLUMNS]
+    return pa.RecordBatch.from_arrays([*record, *own.columns], schema=row_schema(table))

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grouptrail import contracts, tables
-from grouptrail.decode.batch import decode_batches
-from grouptrail.decode.progress import batch_progress, landed_by_partition, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, RECORD_COLUMNS, TABLES, decoded_ddl, own_columns
+from grouptrail.decode.progress import batch_progress, summary
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl
+from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
 from grouptrail.kafka import ClusterError, LogBounds, OffsetsTopic
 from grouptrail.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 
@@ -36,83 +36,91 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
         tables.ensure_table(spark, config, table)
     topic = OffsetsTopic(config)
     records = read_offsets_topic(spark, config, topic.partitions())
-    landing = Landing(spark, config, topic, report)
-    return start_query(decode(spark, records), config, JOB, land=landing.land, once=once)
-
-
-def decode(spark: SparkSession, records: DataFrame) -> DataFrame:
-    """Records (record_partition, record_offset, record_at, key, value) to rows of `schema.decoded()`.
-
-    One task a core: each of the topic's partitions would otherwise pay for a Python worker of its own.
-    """
-    return records.coalesce(spark.sparkContext.defaultParallelism).mapInArrow(decode_batches, decoded_ddl())
-
-
-def rows_of(table: str, decoded: DataFrame, cluster: str) -> DataFrame:
-    """One table's rows among the decoded, with its own columns."""
-    from pyspark.sql import functions as F
-
-    columns = own_columns(COMMITS).names if table == COMMITS else [f"{table}.*"]
-    return decoded.where(F.col("landing_table") == table).select(
-        F.lit(cluster).alias("cluster"), *RECORD_COLUMNS, *columns
+    landing = Landing(
+        spark,
+        config,
+        app=lambda: query_id(spark, config, JOB),
+        end_offsets=lambda batch: batch_end_offsets(spark, config, JOB, batch),
+        bounds=topic.bounds,
+        report=report,
     )
+    return start_query(one_task_a_core(spark, records), config, JOB, land=landing.land, once=once)
+
+
+def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:
+    """Fewer, larger tasks: each of the topic's partitions would otherwise pay for a Python worker of its own."""
+    return records.coalesce(spark.sparkContext.defaultParallelism)
 
 
 class Landing:
-    """Lands micro-batches: every table, then the progress; each append once, however often a batch is tried."""
+    """Lands micro-batches: every table, then the progress; each append once, however often a batch is tried.
+
+    `app` names the query in the tables' transaction log, `end_offsets` says where a micro-batch ends in each
+    partition, `bounds` what the broker says of the topic's logs now.
+    """
 
     def __init__(
-        self, spark: SparkSession, config: Config, topic: OffsetsTopic, report: Callable[[str], None]
+        self,
+        spark: SparkSession,
+        config: Config,
+        *,
+        app: Callable[[], str],
+        end_offsets: Callable[[int], Mapping[int, int]],
+        bounds: Callable[[], Mapping[int, LogBounds]],
+        report: Callable[[str], None],
     ) -> None:
         self._spark = spark
         self._config = config
-        self._topic = topic
+        self._app = app
+        self._end_offsets = end_offsets
+        self._bounds = bounds
         self._report = report
 
-    def land(self, decoded: DataFrame, batch: int) -> None:
-        """One micro-batch. The rows are kept while the tables are written, so that Kafka is read once."""
-        from pyspark import StorageLevel
-
+    def land(self, records: DataFrame, batch: int) -> None:
+        """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
-        app = query_id(self._spark, self._config, JOB)
-        decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            self._append(COMMITS, decoded, app, batch)
-            landed = landed_by_partition(decoded)
-            for table in RARE_TABLES:
-                if any(found.rows[table] for found in landed.values()):
-                    self._append(table, decoded, app, batch)
-        finally:
-            decoded.unpersist()
+        app = self._app()
+        reports = self._spark.sparkContext.accumulator({}, BY_TASK)
+        commits = records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS))
+        self._append(COMMITS, commits, app, batch)
+        if not reports.value:
+            # Delta passes over an append it has already seen, without running its tasks: no task has reported.
+            commits.write.format("noop").mode("append").save()
+        found = BatchReport.of(reports.value)
+        for table in RARE_TABLES:
+            if found.has(table):
+                self._append(table, self._rare_rows(table, found, records), app, batch)
         progress = list(
             batch_progress(
-                landed,
-                start=batch_end_offsets(self._spark, self._config, JOB, batch - 1),
-                end=batch_end_offsets(self._spark, self._config, JOB, batch),
-                bounds=self._bounds(),
+                found.landed,
+                start=self._end_offsets(batch - 1),
+                end=self._end_offsets(batch),
+                bounds=self._known_bounds(),
             )
         )
         self._append_progress(progress, app, batch)
         self._report(summary(batch, progress, time.monotonic() - started))
 
-    def _append(self, table: str, decoded: DataFrame, app: str, batch: int) -> None:
-        rows = rows_of(table, decoded, self._config.cluster)
+    def _rare_rows(self, table: str, found: BatchReport, records: DataFrame) -> DataFrame:
+        if found.too_many:
+            return records.mapInArrow(rows_of(table), row_ddl(table))
+        return self._spark.createDataFrame(found.rare[table], row_ddl(table)).coalesce(1)
+
+    def _append(self, table: str, rows: DataFrame, app: str, batch: int) -> None:
+        from pyspark.sql import functions as F
+
+        rows = rows.withColumn("cluster", F.lit(self._config.cluster))
         tables.append(rows, self._config, table, app=app, version=batch)
 
     def _append_progress(self, progress: list[dict[str, Any]], app: str, batch: int) -> None:
-        shared = {
-            "cluster": self._config.cluster,
-            "batch_id": batch,
-            "query_id": app,
-            "landed_at": datetime.now(UTC),
-        }
-        ddl = contracts.tables()[PROGRESS].ddl()
+        shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
+        ddl = contracts.tables()[PROGRESS].ddl(without=("cluster",))
         rows = self._spark.createDataFrame([{**row, **shared} for row in progress], ddl)
-        tables.append(rows.coalesce(1), self._config, PROGRESS, app=app, version=batch)
+        self._append(PROGRESS, rows.coalesce(1), app, batch)
 
-    def _bounds(self) -> Mapping[int, LogBounds]:
+    def _known_bounds(self) -> Mapping[int, LogBounds]:
         """Nothing while the broker does not answer: the batch's records are read, and must land."""
         try:
-            return self._topic.bounds()
+            return self._bounds()
         except ClusterError:
             return {}

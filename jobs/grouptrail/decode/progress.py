@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.decode.schema import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from grouptrail.decode.tasks import Landed
     from grouptrail.kafka import LogBounds
-
-
-@dataclass
-class Landed:
-    """The rows of one partition: how many for each table, and the lowest offset among them."""
-
-    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, 0))
-    first_offset: int | None = None
-
-
-def landed_by_partition(decoded: DataFrame) -> dict[int, Landed]:
-    """Counts decoded rows (record_partition, record_offset, landing_table, …) by partition and table."""
-    from pyspark.sql import functions as F
-
-    counted = decoded.groupBy("record_partition", "landing_table").agg(
-        F.count("*").alias("rows"), F.min("record_offset").alias("first_offset")
-    )
-    landed: dict[int, Landed] = defaultdict(Landed)
-    for row in counted.collect():
-        found = landed[row.record_partition]
-        found.rows[row.landing_table] = row.rows
-        found.first_offset = min(row.first_offset, found.first_offset or row.first_offset)
-    return landed
 
 
 def batch_progress(
@@ -52,19 +26,20 @@ def batch_progress(
     """
     for partition, end_offset in sorted(end.items()):
         log = bounds.get(partition)
-        found = landed.get(partition, Landed())
-        first_read = end_offset if found.first_offset is None else found.first_offset
+        found = landed.get(partition)
+        rows = found.rows if found else dict.fromkeys(TABLES, 0)
+        first_read = end_offset if found is None or found.first_offset is None else found.first_offset
         log_start = log.log_start_offset if log else 0
         start_offset = start.get(partition, min(log_start, first_read))
-        if end_offset == start_offset and not any(found.rows.values()):
+        if end_offset == start_offset and found is None:
             continue
         lost = max(0, min(log_start, first_read) - start_offset)
         yield {
             "record_partition": partition,
             "start_offset": start_offset,
             "end_offset": end_offset,
-            **found.rows,
-            "holes": end_offset - start_offset - lost - sum(found.rows.values()),
+            **rows,
+            "holes": end_offset - start_offset - lost - sum(rows.values()),
             "lost": lost,
             "log_start_offset": log.log_start_offset if log else None,
             "last_stable_offset": log.last_stable_offset if log else None,

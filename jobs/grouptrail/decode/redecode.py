@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grouptrail.contracts import tables
-from grouptrail.decode.job import decode, rows_of
-from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
+from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
+from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
 from grouptrail.session import start_session
 from grouptrail.tables import ensure_table, table_exists
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from delta.tables import DeltaMergeBuilder, DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
 
@@ -52,23 +53,21 @@ def _redecode(spark: SparkSession, config: Config, cluster: str) -> int:
         .where(F.col("cluster") == cluster)
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
-    decoded = decode(spark, records).where(F.col("landing_table") != UNDECODABLE).persist()
-    try:
-        moved = decoded.count()
-        if not moved:
-            return 0
-        for table in TABLES:
-            if table != UNDECODABLE:
-                ensure_table(spark, config, table)
-                target = DeltaTable.forPath(spark, config.table_path(table)).alias("target")
-                rows = rows_of(table, decoded, cluster).alias("row")
-                target.merge(rows, _same_record(table)).whenNotMatchedInsertAll().execute()
-        coordinates = decoded.select(F.lit(cluster).alias("cluster"), *RECORD_COLUMNS).alias("row")
-        undecodable.alias("target").merge(coordinates, _same_record(UNDECODABLE)).whenMatchedDelete().execute()
-        return moved
-    finally:
+    moved = 0
+    for table in TABLES:
+        if table == UNDECODABLE:
+            continue
+        decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumn("cluster", F.lit(cluster)).persist()
+        if count := decoded.count():
+            ensure_table(spark, config, table)
+            target = DeltaTable.forPath(spark, config.table_path(table))
+            _merge(target, decoded, table).whenNotMatchedInsertAll().execute()
+            _merge(undecodable, decoded, UNDECODABLE).whenMatchedDelete().execute()
+        moved += count
         decoded.unpersist()
+    return moved
 
 
-def _same_record(table: str) -> str:
-    return " AND ".join(f"target.{column} = row.{column}" for column in tables()[table].key)
+def _merge(target: DeltaTable, rows: DataFrame, table: str) -> DeltaMergeBuilder:
+    same_record = " AND ".join(f"target.{column} = row.{column}" for column in tables()[table].key)
+    return target.alias("target").merge(rows.alias("row"), same_record)

@@ -1,4 +1,4 @@
-"""Arrow schemas of the decoded tables, and of the rows that travel from the Python workers to Delta."""
+"""Arrow schemas of the decoded tables, from their contracts."""
 
 from __future__ import annotations
 
@@ -52,43 +52,18 @@ def _top_level(inner: str) -> list[str]:
 
 @cache
 def own_columns(table: str) -> pa.Schema:
-    """A table's columns without the ones that every decoded row shares."""
+    """A table's columns without the ones that say which record a row is."""
     shared = ("cluster", *RECORD_COLUMNS)
-    columns = (column for column in contracts.tables()[table].columns if column.name not in shared)
+    return pa.schema([field for field in row_schema(table) if field.name not in shared])
+
+
+@cache
+def row_schema(table: str) -> pa.Schema:
+    """A decoded table's columns but `cluster`, which a decoder cannot know."""
+    columns = (column for column in contracts.tables()[table].columns if column.name != "cluster")
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
-@cache
-def decoded() -> pa.Schema:
-    """What a Python worker gives back for a record: where it came from, which table it belongs to, the columns of
-    `offset_commits` (nearly all rows), and one struct for each rare table, null in rows of the others."""
-    shared = {column.name: column for column in contracts.tables()[COMMITS].columns}
-    return pa.schema(
-        [
-            *(pa.field(name, arrow_type(shared[name].type)) for name in RECORD_COLUMNS),
-            pa.field("landing_table", pa.string()),
-            *own_columns(COMMITS),
-            *(pa.field(table, pa.struct(list(own_columns(table)))) for table in RARE_TABLES),
-        ]
-    )
-
-
-@cache
-def decoded_ddl() -> str:
-    """`decoded()` as Spark's DDL."""
-    tables = contracts.tables()
-    shared = ("cluster", *RECORD_COLUMNS)
-    record = [column for column in tables[COMMITS].columns if column.name in RECORD_COLUMNS]
-    return ", ".join(
-        [
-            *(f"{column.name} {column.type}" for column in record),
-            "landing_table string",
-            tables[COMMITS].ddl(without=shared),
-            *(f"{table} struct<{_struct_ddl(table, shared)}>" for table in RARE_TABLES),
-        ]
-    )
-
-
-def _struct_ddl(table: str, without: tuple[str, ...]) -> str:
-    columns = (column for column in contracts.tables()[table].columns if column.name not in without)
-    return ", ".join(f"{column.name}: {column.type}" for column in columns)
+def row_ddl(table: str) -> str:
+    """`row_schema` as Spark's DDL."""
+    return contracts.tables()[table].ddl(without=("cluster",))

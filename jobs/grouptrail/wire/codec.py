@@ -93,6 +93,7 @@ class Varint:
         raise WireError("bad_varint", at)
 
     def write(self, value: int, out: bytearray) -> None:
+        value &= 0xFFFFFFFF
         while value > 0x7F:
             out.append(value & 0x7F | 0x80)
             value >>= 7

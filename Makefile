@@ -1,0 +1,80 @@
+# Needs Python 3.11 or newer and make; a Java 17 or 21 is used if there is one. `make help` lists the targets.
+
+SECONDS ?= 120
+KEEP ?=
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench pins clean
+
+##@ First steps
+
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build .venv with everything pinned (about two minutes the first time).
+	@echo ".venv is ready: make demo, make test"
+
+demo: $(READY) ## A real Kafka, lively groups, and the pipeline at work on them. SECONDS=120, KEEP=1 to stay up.
+	@PYTHONPATH=deploy $(BIN)/python -m demo --seconds $(SECONDS) $(if $(KEEP),--keep)
+
+demo-keep: ## The demo, left running until Ctrl-C.
+	@$(MAKE) --no-print-directory demo KEEP=1
+
+##@ Checks
+
+test: lint ## Lint, then all tests: unit, Spark, real broker.
+	$(PYTEST)
+
+test-unit: $(READY) ## The tests that need no JVM (seconds).
+	$(PYTEST) -m "not spark and not broker"
+
+test-spark: $(READY) ## The tests that need a local Spark session.
+	$(PYTEST) -m "spark and not broker"
+
+test-broker: $(READY) ## The tests that need a real Kafka, which they start.
+	$(PYTEST) -m broker
+
+lint: $(READY) ## ruff, mypy --strict, import-linter.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Let ruff put the code into its form.
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+##@ More
+
+bench: $(READY) ## Measure decoding against a plain copy, on the real topic.
+	PYTHONPATH=deploy $(BIN)/python -m demo.bench
+
+pins: ## Renew requirements*.txt from pyproject.toml (needs uv).
+	$(call compile,requirements.txt,,what runs in production)
+	$(call compile,requirements-dev.txt,--extra dev,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
+	$(call compile,requirements-java.txt,--extra java,run time with a JRE from the Python registry)
+
+clean: ## Remove .venv, the demo's tables and every cache in this folder.
+	rm -rf .venv .demo .bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf jobs/*.egg-info spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml requirements-dev.txt requirements-java.txt deploy/set_up.py
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on PATH: install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) deploy/set_up.py
+
+comma := ,
+# pyspark and delta-spark stay where a fresh machine can resolve Spark's connectors: see CONTRIBUTING.md.
+define compile
+	@echo "# Pins of $(3). Made by: make pins" > $(1).new
+	@printf 'pyspark==4.0.0\ndelta-spark==4.0.1\n' | uv pip compile pyproject.toml $(2) --constraint /dev/stdin --universal \
+		--python-version 3.11 --no-emit-index-url --no-header --no-annotate --upgrade --quiet >> $(1).new
+	@mv $(1).new $(1) && echo "$(1) renewed"
+endef

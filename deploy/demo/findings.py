@@ -1,0 +1,111 @@
+"""What the demo tells at its end: what was found, and three questions answered by `grouptrail sql`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from demo.ingest import query
+from grouptrail.config import Config
+from grouptrail.explore.sql import run_sql
+
+_KINDS = """\
+WITH kinds AS (
+  SELECT group_id, 'share group (KIP-932)' AS kind FROM group_records WHERE record_type LIKE 'ShareGroup%'
+  UNION SELECT group_id, 'consumer group (KIP-848)' FROM group_records WHERE record_type LIKE 'ConsumerGroup%'
+  UNION SELECT group_id, 'classic group, ' || protocol FROM group_metadata WHERE protocol IS NOT NULL)
+SELECT kind, count(*) AS groups, string_agg(group_id, ', ' ORDER BY group_id) AS names FROM (
+  SELECT * FROM kinds
+  UNION SELECT group_id, 'offsets only, no members' FROM offset_commits
+    WHERE group_id NOT IN (SELECT group_id FROM kinds))
+GROUP BY kind ORDER BY kind"""
+
+_TYPES = """\
+SELECT record_type, count(*) AS records, sum(CAST(is_tombstone AS INT)) AS tombstones FROM (
+  SELECT 'OffsetCommit' AS record_type, is_tombstone FROM offset_commits
+  UNION ALL SELECT 'GroupMetadata', is_tombstone FROM group_metadata
+  UNION ALL SELECT record_type, is_tombstone FROM group_records)
+GROUP BY record_type ORDER BY records DESC, record_type"""
+
+_TOTALS = """\
+SELECT sum(offset_commits) AS commits, sum(group_metadata) AS generations, sum(group_records) AS others,
+  sum(undecodable_records) AS undecodable, sum(holes) AS holes, sum(lost) AS lost,
+  count(DISTINCT batch_id) AS batches FROM ingest_progress"""
+
+QUESTIONS = (
+    (
+        "Who commits, how much, and when last?",
+        """\
+SELECT group_id, count(*) AS commits, count(DISTINCT topic || partition) AS partitions, max(commit_at) AS last_commit
+FROM offset_commits WHERE NOT is_tombstone GROUP BY group_id ORDER BY commits DESC""",
+    ),
+    (
+        "What made billing rebalance? Member 3 crashes, is missed after its session timeout, and comes back.",
+        """\
+SELECT generation, record_at, array_length(members) AS members, member['client_id'] AS client,
+  part['topic'] AS topic, part['partitions'] AS owns
+FROM (SELECT *, unnest(member['assignment']['partitions']) AS part FROM (
+  SELECT generation, record_at, members, unnest(members) AS member FROM group_metadata WHERE group_id = 'billing'))
+WHERE part['topic'] = 'orders' ORDER BY generation, client LIMIT 12""",
+    ),
+    (
+        "Who set back the offsets of replay?",
+        """\
+SELECT record_at, topic, partition, committed_offset, moved_by, metadata AS said FROM (
+  SELECT *, committed_offset - lag(committed_offset)
+    OVER (PARTITION BY topic, partition ORDER BY record_offset) AS moved_by
+  FROM offset_commits WHERE group_id = 'replay')
+WHERE moved_by < 0 ORDER BY record_at, partition LIMIT 6""",
+    ),
+)
+
+
+def totals(config: Config) -> str:
+    """What has landed so far, in one line."""
+    [row] = query(config, _TOTALS)
+    if not row["batches"]:
+        return ""
+    parts = [
+        f"{row['commits']:,} offset commits",
+        f"{row['generations']:,} group metadata",
+        f"{row['others']:,} other group records",
+        f"{row['undecodable']:,} undecodable",
+        f"{row['holes']:,} holes",
+    ]
+    return ", ".join(parts)
+
+
+def print_findings(config: Config, seconds: float) -> None:
+    """Groups by kind, records by type, and how many; `seconds` is how long the pipeline had for them."""
+    print("\nGroups by kind")
+    _answer(config, _KINDS)
+    print("\nRecords by type")
+    _answer(config, _TYPES)
+    [row] = query(config, _TOTALS)
+    records = sum(row[name] for name in ("commits", "generations", "others", "undecodable"))
+    print(
+        f"\n{records:,} records in {row['batches']} batches, {records / seconds:.0f} a second (the pace of these "
+        f"groups; `make bench` measures the pipeline's).\n{row['undecodable']} undecodable, {row['lost']} lost; "
+        f"{row['holes']} holes: offsets of transaction markers and aborted commits."
+    )
+
+
+def print_answers(config: Config, config_file: Path) -> None:
+    """The three questions: the command as it can be pasted, then its answer."""
+    for title, text in QUESTIONS:
+        print(f"\n# {title}\n$ {command(config_file, 'sql')} \"\n{text}\"\n")
+        run_sql(config, text, format="table", out=sys.stdout)
+
+
+def command(config_file: Path, *arguments: str) -> str:
+    """A command line of grouptrail's that works where the demo was started."""
+    program = _here(Path(sys.executable).with_name("grouptrail"))
+    return " ".join([f"GROUPTRAIL_CONFIG={config_file}", program, *arguments])
+
+
+def _here(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _answer(config: Config, text: str) -> None:
+    run_sql(config, text, format="table", out=sys.stdout)

@@ -1,0 +1,134 @@
+"""The pipeline as a user runs it: `grouptrail run` in a process of its own, with a configuration file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from demo import processes
+from grouptrail.config import Config, load_config
+from grouptrail.errors import GrouptrailError
+from grouptrail.explore.sql import QueryError, run_sql
+from grouptrail.kafka import OffsetsTopic
+
+GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
+
+_STOP_DEADLINE_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 0.5
+
+_CONFIG = """\
+# What `make demo` runs with: GROUPTRAIL_CONFIG={file} grouptrail ...
+cluster = "demo"
+warehouse = "warehouse"
+
+[kafka]
+"bootstrap.servers" = "{bootstrap}"
+
+[decode]
+trigger_seconds = 2
+
+[spark]
+"spark.driver.memory" = "1g"
+"""
+
+
+class IngestError(GrouptrailError):
+    """The pipeline ended by itself, or does not catch up."""
+
+
+class Ingest:
+    """`grouptrail run --job decode` on a broker; its tables and settings are below `folder`.
+
+    `on_line` gets each line it prints, from another thread. What it says on stderr is in `log_file`.
+    """
+
+    def __init__(self, folder: Path, bootstrap: str, on_line: Callable[[str], None]) -> None:
+        self.config_file = folder / "grouptrail.toml"
+        self.log_file = folder / "pipeline.log"
+        self.config_file.write_text(_CONFIG.format(file=self.config_file, bootstrap=bootstrap))
+        self.config: Config = load_config(self.config_file, {}, {})
+        self._on_line = on_line
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns at once; Spark then needs some ten seconds until the first batch."""
+        # Settings of the user's own must not lead the demo to another warehouse.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
+        with self.log_file.open("wb") as log:
+            self._process = processes.launch(
+                [str(GROUPTRAIL), "run", "--job", "decode", "--config", str(self.config_file)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                environ=environ,
+            )
+        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+
+    def check(self) -> None:
+        """Raises IngestError, with the pipeline's last words, if it has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            raise IngestError(f"the pipeline ended ({self._process.returncode}): {self._last_words()}")
+
+    def stop(self) -> None:
+        """Lets the batch under way land, and ends the process; returns when it has ended."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_DEADLINE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once; the tables stay whole."""
+        if self._process is not None:
+            processes.kill(self._process)
+
+    def wait_until_caught_up(self, deadline_seconds: float = 90) -> None:
+        """Returns when all that can be read of the topic has landed."""
+        deadline = time.monotonic() + deadline_seconds
+        with OffsetsTopic(self.config) as topic:
+            while behind := self._behind(topic):
+                self.check()
+                if time.monotonic() > deadline:
+                    raise IngestError(
+                        f"{behind} partitions have not landed whole within {deadline_seconds:.0f} s: "
+                        f"see {self.log_file}"
+                    )
+                time.sleep(_LOOK_EVERY_SECONDS)
+
+    def _behind(self, topic: OffsetsTopic) -> int:
+        """How many partitions hold readable offsets that have not landed."""
+        text = "SELECT record_partition, max(end_offset) AS landed FROM ingest_progress GROUP BY record_partition"
+        try:
+            landed = {row["record_partition"]: row["landed"] for row in query(self.config, text)}
+        except QueryError:
+            landed = {}  # the pipeline has not made its tables yet
+        return sum(
+            log.last_stable_offset > max(landed.get(partition, 0), log.log_start_offset)
+            for partition, log in topic.bounds().items()
+        )
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._on_line(line.decode(errors="replace").rstrip())
+
+    def _last_words(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        told = [line.removeprefix("grouptrail: ") for line in lines if line.startswith("grouptrail: ")]
+        return (told or lines or ["it said nothing"])[-1] + f" (all it said: {self.log_file})"
+
+
+def query(config: Config, text: str) -> list[dict[str, Any]]:
+    """The rows that `grouptrail sql` gives, as dicts."""
+    out = StringIO()
+    run_sql(config, text, format="json", out=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]

@@ -1,0 +1,162 @@
+"""Landing micro-batches in Delta, with a batch that fails in the middle, and decoding again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import landed
+from grouptrail import tables
+from grouptrail.config import Config
+from grouptrail.decode import job, redecode, tasks
+from grouptrail.decode.rows import decode_row
+from grouptrail.decode.schema import TABLES
+from grouptrail.errors import GrouptrailError
+from grouptrail.kafka import KafkaUnreachable, LogBounds
+from vectors import RECORDS as RECORD_VECTORS
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+# Keys and values of every vector, in two partitions, with a hole after every third record.
+RECORDS = [
+    (index % 2, index // 2 + index // 6, AT, vector.key, vector.value) for index, vector in enumerate(RECORD_VECTORS)
+]
+WHOLE = {(partition, offset): (key, value) for partition, offset, _, key, value in RECORDS}
+ENDS = {partition: 1 + max(row[1] for row in RECORDS if row[0] == partition) for partition in (0, 1)}
+
+
+@pytest.fixture
+def records(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(RECORDS, COLUMNS).coalesce(2)
+
+
+@pytest.fixture
+def landing(spark: SparkSession, config: Config) -> job.Landing:
+    for table in (*TABLES, job.PROGRESS):
+        tables.ensure_table(spark, config, table)
+    return job.Landing(
+        spark,
+        config,
+        app=lambda: "query",
+        end_offsets=lambda batch: {} if batch < 0 else {p: (batch + 1) * end for p, end in ENDS.items()},
+        bounds=lambda: {p: LogBounds(0, end, end) for p, end in ENDS.items()},
+        report=lambda _line: None,
+    )
+
+
+def test_every_record_lands_once_and_gives_its_bytes_back(
+    landing: job.Landing, records: DataFrame, config: Config
+) -> None:
+    """Each record is in one table, from which it can be encoded again, and the progress explains every offset."""
+    landing.land(records, 0)
+    assert landed.records(config) == WHOLE
+    assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
+    landed.assert_progress_adds_up(config)
+
+
+@pytest.mark.parametrize("fails_at", [*TABLES, job.PROGRESS])
+def test_a_batch_that_failed_lands_once_when_it_is_tried_again(
+    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
+    append = tables.append
+
+    def dies(rows: DataFrame, config: Config, name: str, **how: Any) -> None:
+        if name == fails_at:
+            raise RuntimeError("killed here")
+        append(rows, config, name, **how)
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed here"):
+        patched.setattr(tables, "append", dies)
+        landing.land(records, 0)
+    landing.land(records, 0)
+    assert landed.records(config) == WHOLE
+    assert len(landed.rows(config, job.PROGRESS)) == len(ENDS)
+    landed.assert_progress_adds_up(config)
+
+
+def test_many_rare_records_are_decoded_by_spark_instead_of_sent_to_the_driver(
+    landing: job.Landing, spark: SparkSession, config: Config
+) -> None:
+    """A micro-batch whose other records are too large for the tasks' reports lands like any other."""
+    padding = bytes(200_000)
+    count = tasks.MOST_RARE_BYTES // len(padding) * 2 + 20
+    rows = [(0, offset, AT, b"\x00\x63", padding) for offset in range(count)]
+    landing.land(spark.createDataFrame(rows, COLUMNS).coalesce(2), 0)
+    found = landed.rows(config, "undecodable_records")
+    assert sorted(row["record_offset"] for row in found) == list(range(count))
+
+
+def test_a_batch_lands_while_the_broker_does_not_answer(
+    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is landed; only what the broker would have said of its log is unknown."""
+
+    def no_answer() -> Mapping[int, LogBounds]:
+        raise KafkaUnreachable("gone")
+
+    monkeypatch.setattr(landing, "_bounds", no_answer)
+    landing.land(records, 0)
+    assert landed.records(config) == WHOLE
+    assert {row["log_end_offset"] for row in landed.rows(config, job.PROGRESS)} == {None}
+
+
+def test_redecode_moves_what_a_newer_decoder_can_read(
+    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
+    landing.land(records, 0)
+    readable = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
+    table, _ = decode_row(readable.key, readable.value)
+    spark.sql(
+        f"INSERT INTO delta.`{config.table_path('undecodable_records')}` "
+        "SELECT 'test', 9, 7, timestamp'2026-11-01 00:00:00', "
+        f"X'{(readable.key or b'').hex()}', X'{(readable.value or b'').hex()}', 2, null, 'value', 'unknown_version', 0, '0'"
+    )
+    before = len(landed.rows(config, table))
+    lines: list[str] = []
+    monkeypatch.setattr(redecode, "start_session", lambda *_: _Unstopped(spark))
+    redecode.redecode(config, lines.append)
+    assert len(landed.rows(config, table)) == before + 1
+    assert landed.records(config) == {**WHOLE, (9, 7): (readable.key, readable.value)}
+    assert lines[-1].startswith("1 records decoded")
+    redecode.redecode(config, lines.append)
+    assert lines[-1].startswith("0 records decoded")
+
+
+class _Unstopped:
+    """The session of the test floor, which the command under test may not stop."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def stop(self) -> None:
+        """Stays up."""
+
+
+def test_a_table_of_another_shape_is_refused(spark: SparkSession, config: Config) -> None:
+    """A table whose column has another type than its contract says is not written to."""
+    spark.sql(f"CREATE TABLE delta.`{config.table_path('offset_commits')}` (group_id int) USING delta")
+    with pytest.raises(GrouptrailError, match="group_id is int, should be string"):
+        tables.ensure_table(spark, config, "offset_commits")
+
+
+def test_a_table_gains_the_columns_its_contract_has_gained(spark: SparkSession, config: Config) -> None:
+    """An older table is brought up to its contract without losing a row."""
+    path = config.table_path("offset_commits")
+    spark.sql(f"CREATE TABLE delta.`{path}` (cluster string, group_id string) USING delta")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES ('test', 'billing')")
+    tables.ensure_table(spark, config, "offset_commits")
+    (row,) = landed.rows(config, "offset_commits")
+    assert row["group_id"] == "billing"
+    assert "committed_offset" in row

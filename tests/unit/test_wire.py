@@ -1,0 +1,181 @@
+"""Records and blobs against the vectors that Kafka's own classes wrote and read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
+from grouptrail.wire.codec import UNKNOWN_TAGS
+from grouptrail.wire.errors import Undecodable
+from grouptrail.wire.layout import messages, record_types
+from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
+from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
+from vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector
+
+# Vectors whose bytes are not what Kafka's writer makes of what they say, and why.
+NOT_CANONICAL = {
+    "offset-commit/v3-trailing-bytes-ignored": "bytes behind the last field of key and value",
+    "offset-commit/v3-invalid-utf8-metadata": "invalid UTF-8 is read as U+FFFD",
+    "blob/consumer-subscription-v7-read-as-v3": "bytes behind the last field that version 3 has",
+}
+
+COMMIT_KEY = bytes.fromhex("0001000167000174") + bytes(4)
+
+
+def expected_of(vector: Vector) -> dict[str, Any]:
+    """The vector's answer with all parts; `error` without what only Kafka has a name for."""
+    parts = ("blob", "version", "data") if vector.blob else ("key", "value")
+    expected = dict.fromkeys((*parts, "error")) | vector.expected
+    if expected["error"]:
+        expected["error"] = {part: expected["error"][part] for part in ("where", "kind")}
+    return expected
+
+
+def answer_to(vector: Vector) -> dict[str, Any]:
+    """What we say of a vector, read as Kafka reads it."""
+    if vector.blob:
+        answer = blob_json(decode_blob(vector.blob, vector.value or b"", strict=False))
+    else:
+        answer = record_json(decode_record(vector.key, vector.value, strict=False))
+    if answer["error"]:
+        del answer["error"]["position"]
+    return answer
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_vector_says_what_kafka_says(vector: Vector) -> None:
+    """Key, value and version as Kafka's classes read them; where Kafka fails, the same place and kind of error."""
+    assert answer_to(vector) == expected_of(vector)
+
+
+def test_every_record_type_and_blob_has_a_vector() -> None:
+    """A layout that is added without golden bytes fails here."""
+    types = {vector.expected["key"]["type"] for vector in RECORDS if "key" in vector.expected}
+    assert types == set(record_types())
+    assert {vector.blob for vector in BLOBS} == {name for name in messages() if is_blob(name)}
+
+
+@pytest.mark.parametrize("vector", [vector for vector in RECORDS if "error" not in vector.expected], ids=lambda v: v.name)
+def test_record_encodes_to_its_bytes(vector: Vector) -> None:
+    """Encoding what was decoded gives the key and the value back, but for the vectors named in NOT_CANONICAL."""
+    record = decode_record(vector.key, vector.value, strict=False)
+    assert record.key is not None
+    same = (encode_key(record.key), encode_value(record.key, record.value)) == (vector.key, vector.value)
+    assert same is (vector.name not in NOT_CANONICAL)
+
+
+@pytest.mark.parametrize("vector", [vector for vector in BLOBS if "error" not in vector.expected], ids=lambda v: v.name)
+def test_blob_encodes_to_its_bytes(vector: Vector) -> None:
+    """Encoding a decoded blob gives its bytes back, but for the vectors named in NOT_CANONICAL."""
+    assert vector.blob is not None
+    assert vector.value is not None
+    same = encode_blob(decode_blob(vector.blob, vector.value)) == vector.value
+    assert same is (vector.name not in NOT_CANONICAL)
+
+
+@pytest.mark.parametrize("vector", [vector for vector in RECORDS if vector.expected.get("value")], ids=lambda v: v.name)
+def test_json_gives_the_values_back(vector: Vector) -> None:
+    """`values_from_json` undoes `data_json` with unknown tags: bytes, UUIDs and nested structs included."""
+    record = decode_record(vector.key, vector.value, strict=False)
+    assert record.key is not None
+    assert record.value is not None
+    message = record_types()[record.key.type]
+    data = record.value.data
+    assert values_from_json(message, message.value, data_json(data, unknown_tags=True)) == data
+
+
+def test_unknown_tags_are_kept_in_the_struct_that_has_them() -> None:
+    """By their number, as bytes, beside the known ones; the JSON in Kafka's form has none of them."""
+    vector = BY_NAME["offset-commit/v4-unknown-tags"]
+    record = decode_record(vector.key, vector.value)
+    assert record.value is not None
+    assert record.value.data[UNKNOWN_TAGS] == {"5": b"\1\2\3", "200": b""}
+    assert UNKNOWN_TAGS not in record_json(record)["value"]["data"]
+
+
+def test_unknown_tags_are_kept_in_nested_structs() -> None:
+    """The group's own tag and its second member's, each in its place."""
+    vector = BY_NAME["group-metadata/v4-unknown-tags"]
+    record = decode_record(vector.key, vector.value)
+    assert record.value is not None
+    data = record.value.data
+    found = [struct.get(UNKNOWN_TAGS) for struct in (data, *data["members"])]
+    assert found == [{"0": b"\t"}, None, {"3": b"\7\7"}]
+
+
+@pytest.mark.parametrize("tag", [1, 127, 128, (1 << 31) - 1, -1, -(1 << 31)])
+def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
+    """Kafka reads a tag's number into a signed int, so bytes may say a negative one."""
+    value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {str(tag): b"x"}})
+    key = Key(3, {"groupId": "g"})
+    assert decode_record(encode_key(key), encode_value(key, value)) == Record(key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "where", "kind", "position"),
+    [
+        (None, None, "key", "null_not_allowed", 0),
+        (b"", b"", "key", "truncated", 0),
+        (b"\0", None, "key", "truncated", 0),
+        (b"\0\1", None, "key", "truncated", 2),
+        (b"\0\1\0\1g\0\1t\0\0\0", None, "key", "truncated", 8),
+        (b"\0\2\0\2g", None, "key", "length_exceeds_input", 2),
+        (b"\0\2\0\2g\xff", None, "key", "not_utf8", 5),
+        (b"\0\2\0\3\xed\xa0\x80", None, "key", "not_utf8", 4),
+        (COMMIT_KEY, b"\0", "value", "truncated", 0),
+        (COMMIT_KEY, b"\0\5", "value", "unknown_version", 0),
+        (COMMIT_KEY, b"\0\3" + bytes(8), "value", "truncated", 10),
+        (COMMIT_KEY, b"\0\3" + bytes(12) + b"\x7f\xff", "value", "length_exceeds_input", 14),
+        (COMMIT_KEY, b"\0\3" + bytes(12) + b"\xff\xff" + bytes(8), "value", "null_not_allowed", 14),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\0\x0f" + bytes(16), "value", "tag_size_mismatch", 26),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\1\2x", "value", "length_exceeds_input", 25),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff" * 5, "value", "bad_varint", 14),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768, "value", "length_not_allowed", 14),
+    ],
+)
+def test_fault_has_its_place(key: bytes | None, value: bytes | None, where: Any, kind: str, position: int) -> None:
+    """`position` is where the field begins that could not be read, counted from the start of key or value."""
+    assert decode_record(key, value).error == Undecodable(where, kind, position)
+
+
+def test_key_is_known_where_only_the_value_is_at_fault() -> None:
+    """So an undecodable record still has a group."""
+    assert decode_record(COMMIT_KEY, b"").key == Key(1, {"group": "g", "topic": "t", "partition": 0})
+
+
+def test_text_that_is_not_utf8_is_refused_only_where_strict() -> None:
+    """Strict decoding can give the bytes back; the other says U+FFFD, as Kafka's tools do."""
+    vector = BY_NAME["offset-commit/v3-invalid-utf8-metadata"]
+    assert decode_record(vector.key, vector.value, strict=True).error == Undecodable("value", "not_utf8", 17)
+    lenient = decode_record(vector.key, vector.value, strict=False)
+    assert lenient.value is not None
+    assert lenient.value.data["metadata"] == "a\ufffdb"
+
+
+def test_fault_in_an_allocation_has_its_place_in_the_whole_blob() -> None:
+    """A Connect worker's allocation is a blob inside a blob; positions count from the outer one's start."""
+    metadata = bytes.fromhex("0001 0001 75 000000000000002a 00000002 ffff")
+    assert decode_blob("ConnectProtocolMetadata", metadata).error == Undecodable("blob", "unknown_version", 17)
+
+
+def test_missing_tail_of_connect_reads_as_null_or_zero() -> None:
+    """Connect's own classes tolerate fields that are missing at the end of version 1 and 2."""
+    until_url = bytes.fromhex("0001 0000 0001 6c 0001 75 000000000000002a")
+    blob = decode_blob("ConnectProtocolAssignment", until_url)
+    assert blob.error is None
+    assert blob.data is not None
+    assert [blob.data[name] for name in ("config-offset", "assignment", "revoked", "delay")] == [42, None, None, 0]
+
+
+def test_undecodable_blob_has_no_encoding() -> None:
+    """A caller that lost the bytes hears of it."""
+    with pytest.raises(ValueError, match="ConsumerProtocolAssignment"):
+        encode_blob(Blob("ConsumerProtocolAssignment"))
+
+
+def test_unknown_version_has_no_encoding() -> None:
+    """Only what has a layout is written."""
+    with pytest.raises(ValueError, match="OffsetCommit has no version 5"):
+        encode_value(Key(1, {}), Value(5, {}))

@@ -1,0 +1,128 @@
+"""What holds for any bytes, and for any values that a layout allows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import strategies
+from strategies import MANY
+from grouptrail.decode.rows import decode_row, encode_row
+from grouptrail.decode.schema import TABLES, own_columns
+from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
+from grouptrail.wire.errors import KINDS
+from grouptrail.wire.layout import messages, record_types
+from grouptrail.wire.records import Record, Value, decode_record, encode_key, encode_value
+
+BLOB_NAMES = sorted(name for name in messages() if is_blob(name))
+RECORD_VERSIONS = [(type_, version) for type_, message in record_types().items() for version in strategies.versions(message)]
+BLOB_VERSIONS = [(name, version) for name in BLOB_NAMES for version in strategies.versions(messages()[name])]
+
+Bytes = bytes | None
+
+
+def holds_or_says_why(key: Bytes, value: Bytes, *, strict: bool) -> None:
+    """A record has a key and no error, or an error of a known kind at a place inside its bytes."""
+    record = decode_record(key, value, strict=strict)
+    if record.error is None:
+        assert record.key is not None
+        assert (record.value is None) is (value is None)
+        return
+    assert record.error.kind in KINDS
+    assert record.value is None
+    assert (record.key is None) is (record.error.where == "key")
+    at_fault = key if record.error.where == "key" else value
+    assert 0 <= record.error.position <= len(at_fault or b"")
+
+
+@MANY
+@given(st.none() | st.binary(), st.none() | st.binary(), st.booleans())
+def test_any_bytes_are_a_record_or_undecodable(key: Bytes, value: Bytes, strict: bool) -> None:  # noqa: FBT001
+    """Nothing is raised, and a fault has a kind and a place."""
+    holds_or_says_why(key, value, strict=strict)
+
+
+@MANY
+@given(st.sampled_from(sorted(record_types())), st.integers(0, 5), st.binary(), st.binary(), st.booleans())
+def test_any_bytes_behind_a_known_type_and_version(
+    type_: int, version: int, key: bytes, value: bytes, strict: bool
+) -> None:
+    """The same, past the first two bytes."""
+    prefixes = type_.to_bytes(2, "big"), version.to_bytes(2, "big")
+    holds_or_says_why(prefixes[0] + key, prefixes[1] + value, strict=strict)
+
+
+@MANY
+@given(strategies.mutated_records(), st.booleans())
+def test_changed_vectors_are_records_or_undecodable(record: tuple[Bytes, Bytes], strict: bool) -> None:
+    """The same for vectors with bits flipped, bytes cut off, put in or overwritten by lying lengths."""
+    holds_or_says_why(*record, strict=strict)
+
+
+@MANY
+@given(st.sampled_from(BLOB_NAMES), st.binary() | st.binary().map(lambda rest: b"\0\1" + rest), st.booleans())
+def test_any_bytes_are_a_blob_or_undecodable(name: str, content: bytes, strict: bool) -> None:
+    """Nothing is raised, and a fault has a kind and a place."""
+    blob = decode_blob(name, content, strict=strict)
+    assert (blob.error is None) is (blob.data is not None) is (blob.version is not None)
+    if blob.error is not None:
+        assert blob.error.kind in KINDS
+        assert 0 <= blob.error.position <= len(content)
+
+
+@MANY
+@given(strategies.mutated_blobs())
+def test_changed_blobs_are_blobs_or_undecodable(blob: tuple[str, bytes]) -> None:
+    """The same for blob vectors, changed."""
+    name, content = blob
+    error = decode_blob(name, content).error
+    assert error is None or (error.kind in KINDS and 0 <= error.position <= len(content))
+
+
+@pytest.mark.parametrize(("type_", "version"), RECORD_VERSIONS)
+@given(data=st.data())
+def test_record_gives_its_values_back(type_: int, version: int, data: st.DataObject) -> None:
+    """Any values that a layout allows, encoded and decoded, are the same, unknown tagged fields included."""
+    message = record_types()[type_]
+    key = data.draw(strategies.keys(message))
+    value = Value(version, data.draw(strategies.data(message, version)))
+    assert decode_record(encode_key(key), encode_value(key, value)) == Record(key, value)
+
+
+@pytest.mark.parametrize(("name", "version"), BLOB_VERSIONS)
+@given(data=st.data())
+def test_blob_gives_its_values_back(name: str, version: int, data: st.DataObject) -> None:
+    """Any values that a blob's layout allows, encoded and decoded, are the same."""
+    blob = Blob(name, version, data.draw(strategies.data(messages()[name], version)))
+    assert decode_blob(name, encode_blob(blob)) == blob
+
+
+@pytest.mark.parametrize("name", [name for name in BLOB_NAMES if messages()[name].newer_as_highest])
+@given(data=st.data(), version=st.integers(4, 32767))
+def test_newer_blob_reads_as_the_highest_known(name: str, data: st.DataObject, version: int) -> None:
+    """With its own version number, which it also gets back."""
+    highest = messages()[name].versions.last
+    assert highest is not None
+    blob = Blob(name, version, data.draw(strategies.data(messages()[name], highest)))
+    assert decode_blob(name, encode_blob(blob)) == blob
+
+
+@MANY
+@given(strategies.ANY_RECORDS)
+@example((None, None))
+@example((None, b""))
+@example((b"", None))
+def test_no_byte_is_lost_in_a_row(record: tuple[Bytes, Bytes]) -> None:
+    """Whatever the bytes, decodable or not: a row of some table, and from that row the same bytes again."""
+    table, row = decode_row(*record)
+    assert table in TABLES
+    assert set(row) == set(own_columns(table).names)
+    assert encode_row(table, row) == record
+
+
+@MANY
+@given(strategies.mutated_records())
+def test_no_byte_of_a_changed_vector_is_lost(record: tuple[Bytes, Bytes]) -> None:
+    """The same for changed vectors alone."""
+    assert encode_row(*decode_row(*record)) == record

@@ -1,0 +1,35 @@
+"""The vectors written and read back by Kafka 4.3.0's own classes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One vector: `blob` names the layout where the value is an embedded blob and there is no key."""
+
+    name: str
+    key: bytes | None
+    value: bytes | None
+    expected: dict[str, Any]
+
+    @property
+    def blob(self) -> str | None:
+        """The name of the blob's layout; None for a record."""
+        return self.expected.get("blob")
+
+
+def _vector(line: str) -> Vector:
+    data = json.loads(line)
+    key, value = (None if data[part] is None else bytes.fromhex(data[part]) for part in ("key_hex", "value_hex"))
+    return Vector(data["name"], key, value, data["expected"])
+
+
+VECTORS = [_vector(line) for line in Path(__file__).with_name("vectors.jsonl").read_text("utf-8").splitlines()]
+RECORDS = [vector for vector in VECTORS if vector.blob is None]
+BLOBS = [vector for vector in VECTORS if vector.blob is not None]
+BY_NAME = {vector.name: vector for vector in VECTORS}
