@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-_ALWAYS = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("quick", max_examples=20, **_ALWAYS)
-settings.register_profile("thorough", max_examples=1_000, **_ALWAYS)
+_ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", _ALWAYS, max_examples=20)
+settings.register_profile("thorough", _ALWAYS, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -18,7 +18,7 @@ from vectors import BLOBS, RECORDS
 Bytes = bytes | None
 
 # For a test that runs once; those with parameters run once for each and take the profile's number.
-MANY = settings(max_examples=15 * settings.default.max_examples)
+MANY = settings(max_examples=15 * settings().max_examples)
 
 _ENDS = {
     "int8": (-(1 << 7), (1 << 7) - 1),
@@ -29,7 +29,9 @@ _ENDS = {
 }
 _ZEROS: dict[str, Any] = {"uuid": "A" * 22, "string": "", "bytes": b""}
 UUIDS = st.binary(min_size=16, max_size=16).map(lambda raw: base64.urlsafe_b64encode(raw)[:22].decode("ascii"))
-_LENGTHS = st.sampled_from((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff", b"\x80\x80\x80", b"\0\0"))
+_LENGTHS = st.sampled_from(
+    (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff", b"\x80\x80\x80", b"\0\0")
+)
 
 
 def is_flexible(message: Message, version: int) -> bool:
@@ -43,7 +45,9 @@ def versions(message: Message) -> list[int]:
     return list(range(message.versions.first, message.versions.last + 1))
 
 
-def struct(message: Message, fields: Sequence[Field], version: int, *, flexible: bool) -> SearchStrategy[dict[str, Any]]:
+def struct(
+    message: Message, fields: Sequence[Field], version: int, *, flexible: bool
+) -> SearchStrategy[dict[str, Any]]:
     """Values of a struct as decoding gives them: a tagged field that has its default is left out."""
     here = [field for field in fields if version in field.versions]
     plain = {field.name: _values(message, field, version) for field in here if field.tag is None}
@@ -51,17 +55,21 @@ def struct(message: Message, fields: Sequence[Field], version: int, *, flexible:
         return st.fixed_dictionaries(plain)
     tagged = [field for field in here if field.tag is not None]
     unknown = st.dictionaries(
-        st.integers(-(1 << 31), (1 << 31) - 1).filter(lambda tag: tag not in {field.tag for field in tagged}).map(str),
+        st.integers(-(1 << 31), (1 << 31) - 1)
+        .filter(lambda tag: tag not in {field.tag for field in tagged})
+        .map(str),
         st.binary(max_size=40),
         min_size=1,
         max_size=3,
     )
     optional: dict[str, SearchStrategy[Any]] = {UNKNOWN_TAGS: unknown}
     for field in tagged:
-        optional[field.name] = _values(message, field, version).filter(
-            lambda value, default=_default(message, field, version): value != default
-        )
+        optional[field.name] = _but(_values(message, field, version), _default(message, field, version))
     return st.fixed_dictionaries(plain, optional=optional)
+
+
+def _but(values: SearchStrategy[Any], default: Any) -> SearchStrategy[Any]:
+    return values.filter(lambda value: bool(value != default))
 
 
 def _values(message: Message, field: Field, version: int) -> SearchStrategy[Any]:
@@ -182,5 +190,3 @@ def mutated_blobs(draw: DrawFn) -> tuple[str, bytes]:
     assert vector.blob is not None
     assert vector.value is not None
     return vector.blob, draw(mutated(vector.value))
-
-

@@ -49,7 +49,7 @@ FROM (SELECT *, unnest(member['assignment']['partitions']) AS part FROM (
 WHERE part['topic'] = 'orders' ORDER BY generation, client LIMIT 12""",
     ),
     (
-        "Who set back the offsets of replay?",
+        "When were the offsets of replay set back, and how far?",
         """\
 SELECT record_at, topic, partition, committed_offset, moved_by, metadata AS said FROM (
   SELECT *, committed_offset - lag(committed_offset)

@@ -61,6 +61,7 @@ def print_findings(findings: Iterable[Finding], out: TextIO) -> bool:
 
 
 def check_python(_config: Config) -> Iterator[Finding]:
+    """Whether this Python is one that the package says it runs on."""
     least = _numbers(metadata("grouptrail")["Requires-Python"])
     here = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[: len(least)] >= least:
@@ -71,6 +72,7 @@ def check_python(_config: Config) -> Iterator[Finding]:
 
 
 def check_java(_config: Config) -> Iterator[Finding]:
+    """Which Java would run Spark, if there is one."""
     try:
         java = find_java()
     except JavaError as error:
@@ -130,6 +132,7 @@ def check_jars(_config: Config) -> Iterator[Finding]:
 
 
 def check_warehouse(config: Config) -> Iterator[Finding]:
+    """Whether tables can be written in a local warehouse, and how much room there is."""
     if is_uri(config.warehouse):
         yield Finding("ok", "warehouse", f"{config.warehouse} is remote: whether it can be written is not tried here")
         return

@@ -282,6 +282,7 @@ def _nothing_usable(rejected: list[str]) -> str:
 
 
 def main() -> int:
+    """Prints which Java would be used, or why none would; for the Makefile and for people."""
     try:
         java = find_java()
     except JavaError as error:

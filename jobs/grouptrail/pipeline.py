@@ -9,19 +9,21 @@ docs take the jobs from here.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
@@ -73,8 +75,8 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
     """Runs the named jobs (all, where none is named) in one Spark application, until all have ended.
 
     Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
-    batches under way land and ends the process with 130 or 143; a second signal does not wait for them. Raises
-    JobFailed when a job fails; the others are stopped then.
+    batches under way land and ends the process with 130 or 143; a second signal ends it at once. Raises JobFailed
+    when a job fails; the others are stopped then.
     """
     from grouptrail.session import start_session
 
@@ -84,9 +86,14 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
         job.check(config)
     spark = start_session(config, f"grouptrail-{config.cluster}", report)
     try:
-        with _stop_signals() as signals:
+        with _stop_signals(spark) as signals:
             queries = [job.start(spark, config, once=once, report=report) for job in starts]
             _await_all(queries, signals, report)
+            if not _has_landed(queries, _LANDING_DEADLINE_SECONDS):
+                report("the batch under way takes too long: the next run lands it")
+                _end_at_once(spark, 128 + signals[0])
+            for query in queries:
+                query.stop()
     finally:
         spark.stop()
     if signals:
@@ -94,8 +101,8 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
 
 
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """The signals that asked this process to stop; the second one raises KeyboardInterrupt.
+def _stop_signals(spark: SparkSession) -> Iterator[list[int]]:
+    """The signal that asked this process to stop, once there is one; the second ends the process.
 
     In place of Spark's own handler, which cancels what is being landed.
     """
@@ -104,7 +111,7 @@ def _stop_signals() -> Iterator[list[int]]:
     def receive(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if len(received) > 1:
-            raise KeyboardInterrupt
+            _end_at_once(spark, 128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -117,37 +124,41 @@ def _stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
+    """As a crash would, after which the next run loses and doubles nothing.
+
+    To interrupt a batch in order takes longer, and Spark fills the terminal with what it thinks of it.
+    """
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+    os._exit(status)
+
+
 def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report) -> None:
-    """Returns when every query has ended, or a signal has come; stops the others when one has failed."""
+    """Returns when every query has ended, or a signal has come. Raises JobFailed when one has failed."""
     from pyspark.errors import StreamingQueryException
 
-    try:
-        while not signals and any(query.isActive for query in queries):
-            time.sleep(_LOOK_EVERY_SECONDS)
-            _raise_failure(queries)
-        if signals:
-            report("stopping when the batch under way has landed")
-            _await_landing(queries)
-        _raise_failure(queries)
-    except StreamingQueryException as fault:
-        raise JobFailed(_reason(fault)) from fault
-    finally:
+    while not signals and any(query.isActive for query in queries):
+        time.sleep(_LOOK_EVERY_SECONDS)
         for query in queries:
-            query.stop()
+            try:
+                if not query.isActive:
+                    query.awaitTermination()
+            except StreamingQueryException as fault:
+                raise JobFailed(_reason(fault)) from fault
+    if signals:
+        report("stopping when the batch under way has landed")
 
 
-def _raise_failure(queries: list[StreamingQuery]) -> None:
-    for query in queries:
-        if not query.isActive and query.exception():
-            query.awaitTermination()
-
-
-def _await_landing(queries: list[StreamingQuery]) -> None:
-    deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
+def _has_landed(queries: list[StreamingQuery], deadline_seconds: float) -> bool:
+    """Waits until no query is in the middle of a batch; whether that came in time."""
+    deadline = time.monotonic() + deadline_seconds
     while any(query.isActive and query.status["isTriggerActive"] for query in queries):
         if time.monotonic() > deadline:
-            return
+            return False
         time.sleep(_LOOK_EVERY_SECONDS)
+    return True
 
 
 def _reason(fault: Exception) -> str:

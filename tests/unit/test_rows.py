@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from grouptrail.decode.rows import Row, decode_row, encode_row, table_of
@@ -57,17 +61,378 @@ def classic_group(
 
 
 def member_of(key: bytes, value: bytes) -> dict[str, Any]:
-    """The only member of a classic group's record, all of its columns filled as the table's file has them."""
+    """The only member of a classic group's record, as its table holds it."""
     table, row = decode_row(key, value)
     assert table == "group_metadata"
     assert encode_row(table, row) == (key, value)
-    [member] = row["members"]
-    return {
-        **member,
-        **{
-            name: dict.fromkeys(field.name for field in own_columns(table).field("members").type.value_type[name].type)
-            | member[name]
-            for name in ("subscription", "assignment")
-            for field in [None]
-        },
+    [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
+    [member] = landed["members"]
+    return dict(member)
+
+
+def said(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns that are not null."""
+    return {name: value for name, value in columns.items() if value is not None}
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", sorted(record_types()))
+def test_type_belongs_to_one_table(type_: int) -> None:
+    """Offset commits, the classic groups' metadata, and all others."""
+    expected = {0: "offset_commits", 1: "offset_commits", 2: "group_metadata"}.get(type_, "group_records")
+    assert table_of(type_) == expected
+
+
+@pytest.mark.parametrize("vector", RECORDS, ids=lambda vector: vector.name)
+def test_row_of_a_vector_fits_its_table_and_loses_nothing(vector: Vector) -> None:
+    """Its columns are the contract's, Arrow takes their values as they are, and the row gives the bytes back."""
+    table, row = decode_row(vector.key, vector.value)
+    [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
+    assert set(row) == set(landed)
+    plain = [name for name in row if name != "members"]
+    assert {name: row[name] for name in plain} == {name: landed[name] for name in plain}
+    assert encode_row(table, landed) == (vector.key, vector.value)
+
+
+@pytest.mark.parametrize("vector", [v for v in RECORDS if v.name.endswith("/tombstone")], ids=lambda v: v.name)
+def test_tombstone_has_a_key_and_nothing_else(vector: Vector) -> None:
+    """Every column that comes from the value is null."""
+    table, row = decode_row(vector.key, vector.value)
+    key_columns = {"group_id", "topic", "partition", "record_type", "member_id", "key_json", "key_type"}
+    assert row["is_tombstone"] is True
+    assert set(said(row)) - key_columns == {"is_tombstone"}
+    assert row["group_id"]
+    assert table == table_of(row["key_type"])
+
+
+# --- offset commits -----------------------------------------------------------------------------------------
+
+
+def test_commit_has_a_column_for_each_field() -> None:
+    """Times are timestamps; what the columns say gives the bytes back, so nothing is kept verbatim."""
+    assert row_of("offset-commit/v4-topic-id", "offset_commits") == {
+        "group_id": "billing",
+        "topic": "orders",
+        "partition": 4,
+        "committed_offset": 671,
+        "leader_epoch": 7,
+        "metadata": "m",
+        "commit_at": datetime(2026, 11, 21, 6, 42, 15, 411000, UTC),
+        "expire_at": None,
+        "topic_id": "XbQBMisSTo-zlAi9gS0-Vw",
+        "key_type": 1,
+        "value_version": 4,
+        "is_tombstone": False,
+        "verbatim_key": None,
+        "verbatim_value": None,
     }
+
+
+def test_expiry_of_version_1_is_a_time() -> None:
+    """A week after the commit, in the vector."""
+    row = row_of("offset-commit/v1", "offset_commits")
+    assert (row["expire_at"] - row["commit_at"]).days == 7
+
+
+def test_unknown_leader_epoch_is_null() -> None:
+    """Kafka writes -1."""
+    assert row_of("offset-commit/v3-unicode", "offset_commits")["leader_epoch"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("offset-commit/v4-unknown-tags", "offset_commits"), ("group-metadata/v4-unknown-tags", "group_metadata")],
+)
+def test_what_columns_cannot_hold_is_kept_verbatim(name: str, table: str) -> None:
+    """Unknown tagged fields have no column: the value's bytes have."""
+    row = row_of(name, table)
+    assert row["verbatim_value"] == BY_NAME[name].value
+    assert row["verbatim_key"] is None
+
+
+def test_bytes_behind_the_last_field_are_kept_verbatim() -> None:
+    """In key and value; the columns say what Kafka reads."""
+    vector = BY_NAME["offset-commit/v3-trailing-bytes-ignored"]
+    row = row_of(vector.name, "offset_commits")
+    assert (row["verbatim_key"], row["verbatim_value"]) == (vector.key, vector.value)
+    assert row["committed_offset"] == 671
+
+
+def test_time_that_no_timestamp_holds_is_null_and_kept() -> None:
+    """A client may have set it, with version 1 of the request."""
+    value = b"\0\3" + bytes(14) + b"\x7f" + b"\xff" * 7
+    table, row = decode_row(COMMIT_KEY, value)
+    assert (table, row["commit_at"], row["verbatim_value"]) == ("offset_commits", None, value)
+
+
+# --- classic groups -----------------------------------------------------------------------------------------
+
+
+def test_group_has_its_generation_and_members() -> None:
+    """Version 3: a range group of two."""
+    row = row_of("group-metadata/v3", "group_metadata")
+    assert {name: row[name] for name in ("group_id", "protocol_type", "generation", "protocol", "leader")} == {
+        "group_id": "billing",
+        "protocol_type": "consumer",
+        "generation": 3,
+        "protocol": "range",
+        "leader": "b1-aaaa",
+    }
+    assert row["state_at"] == datetime(2026, 11, 21, 6, 42, 16, 910000, UTC)
+    assert [member["member_id"] for member in row["members"]] == ["b1-aaaa", "b2-bbbb"]
+    assert [member["group_instance_id"] for member in row["members"]] == [None, "inst-2"]
+
+
+def test_group_without_members_has_an_empty_list() -> None:
+    """Null members mean a tombstone; the protocol is null while there are none."""
+    row = row_of("group-metadata/v3-empty", "group_metadata")
+    assert (row["members"], row["protocol"], row["leader"]) == ([], None, None)
+
+
+def test_fields_that_a_version_lacks_are_null() -> None:
+    """Version 0 has neither a state's time nor a rebalance timeout nor static members."""
+    row = row_of("group-metadata/v0", "group_metadata")
+    assert row["state_at"] is None
+    assert [said(member)["session_timeout_ms"] for member in row["members"]] == [45000, 45000]
+    assert {member["rebalance_timeout_ms"] for member in row["members"]} == {None}
+
+
+def test_member_has_its_own_fields() -> None:
+    """Timeouts in milliseconds, the host as Java prints it."""
+    member = member_of(*classic_group(subscription(b"")))
+    assert {name: member[name] for name in member if name not in ("subscription", "assignment")} == {
+        "member_id": "m",
+        "group_instance_id": "i",
+        "client_id": "c",
+        "client_host": "/h",
+        "rebalance_timeout_ms": 9,
+        "session_timeout_ms": 8,
+    }
+
+
+def test_consumer_says_what_it_subscribed_to_and_was_assigned() -> None:
+    """Both blobs in columns, with their version; user data as bytes."""
+    assigned = blob(ASSIGNMENT, 1, assignedPartitions=ORDERS, userData=b"\3")
+    member = member_of(*classic_group(subscription(b"\1"), assigned))
+    assert said(member["subscription"]) == {
+        "layout": SUBSCRIPTION,
+        "version": 3,
+        "topics": ["orders"],
+        "user_data": b"\1",
+        "owned_partitions": ORDERS,
+        "generation_id": 6,
+        "rack_id": "r",
+    }
+    assert said(member["assignment"]) == {
+        "layout": ASSIGNMENT,
+        "version": 1,
+        "partitions": ORDERS,
+        "user_data": b"\3",
+    }
+
+
+def test_sticky_member_remembers_its_partitions() -> None:
+    """What the sticky assignor keeps in the user data, version 1 with and version 0 without a generation."""
+    before = [{"topic": "payments", "partitions": [1]}, {"topic": "orders", "partitions": [0, 3]}]
+    for layout, generation in ((1, 12), (0, None)):
+        user_data = BY_NAME[f"blob/sticky-user-data-v{layout}"].value
+        columns = member_of(*classic_group(subscription(user_data), protocol="sticky"))["subscription"]
+        assert columns["previous_partitions"] == before
+        assert columns["previous_generation"] == generation
+        assert columns["user_data"] == user_data
+
+
+def test_cooperative_sticky_member_remembers_its_generation() -> None:
+    """Its partitions are the owned ones."""
+    user_data = BY_NAME["blob/cooperative-sticky-user-data"].value
+    columns = member_of(*classic_group(subscription(user_data), protocol="cooperative-sticky"))["subscription"]
+    assert (columns["previous_generation"], columns["previous_partitions"]) == (12, None)
+    assert columns["owned_partitions"] == ORDERS
+
+
+@pytest.mark.parametrize(
+    ("protocol", "user_data"),
+    [("range", b"\0\0\0\x0c"), ("sticky", b"\0\0"), ("sticky", b""), ("sticky", None), (None, b"\0\0\0\x0c")],
+)
+def test_user_data_that_is_no_memory_stays_bytes(protocol: str | None, user_data: bytes | None) -> None:
+    """Of another assignor, unreadable, empty or null: the subscription stands without it."""
+    columns = member_of(*classic_group(subscription(user_data), protocol=protocol))["subscription"]
+    assert columns["previous_partitions"] is None
+    assert columns["previous_generation"] is None
+    assert (columns["topics"], columns["user_data"], columns["error"]) == (["orders"], user_data, None)
+
+
+def test_connect_worker_speaks_json() -> None:
+    """Of Connect's protocol both blobs are JSON by Kafka's names, the allocation inside the metadata too."""
+    metadata = BY_NAME["blob/connect-metadata-v2-allocation"]
+    assigned = BY_NAME["blob/connect-assignment-v1-revoked-delay"]
+    assert metadata.value is not None
+    assert assigned.value is not None
+    group = classic_group(metadata.value, assigned.value, protocol_type="connect", protocol="sessioned")
+    member = member_of(*group)
+    for columns, vector in ((member["subscription"], metadata), (member["assignment"], assigned)):
+        assert set(said(columns)) == {"layout", "version", "connect"}
+        assert (columns["layout"], columns["version"]) == (vector.expected["blob"], vector.expected["version"])
+        assert json.loads(columns["connect"]) == vector.expected["data"]
+
+
+def test_blobs_of_other_protocols_stay_bytes() -> None:
+    """The Schema Registry's, for one: no layout, no error."""
+    columns = member_of(*classic_group(b'{"host":"a"}', b"{}", protocol_type="sr", protocol="v0"))
+    assert said(columns["subscription"]) == {"verbatim": b'{"host":"a"}'}
+    assert said(columns["assignment"]) == {"verbatim": b"{}"}
+
+
+def test_assignment_of_no_bytes_is_no_error() -> None:
+    """So the leader says that a member gets nothing; an empty list says it too, with a version."""
+    nothing = member_of(*classic_group(subscription(None), b""))["assignment"]
+    assert said(nothing) == {"layout": ASSIGNMENT, "verbatim": b""}
+    listed = member_of(*classic_group(subscription(None), blob(ASSIGNMENT, 0, assignedPartitions=[], userData=b"")))
+    assert said(listed["assignment"]) == {"layout": ASSIGNMENT, "version": 0, "partitions": [], "user_data": b""}
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", "truncated"),
+        (b"\xff\xff", "unknown_version"),
+        (b"\0\0\x7f\xff\xff\xff", "length_exceeds_input"),
+        (b"\0\0\0\0\0\1\0\1\xff\xff\xff\xff\xff", "not_utf8"),
+        (BY_NAME["blob/consumer-subscription-v1-without-owned-partitions"].value, "truncated_tail"),
+    ],
+)
+def test_faulty_blob_never_costs_the_member(content: bytes, error: str) -> None:
+    """The blob stays, with the reason; group, generation and member are known."""
+    member = member_of(*classic_group(content))
+    assert member["member_id"] == "m"
+    assert said(member["subscription"]) == {"layout": SUBSCRIPTION, "verbatim": content, "error": error}
+
+
+def test_blob_not_written_as_kafka_does_is_read_and_kept() -> None:
+    """A subscription with bytes behind its last field: columns, and the bytes."""
+    content = BY_NAME["blob/consumer-subscription-v7-read-as-v3"].value
+    assert content is not None
+    columns = member_of(*classic_group(content))["subscription"]
+    assert (columns["version"], columns["topics"], columns["generation_id"]) == (7, ["orders"], 4)
+    assert (columns["verbatim"], columns["error"]) == (content, None)
+
+
+# --- other groups -------------------------------------------------------------------------------------------
+
+EPOCHS = {
+    "consumer-group-metadata/hash": 2,
+    "consumer-group-target-assignment-metadata/timestamp": "assignmentEpoch",
+    "consumer-group-current-assignment/epochs": 5,
+    "consumer-group-member-metadata/classic-present": None,
+    "consumer-group-regular-expression/value": None,
+    "share-group-metadata/value": "epoch",
+    "streams-group-metadata/tags": 2,
+    "streams-group-current-assignment/value": 3,
+}
+
+
+@pytest.mark.parametrize(("name", "epoch"), EPOCHS.items())
+def test_epoch_is_whichever_the_type_has(name: str, epoch: int | str | None) -> None:
+    """The group's, the assignment's or the member's, under one column."""
+    value = BY_NAME[name].expected["value"]["data"]
+    assert row_of(name, "group_records")["epoch"] == (value[epoch] if isinstance(epoch, str) else epoch)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [vector for vector in RECORDS if vector.expected.get("key", {"type": 0})["type"] > 2],
+    ids=lambda v: v.name,
+)
+def test_group_record_is_its_key_and_value_in_kafkas_json(vector: Vector) -> None:
+    """By the record type's name, with the member it is about."""
+    if "error" in vector.expected:
+        assert decode_row(vector.key, vector.value)[0] == "undecodable_records"
+        return
+    row = row_of(vector.name, "group_records")
+    key, value = vector.expected["key"], vector.expected["value"]
+    assert row["record_type"] == record_types()[key["type"]].name
+    assert json.loads(row["key_json"]) == key["data"]
+    assert row["group_id"] == key["data"]["groupId"]
+    assert row["member_id"] == key["data"].get("memberId")
+    assert (row["value_json"] and json.loads(row["value_json"])) == (value and value["data"])
+
+
+def test_unknown_tags_of_group_records_are_in_their_json() -> None:
+    """As base64, so nothing need be kept verbatim."""
+    key = Key(3, {"groupId": "g"})
+    value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {"9": b"new"}})
+    _, row = decode_row(encode_key(key), encode_value(key, value))
+    assert json.loads(row["value_json"]) == {"epoch": 1, "_unknownTaggedFields": {"9": "bmV3"}}
+    assert row["verbatim_value"] is None
+
+
+@pytest.mark.parametrize("tag", [b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08"])
+def test_unknown_tag_with_a_negative_number_is_no_crash(tag: bytes) -> None:
+    """A varint of 32 bits is a negative number to Kafka."""
+    key, value = b"\0\3\0\1g", b"\0\0\0\0\0\1\1" + tag + b"\1x"
+    assert encode_row(*decode_row(key, value)) == (key, value)
+
+
+# --- undecodable records ------------------------------------------------------------------------------------
+
+
+def test_undecodable_record_is_kept_whole_with_its_reason() -> None:
+    """Group and type are known where the key could be read."""
+    table, row = decode_row(COMMIT_KEY, b"\0\5x")
+    assert table == "undecodable_records"
+    assert row.pop("decoder_version") == version("grouptrail")
+    assert row == {
+        "record_key": COMMIT_KEY,
+        "record_value": b"\0\5x",
+        "key_type": 1,
+        "group_id": "billing",
+        "fault_in": "value",
+        "reason": "unknown_version",
+        "fault_position": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "key_type"), [(None, None), (b"", None), (b"\0", None), (b"\0\1", 1), (b"\xff\xff", -1), (b"\0\x18g", 24)]
+)
+def test_undecodable_key_says_at_most_its_type(key: bytes | None, key_type: int | None) -> None:
+    """Which may be none that is known."""
+    _, row = decode_row(key, None)
+    assert (row["key_type"], row["group_id"], row["fault_in"]) == (key_type, None, "key")
+    assert encode_row("undecodable_records", row) == (key, None)
+
+
+# One input for each kind of fault: a record's key and value, or a blob's layout and bytes.
+FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
+    "truncated": (COMMIT_KEY, b""),
+    "truncated_tail": (SUBSCRIPTION, bytes.fromhex("0001 00000000 ffffffff")),
+    "empty": (ASSIGNMENT, b""),
+    "unknown_type": (b"\0\x09\0\1g", None),
+    "unknown_version": (COMMIT_KEY, b"\0\5"),
+    "null_not_allowed": (None, None),
+    "length_exceeds_input": (b"\0\2\x7f\xff", None),
+    "length_not_allowed": (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768),
+    "bad_varint": (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff" * 5),
+    "tag_size_mismatch": (b"\0\3\0\1g", b"\0\0" + bytes(4) + b"\1\0\7" + bytes(8)),
+    "not_utf8": (b"\0\2\0\1\xff", None),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_fault_is_met(kind: str) -> None:
+    """A kind that no input leads to, or that has no input here, fails."""
+    first, second = FAULTS[kind]
+    if isinstance(first, str):
+        error = decode_blob(first, second or b"").error
+        assert error is not None
+        assert error.kind == kind
+    else:
+        assert decode_row(first, second)[1]["reason"] == kind
+
+
+def test_every_kind_of_fault_is_explained_in_the_docs() -> None:
+    """`docs/undecodable.md` has a heading for each reason, and for no other."""
+    text = (Path(__file__).parents[2] / "docs" / "undecodable.md").read_text("utf-8")
+    assert sorted(re.findall(r"^### `(\w+)`$", text, re.MULTILINE)) == sorted(KINDS)

@@ -57,7 +57,9 @@ def test_every_record_type_and_blob_has_a_vector() -> None:
     assert {vector.blob for vector in BLOBS} == {name for name in messages() if is_blob(name)}
 
 
-@pytest.mark.parametrize("vector", [vector for vector in RECORDS if "error" not in vector.expected], ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    "vector", [vector for vector in RECORDS if "error" not in vector.expected], ids=lambda v: v.name
+)
 def test_record_encodes_to_its_bytes(vector: Vector) -> None:
     """Encoding what was decoded gives the key and the value back, but for the vectors named in NOT_CANONICAL."""
     record = decode_record(vector.key, vector.value, strict=False)
@@ -66,7 +68,9 @@ def test_record_encodes_to_its_bytes(vector: Vector) -> None:
     assert same is (vector.name not in NOT_CANONICAL)
 
 
-@pytest.mark.parametrize("vector", [vector for vector in BLOBS if "error" not in vector.expected], ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    "vector", [vector for vector in BLOBS if "error" not in vector.expected], ids=lambda v: v.name
+)
 def test_blob_encodes_to_its_bytes(vector: Vector) -> None:
     """Encoding a decoded blob gives its bytes back, but for the vectors named in NOT_CANONICAL."""
     assert vector.blob is not None
@@ -75,7 +79,9 @@ def test_blob_encodes_to_its_bytes(vector: Vector) -> None:
     assert same is (vector.name not in NOT_CANONICAL)
 
 
-@pytest.mark.parametrize("vector", [vector for vector in RECORDS if vector.expected.get("value")], ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    "vector", [vector for vector in RECORDS if vector.expected.get("value")], ids=lambda v: v.name
+)
 def test_json_gives_the_values_back(vector: Vector) -> None:
     """`values_from_json` undoes `data_json` with unknown tags: bytes, UUIDs and nested structs included."""
     record = decode_record(vector.key, vector.value, strict=False)
@@ -129,7 +135,13 @@ def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
         (COMMIT_KEY, b"\0\3" + bytes(8), "value", "truncated", 10),
         (COMMIT_KEY, b"\0\3" + bytes(12) + b"\x7f\xff", "value", "length_exceeds_input", 14),
         (COMMIT_KEY, b"\0\3" + bytes(12) + b"\xff\xff" + bytes(8), "value", "null_not_allowed", 14),
-        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\0\x0f" + bytes(16), "value", "tag_size_mismatch", 26),
+        (
+            COMMIT_KEY,
+            b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\0\x0f" + bytes(16),
+            "value",
+            "tag_size_mismatch",
+            26,
+        ),
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\1\2x", "value", "length_exceeds_input", 25),
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff" * 5, "value", "bad_varint", 14),
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768, "value", "length_not_allowed", 14),

@@ -7,16 +7,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import strategies
-from strategies import MANY
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import TABLES, own_columns
 from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
 from grouptrail.wire.errors import KINDS
 from grouptrail.wire.layout import messages, record_types
 from grouptrail.wire.records import Record, Value, decode_record, encode_key, encode_value
+from strategies import MANY
 
 BLOB_NAMES = sorted(name for name in messages() if is_blob(name))
-RECORD_VERSIONS = [(type_, version) for type_, message in record_types().items() for version in strategies.versions(message)]
+RECORD_VERSIONS = [
+    (type_, version) for type_, message in record_types().items() for version in strategies.versions(message)
+]
 BLOB_VERSIONS = [(name, version) for name in BLOB_NAMES for version in strategies.versions(messages()[name])]
 
 Bytes = bytes | None
@@ -38,7 +40,7 @@ def holds_or_says_why(key: Bytes, value: Bytes, *, strict: bool) -> None:
 
 @MANY
 @given(st.none() | st.binary(), st.none() | st.binary(), st.booleans())
-def test_any_bytes_are_a_record_or_undecodable(key: Bytes, value: Bytes, strict: bool) -> None:  # noqa: FBT001
+def test_any_bytes_are_a_record_or_undecodable(key: Bytes, value: Bytes, strict: bool) -> None:
     """Nothing is raised, and a fault has a kind and a place."""
     holds_or_says_why(key, value, strict=strict)
 

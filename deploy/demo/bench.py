@@ -1,0 +1,261 @@
+"""`make bench`: how fast commits are decoded into Delta, as ratios measured in one run. See docs/performance.md.
+
+Everything runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
+plainly and decoded by turns, on one Spark session that has been warmed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from grouptrail.config import Config, load_config
+from grouptrail.decode import job
+from grouptrail.decode.schema import COMMITS, row_ddl
+from grouptrail.decode.tasks import rows_of
+from grouptrail.ivy import silent
+from grouptrail.kafka import OffsetsTopic
+from grouptrail.session import start_session
+from grouptrail.streams import read_offsets_topic, start_query
+
+PARTITIONS = 50
+GROUPS, TOPICS_A_GROUP, PARTITIONS_A_TOPIC, TOPICS = 400, 2, 12, 40
+ROUNDS = 3
+
+
+def commits(count: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Commits as 400 groups write them: each commits its 24 partitions at once, moving on by up to some hundreds."""
+    chance = random.Random(3)
+    topics = [(f"domain.events-{number:02d}", chance.randbytes(16)) for number in range(TOPICS)]
+    groups = []
+    for number in range(GROUPS):
+        name = f"team{number % 40:02d}-service-{number:03d}"
+        keys = [
+            (_key(name, topic, partition), topic_id)
+            for topic, topic_id in chance.sample(topics, TOPICS_A_GROUP)
+            for partition in range(PARTITIONS_A_TOPIC)
+        ]
+        offsets = [chance.randrange(10**7) for _ in keys]
+        groups.append((_java_hash(name) % PARTITIONS, keys, offsets, chance.randrange(2, 800)))
+    now = int(time.time() * 1000) - count // 10
+    for done in range(0, count, TOPICS_A_GROUP * PARTITIONS_A_TOPIC):
+        partition, keys, offsets, step = chance.choice(groups)
+        for index, (key, topic_id) in enumerate(keys):
+            offsets[index] += chance.randrange(step)
+            head = struct.pack(">hqi", 4, offsets[index], 3) + b"\x01" + struct.pack(">q", now + done // 10)
+            yield partition, key, head + b"\x01\x00\x10" + topic_id
+
+
+def _key(group: str, topic: str, partition: int) -> bytes:
+    return b"".join(
+        [
+            *(struct.pack(">hh", 1, len(group)), group.encode()),
+            *(struct.pack(">h", len(topic)), topic.encode(), struct.pack(">i", partition)),
+        ]
+    )
+
+
+def _java_hash(text: str) -> int:
+    value = 0
+    for char in text:
+        value = (31 * value + ord(char)) & 0xFFFFFFFF
+    return abs(value - (1 << 32) if value >> 31 else value) & 0x7FFFFFFF
+
+
+class Bench:
+    """The measurements on one session and one broker."""
+
+    def __init__(self, spark: SparkSession, config: Config, folder: Path) -> None:
+        self._spark = spark
+        self._config = config
+        self._folder = folder
+        with OffsetsTopic(config) as topic:
+            self._partitions = topic.partitions()
+
+    def _own(self, name: str) -> Config:
+        warehouse = self._folder / name
+        shutil.rmtree(warehouse, ignore_errors=True)
+        return self._config.model_copy(update={"warehouse": str(warehouse), "checkpoints": None})
+
+    def copy(self, name: str = "copy") -> float:
+        """Seconds for a plain Spark copy of key and value into Delta, with the same source and batches."""
+        config = self._own(name)
+        records = read_offsets_topic(self._spark, config, self._partitions).select("key", "value")
+
+        def land(batch: DataFrame, _number: int) -> None:
+            batch.write.format("delta").mode("append").save(config.table_path("copy"))
+
+        return _seconds(
+            lambda: start_query(
+                job.one_task_a_core(self._spark, records), config, "copy", land=land, once=True
+            ).awaitTermination()
+        )
+
+    def decode(self, name: str = "decode") -> float:
+        """Seconds for the decode job: all its tables and its progress."""
+        config = self._own(name)
+        return _seconds(lambda: job.start(self._spark, config, once=True, report=silent).awaitTermination())
+
+    def bytes_a_commit(self) -> float:
+        """Bytes a commit takes in `offset_commits` after `grouptrail maintain`'s OPTIMIZE."""
+        path = self._config.model_copy(update={"warehouse": str(self._folder / "decode")}).table_path(COMMITS)
+        self._spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+        detail = self._spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]
+        rows = self._spark.read.format("delta").load(path).count()
+        return float(detail.sizeInBytes) / rows
+
+    def decoders(self) -> dict[str, float]:
+        """Seconds of decoding alone, from Parquet to nowhere: the job's way, and a Python UDF's."""
+        path = str(self._folder / "records")
+        config = self._own("records-source")
+        records = read_offsets_topic(self._spark, config, self._partitions)
+
+        def land(batch: DataFrame, _number: int) -> None:
+            batch.write.mode("append").parquet(path)
+
+        start_query(
+            job.one_task_a_core(self._spark, records), config, "records", land=land, once=True
+        ).awaitTermination()
+        source = self._spark.read.parquet(path)
+        decode_udf = F.udf(_udf, "struct<group: string, topic: string, partition: int, offset: bigint, at: bigint>")
+        ways = {
+            "none": source,
+            "vectorised": source.mapInArrow(rows_of(COMMITS), row_ddl(COMMITS)),
+            "python udf": source.select(decode_udf("key", "value").alias("commit")).select("commit.*"),
+        }
+        return {name: min(_to_nowhere(rows) for _ in range(2)) for name, rows in ways.items()}
+
+
+def _udf(key: bytes, value: bytes) -> tuple[str, str, int, int, int]:
+    """A commit of version 4 as one would decode it by hand: less than the job does, a record at a time."""
+    (group_length,) = struct.unpack_from(">h", key, 2)
+    at = 4 + group_length
+    (topic_length,) = struct.unpack_from(">h", key, at)
+    group, topic = key[4:at].decode(), key[at + 2 : at + 2 + topic_length].decode()
+    (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
+    _, offset, _, metadata, commit_at = struct.unpack_from(">hqibq", value, 0)
+    assert metadata == 1
+    return group, topic, partition, offset, commit_at
+
+
+def _to_nowhere(rows: DataFrame) -> float:
+    return _seconds(lambda: rows.write.format("noop").mode("overwrite").save())
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+class PeakMemory:
+    """The most resident memory of this process and its descendants (driver JVM, Python workers) while it is open."""
+
+    def __enter__(self) -> PeakMemory:
+        self.bytes = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.25):
+            self.bytes = max(self.bytes, _resident(os.getpid()))
+
+
+def _resident(root: int) -> int:
+    parents, pages = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[pid], pages[pid] = int(rest[1]), int(rest[21])
+    family = {root}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    own_java = {pid for pid in family if "kafka.Kafka" not in _command(pid)}
+    return sum(pages.get(pid, 0) for pid in own_java) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    """Runs the bench and prints its figures, as text and as one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=4_000_000)
+    count = parser.parse_args().records
+    with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as name:
+        folder = Path(name)
+        with Broker(
+            folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print
+        ) as broker:
+            figures = _measure(broker, folder, count)
+    print(json.dumps(figures))
+
+
+def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:
+    ensure_offsets_topic(broker.bootstrap)
+    config = load_config(None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder)}, {})
+    figures: dict[str, Any] = {"records": count, "cores": os.cpu_count()}
+    memory = {}
+    loaded = 0
+    spark = start_session(config, "bench", print)
+    try:
+        for upto in (count // 4, count // 2, count):
+            load_raw(broker.bootstrap, commits(upto - loaded))
+            print(f"{upto:,} commits are in __consumer_offsets", flush=True)
+            loaded = upto
+            bench = Bench(spark, config, folder)
+            with PeakMemory() as peak:
+                bench.decode("warm-up")
+            memory[upto] = peak.bytes
+            print(f"decoding {upto:,} records: peak memory {peak.bytes / 1e6:,.0f} MB", flush=True)
+        figures["peak_memory_mb"] = {f"{records:,}": round(size / 1e6) for records, size in memory.items()}
+        bench.copy("warm-up")
+        pairs = [(bench.copy(), bench.decode()) for _ in range(ROUNDS)]
+        for copied, decoded in pairs:
+            print(f"plain copy {copied:.1f} s, decode {decoded:.1f} s: ratio {decoded / copied:.2f}", flush=True)
+        figures["copy_seconds"] = [round(copied, 1) for copied, _ in pairs]
+        figures["decode_seconds"] = [round(decoded, 1) for _, decoded in pairs]
+        figures["decode_over_copy"] = round(statistics.median(decoded / copied for copied, decoded in pairs), 2)
+        figures["bytes_a_commit"] = round(bench.bytes_a_commit(), 2)
+        print(f"after OPTIMIZE: {figures['bytes_a_commit']} bytes a commit", flush=True)
+        alone = bench.decoders()
+        figures["decoder_seconds"] = {name: round(seconds, 1) for name, seconds in alone.items()}
+        figures["python_udf_over_vectorised"] = round(
+            (alone["python udf"] - alone["none"]) / (alone["vectorised"] - alone["none"]), 1
+        )
+        print(f"decoding alone: {figures['decoder_seconds']}, a Python UDF takes", end=" ")
+        print(f"{figures['python_udf_over_vectorised']} times as long", flush=True)
+    finally:
+        spark.stop()
+    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A real Kafka for the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.kafka import Broker
+from grouptrail.config import Config, load_config
+
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of the newest Kafka for one file of tests, with few offsets partitions and an authorizer."""
+    folder = tmp_path_factory.mktemp("kafka")
+    with Broker(folder, properties={"offsets.topic.num.partitions": str(PARTITIONS)}, security="sasl") as started:
+        yield started
+
+
+@pytest.fixture
+def config(broker: Broker, tmp_path: Path) -> Config:
+    return load_config(
+        None,
+        {
+            "warehouse": str(tmp_path / "warehouse"),
+            "cluster": "test",
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "decode.trigger_seconds": "1",
+        },
+        {},
+    )

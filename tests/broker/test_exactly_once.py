@@ -1,0 +1,138 @@
+"""The decode job on a real broker: everything lands, once, whatever is killed, and Kafka's own tools agree."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import landed
+from command import Grouptrail
+from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw, read_records
+from demo.workload import Workload
+from grouptrail.config import Config
+from grouptrail.decode.times import from_time
+from grouptrail.wire.records import decode_record
+from grouptrail.wire.text import record_json
+
+pytestmark = pytest.mark.broker
+
+WORKLOAD_SECONDS = 25
+
+
+@pytest.fixture(scope="module")
+def worked(broker: Broker) -> Workload:
+    """A broker on which every kind of group has lived for a while."""
+    workload = Workload(broker.bootstrap, prefix="once-", report=lambda _actor, _event: None)
+    workload.run_for(WORKLOAD_SECONDS)
+    return workload
+
+
+def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
+    broker: Broker, worked: Workload, config: Config
+) -> None:
+    """Killed after start, in the middle of batches and between them, a run that is let finish has it all, once."""
+    moments = random.Random(7)
+    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 400})})
+    for batches_first in (0, 1, 2):
+        run = Grouptrail(config, "run", "--job", "decode")
+        for seen, _ in enumerate(_batches(run)):
+            if seen >= batches_first:
+                time.sleep(moments.uniform(0, 1.5))
+                break
+        run.kill()
+    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+
+    in_topic = {
+        (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
+    }
+    assert landed.records(config) == in_topic
+    landed.assert_progress_adds_up(config)
+
+
+def _batches(run: Grouptrail) -> Iterator[str]:
+    return (line for line in run.lines() if line.startswith("batch"))
+
+
+def test_the_tables_say_what_kafkas_own_formatters_say(broker: Broker, worked: Workload, config: Config) -> None:
+    """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
+    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    landed_records = landed.records(config)
+    printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
+    # Of group metadata DumpLogSegments prints the members' blobs in a form of its own; the formatter does not.
+    printed |= {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
+    types = set()
+    for where, (key, value) in landed_records.items():
+        ours, theirs = record_json(decode_record(key, value)), printed[where]
+        types.add(ours["key"]["type"])
+        assert _as_text(ours["key"], "type") == _as_text(theirs["key"], "type"), where
+        assert _as_text(ours["value"], "version") == _as_text(theirs["value"], "version"), where
+    assert {1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16} <= types
+
+    commits = {(row["record_partition"], row["record_offset"]): row for row in landed.rows(config, "offset_commits")}
+    formatted = broker.formatted(OFFSETS_FORMATTER)
+    assert len(formatted) == len(commits)
+    for line in formatted:
+        row = commits[line["partition"], line["offset"]]
+        key, value = line["key"]["data"], line["value"]
+        assert (row["group_id"], row["topic"], row["partition"]) == (key["group"], key["topic"], key["partition"])
+        assert row["is_tombstone"] == (value is None)
+        if value is not None:
+            assert row["committed_offset"] == value["data"]["offset"]
+            assert from_time(row["commit_at"]) == value["data"]["commitTimestamp"]
+            assert row["topic_id"] == value["data"].get("topicId")
+            assert row["metadata"] == value["data"]["metadata"]
+
+
+def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] | None:
+    """DumpLogSegments prints types and versions as text."""
+    return None if part is None else {**part, number: str(part[number])}
+
+
+def test_the_workloads_last_commits_are_in_the_table(broker: Broker, worked: Workload, config: Config) -> None:
+    """The newest row of each (group, topic, partition) is the commit that the client was told of last."""
+    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    newest = {
+        (row["group_id"], row["topic"], row["partition"]): row["committed_offset"]
+        for row in sorted(landed.rows(config, "offset_commits"), key=lambda row: row["record_offset"])
+    }
+    unsure = worked.ledger.unsure()
+    expected = {key: offset for key, offset in worked.ledger.committed().items() if key not in unsure}
+    assert len(expected) > 20
+    assert {key: newest[key] for key in expected} == expected
+
+
+def test_a_second_run_starts_where_the_first_ended(broker: Broker, worked: Workload, config: Config) -> None:
+    """A run on what has landed already reads nothing again and adds no row."""
+    Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    before = landed.records(config)
+    printed = Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    assert landed.records(config) == before
+    assert "batch" not in printed, printed
+
+
+def test_the_broker_is_killed_in_the_middle(tmp_path: Path, config: Config) -> None:
+    """The job outlives a broker that is killed and comes back, and lands everything once; garbage included."""
+    with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "2"}) as broker:
+        config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
+        with Workload(broker.bootstrap, leave_out=("notifications",), report=lambda _actor, _event: None) as workload:
+            time.sleep(8)
+            workload.stop()
+        load_raw(broker.bootstrap, [(0, b"\x00\x63garbage", b"\xff"), (1, b"\x00\x01\x00", None)])
+        run = Grouptrail(config, "run", "--job", "decode")
+        next(_batches(run))
+        broker.kill()
+        time.sleep(2)
+        broker.start()
+        deadline = time.monotonic() + 60
+        in_topic = {(r.partition, r.offset): (r.key, r.value) for r in read_records(broker.bootstrap)}
+        while landed.records(config) != in_topic and time.monotonic() < deadline and run.process.poll() is None:
+            time.sleep(0.5)
+        run.kill()
+        Grouptrail(config, "run", "--job", "decode", "--once").finished()
+        assert landed.records(config) == in_topic
+        assert len(landed.rows(config, "undecodable_records")) == 2
+        landed.assert_progress_adds_up(config)

@@ -1,0 +1,51 @@
+"""The pipeline run as its user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from grouptrail.config import Config
+
+
+class Grouptrail:
+    """The command line as a process of its own, with everything it starts in one process group."""
+
+    def __init__(self, config: Config, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        settings = {
+            "GROUPTRAIL_CLUSTER": config.cluster,
+            "GROUPTRAIL_WAREHOUSE": config.warehouse,
+            "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
+            "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),
+            "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "grouptrail.cli", *arguments],
+            env={**os.environ, **settings, **(environ or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """What it prints, as it comes."""
+        assert self.process.stdout is not None
+        yield from self.process.stdout
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its JVM and its Python workers at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def finished(self, deadline_seconds: float = 240) -> str:
+        """Waits for its end; what it printed."""
+        try:
+            printed, _ = self.process.communicate(timeout=deadline_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        return printed

@@ -1,0 +1,54 @@
+"""The modules: they load, they say what they are for, and they import only what they may."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "jobs").rglob("*.py"))
+Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def module_name(source: Path) -> str:
+    """As it is imported."""
+    parts = source.relative_to(ROOT / "jobs").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def public(tree: ast.Module) -> Iterator[Documented]:
+    """The functions and classes that other modules may use."""
+    for node in tree.body:
+        if isinstance(node, Documented) and not node.name.startswith("_"):
+            yield node
+
+
+each_source = pytest.mark.parametrize("source", SOURCES, ids=module_name)
+
+
+def test_import_contracts_hold() -> None:
+    """Those of pyproject's `tool.importlinter`: what knows neither Spark nor Kafka clients stays so."""
+    command = Path(sysconfig.get_path("scripts")) / "lint-imports"
+    answer = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert " 0 broken" in answer.stdout
+
+
+@each_source
+def test_module_can_be_imported(source: Path) -> None:
+    """By itself, without a session or a broker."""
+    assert importlib.import_module(module_name(source)).__file__ == str(source)
+
+
+@each_source
+def test_module_and_what_it_offers_have_docstrings(source: Path) -> None:
+    """Its first line says what it is; so does that of every public function and class."""
+    tree = ast.parse(source.read_text("utf-8"))
+    assert ast.get_docstring(tree)
+    assert [node.name for node in public(tree) if not ast.get_docstring(node)] == []

@@ -1,0 +1,193 @@
+"""The contracts of the tables, the layouts' files, and that both are packaged."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from grouptrail.contracts import Column, Table, tables, wire_layouts
+from grouptrail.decode.rows import decode_row
+from grouptrail.decode.schema import TABLES, arrow_type, own_columns, row_ddl, row_schema
+from grouptrail.wire.layout import Field, Versions, messages, record_types
+from vectors import RECORDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+COLUMNS = [(table, column) for table in tables().values() for column in table.columns]
+
+each_table = pytest.mark.parametrize("table", tables().values(), ids=lambda table: table.name)
+each_column = pytest.mark.parametrize(
+    ("table", "column"), COLUMNS, ids=[f"{table.name}.{column.name}" for table, column in COLUMNS]
+)
+
+
+@each_table
+def test_table_has_each_column_once(table: Table) -> None:
+    """Two of one name would be one in a row."""
+    names = [column.name for column in table.columns]
+    assert sorted(names) == sorted(set(names))
+
+
+@each_table
+def test_key_is_of_columns_that_are_never_null(table: Table) -> None:
+    """What makes a row unique, beginning with the cluster."""
+    columns = {column.name: column for column in table.columns}
+    assert table.key[0] == "cluster"
+    assert [columns[name].null_means for name in table.key] == [None] * len(table.key)
+
+
+@each_table
+def test_files_keep_statistics_of_what_they_are_sorted_by(table: Table) -> None:
+    """Delta clusters only by such columns."""
+    columns = {column.name: column for column in table.columns}
+    assert table.cluster_by
+    assert [name for name in table.cluster_by if not columns[name].stats] == []
+
+
+@each_table
+def test_table_says_what_a_row_is(table: Table) -> None:
+    """In a sentence."""
+    assert table.about.rstrip().endswith(".")
+
+
+@each_column
+def test_column_says_what_it_is(table: Table, column: Column) -> None:
+    """And what a null in it means, where there may be one."""
+    assert column.about.strip()
+    assert column.null_means is None or column.null_means.strip()
+
+
+@each_column
+def test_column_has_an_arrow_type(table: Table, column: Column) -> None:
+    """With no named type of the contract's own left in it."""
+    arrow = arrow_type(column.type)
+    assert column.type.startswith("array<struct<") is (
+        pa.types.is_list(arrow) and pa.types.is_struct(arrow.value_type)
+    )
+    assert column.stats <= (not pa.types.is_nested(arrow))
+
+
+def test_decoded_tables_begin_with_where_the_record_lay() -> None:
+    """And end, where a row can be encoded again, with how its bytes were."""
+    for name in TABLES:
+        columns = [column.name for column in tables()[name].columns]
+        assert columns[:4] == ["cluster", "record_partition", "record_offset", "record_at"]
+        ending = ["key_type", "value_version", "is_tombstone", "verbatim_key", "verbatim_value"]
+        assert (columns[-5:] == ending) is (name != "undecodable_records")
+
+
+def test_nothing_but_the_documented_columns_is_null() -> None:
+    """In no row of any vector is a column null whose contract gives no meaning to it."""
+    nulls = set()
+    for vector in RECORDS:
+        name, row = decode_row(vector.key, vector.value)
+        documented = {column.name for column in tables()[name].columns if column.null_means}
+        nulls |= {f"{name}.{column}" for column, value in row.items() if value is None and column not in documented}
+    assert nulls == set()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_schema_is_the_contract_without_the_cluster(name: str) -> None:
+    """In Arrow and in Spark's DDL alike; `own_columns` leaves out where the record lay, too."""
+    columns = [column.name for column in tables()[name].columns]
+    assert row_schema(name).names == columns[1:]
+    assert own_columns(name).names == columns[4:]
+    assert row_ddl(name).startswith("`record_partition` int, `record_offset` bigint, `record_at` timestamp, ")
+    assert row_ddl(name).count("`") == 2 * len(columns[1:])
+
+
+def test_progress_counts_every_decoded_table() -> None:
+    """A column for each, of the table's name, beside the holes and losses that make up the rest."""
+    columns = {column.name: column for column in tables()["ingest_progress"].columns}
+    counts = (*TABLES, "holes", "lost", "start_offset", "end_offset")
+    assert [(columns[name].type, columns[name].null_means) for name in counts] == [("bigint", None)] * len(counts)
+    assert [name for name in TABLES if name not in tables()["ingest_progress"].about] == []
+
+
+@pytest.mark.parametrize("text", ["decimal", "array<>", "struct<a: array<strin>>", "map<string, int>", ""])
+def test_unknown_type_is_refused(text: str) -> None:
+    """With its name."""
+    with pytest.raises(ValueError, match="no such type"):
+        arrow_type(text)
+
+
+def test_nested_types_are_read() -> None:
+    """Structs in lists in structs, whose commas belong to the inner ones."""
+    inner = pa.struct([pa.field("t", pa.string()), pa.field("p", pa.list_(pa.int32()))])
+    expected = pa.struct([pa.field("a", pa.list_(inner)), pa.field("b", pa.binary())])
+    assert arrow_type("struct<a: array<struct<t: string, p: array<int>>>, b: binary>") == expected
+
+
+# --- layouts ------------------------------------------------------------------------------------------------
+
+
+def test_layouts_have_a_type_and_key_or_neither() -> None:
+    """A record or a blob; each file's names are its own."""
+    per_file = [len(messages_of) for messages_of in _layout_files()]
+    assert sum(per_file) == len(wire_layouts())
+    assert [name for name, message in messages().items() if (message.type is None) is bool(message.key)] == []
+
+
+def _layout_files() -> list[dict[str, object]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted((ROOT / "schemas" / "wire").glob("*.json"))]
+
+
+def test_record_types_are_those_of_kafka_4_3() -> None:
+    """9 and 18 have no meaning there."""
+    assert sorted(record_types()) == [*range(9), *range(10, 18), *range(19, 24)]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("epoch int32", Field("epoch", "int32", False, False, Versions(0, None), None, None)),
+        ("config-offset int64 1", Field("config-offset", "int64", False, False, Versions(1, 1), None, None)),
+        ("a []Topic? 1-3 tag 2 = -1", Field("a", "Topic", True, True, Versions(1, 3), 2, -1)),
+    ],
+)
+def test_field_line_is_read(line: str, field: Field) -> None:
+    """`name type [versions] [tag N] [= default]`."""
+    assert Field.parse(line) == field
+
+
+@pytest.mark.parametrize(
+    "line", ["epoch", "epoch int32 tag", "epoch int32 3+ 4", "epoch int32 = x", " epoch int32", ""]
+)
+def test_line_that_is_no_field_is_refused(line: str) -> None:
+    """With the line itself."""
+    with pytest.raises(ValueError, match="not a field"):
+        Field.parse(line)
+
+
+# --- packaging ----------------------------------------------------------------------------------------------
+
+
+def _folders(root: Path, package: str, *endings: str) -> set[str]:
+    """The packages that folders under a root are, where they hold files of these endings."""
+    files = [path for ending in endings for path in root.rglob(f"*{ending}")]
+    return {".".join((package, *path.parent.relative_to(root).parts)) for path in files}
+
+
+def test_every_folder_is_a_package_of_the_wheel() -> None:
+    """Code under jobs/grouptrail and data under schemas/; an unlisted folder would be missing once installed."""
+    code = _folders(ROOT / "jobs" / "grouptrail", "grouptrail", ".py")
+    data = _folders(ROOT / "schemas", "grouptrail.schemas", ".py", ".yaml", ".json")
+    assert sorted(PROJECT["packages"]) == sorted(code | data)
+
+
+def test_every_data_file_is_in_the_wheel() -> None:
+    """Each file that is not Python matches a pattern of its package."""
+    roots = {"grouptrail": ROOT / "jobs" / "grouptrail", "grouptrail.schemas": ROOT / "schemas"}
+    missing = []
+    for package, root in roots.items():
+        for path in root.rglob("*"):
+            if path.is_dir() or path.suffix in (".py", ".pyc", ".md"):
+                continue
+            name = ".".join((package, *path.parent.relative_to(root).parts))
+            if not any(path.match(pattern) for pattern in PROJECT["package-data"].get(name, [])):
+                missing.append(str(path.relative_to(ROOT)))
+    assert missing == []
