@@ -6,9 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 from grouptrail.config import Config
+
+
+# No test waits longer for a process, whatever it waits for.
+_LIFETIME_SECONDS = 300
 
 
 class Grouptrail:
@@ -30,6 +35,9 @@ class Grouptrail:
             text=True,
             start_new_session=True,
         )
+        self._deadline = threading.Timer(_LIFETIME_SECONDS, self.kill)
+        self._deadline.daemon = True
+        self._deadline.start()
 
     def lines(self) -> Iterator[str]:
         """What it prints, as it comes."""
@@ -38,6 +46,7 @@ class Grouptrail:
 
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and its Python workers at once."""
+        self._deadline.cancel()
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -48,4 +57,5 @@ class Grouptrail:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+        self._deadline.cancel()
         return printed

@@ -30,7 +30,9 @@ def wire_layouts() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `type` in Spark's DDL, `null_means` what a null means (None: never null), `stats` whether files keep
+    """One column.
+
+    `type` is Spark's DDL, `null_means` says what a null means (None: never null), `stats` whether files keep
     its minimum and maximum for skipping."""
 
     name: str

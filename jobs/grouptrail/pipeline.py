@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 _LOOK_EVERY_SECONDS = 0.2
+_LAND_LOOK_EVERY_SECONDS = 0.02
 _LANDING_DEADLINE_SECONDS = 60.0
 
 
@@ -152,13 +153,21 @@ def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report
 
 
 def _has_landed(queries: list[StreamingQuery], deadline_seconds: float) -> bool:
-    """Waits until no query is in the middle of a batch; whether that came in time."""
+    """Waits until each query has ended the batch that it is in now, if any; whether that came in time."""
     deadline = time.monotonic() + deadline_seconds
-    while any(query.isActive and query.status["isTriggerActive"] for query in queries):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_EVERY_SECONDS)
+    done = [_batches_done(query) for query in queries]
+    for query, count in zip(queries, done, strict=True):
+        while query.isActive and query.status["isTriggerActive"] and _batches_done(query) == count:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LAND_LOOK_EVERY_SECONDS)
     return True
+
+
+def _batches_done(query: StreamingQuery) -> tuple[int, str]:
+    """The newest batch that has landed: it says so once its commit is in the checkpoint."""
+    progress = query.lastProgress
+    return (progress["batchId"], progress["timestamp"]) if progress else (-1, "")
 
 
 def _reason(fault: Exception) -> str:

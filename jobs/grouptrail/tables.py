@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from grouptrail.contracts import Column, Table, tables
@@ -16,6 +18,23 @@ if TYPE_CHECKING:
 
 class TableError(GrouptrailError):
     """A table is not what its contract says and cannot be made so."""
+
+
+def check_warehouse(config: Config) -> None:
+    """Makes a local warehouse's folder and writes a file into it; object stores say it themselves later."""
+    from grouptrail.config import is_uri
+
+    if is_uri(config.warehouse):
+        return
+    try:
+        Path(config.warehouse).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=config.warehouse):
+            pass
+    except OSError as error:
+        raise TableError(
+            f"the warehouse {config.warehouse} cannot be written ({error.strerror}): "
+            "give another with --warehouse, or the right to write there"
+        ) from error
 
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:

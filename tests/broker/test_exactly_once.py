@@ -36,7 +36,7 @@ def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
 ) -> None:
     """Killed after start, in the middle of batches and between them, a run that is let finish has it all, once."""
     moments = random.Random(7)
-    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 400})})
+    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
     for batches_first in (0, 1, 2):
         run = Grouptrail(config, "run", "--job", "decode")
         for seen, _ in enumerate(_batches(run)):

@@ -122,9 +122,7 @@ def test_the_table_of_settings_is_whole_and_true() -> None:
     plain = {name: (variable, default.strip("`")) for name, variable, default in table}
     sections = {"decode"}
     names = [name for name in Config.model_fields if name not in {"kafka", "spark", *sections}]
-    names += [
-        f"{section}.{name}" for section in sections for name in type(getattr(Config(), section)).model_fields
-    ]
+    names += [f"{section}.{name}" for section in sections for name in type(getattr(Config(), section)).model_fields]
     assert list(plain) == names
     for name, (variable, default) in plain.items():
         assert variable == f"GROUPTRAIL_{name.replace('.', '__').upper()}"

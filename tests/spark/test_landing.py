@@ -73,9 +73,10 @@ def test_a_batch_that_failed_lands_once_when_it_is_tried_again(
             raise RuntimeError("killed here")
         append(rows, config, name, **how)
 
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed here"):
-        patched.setattr(tables, "append", dies)
+    monkeypatch.setattr(tables, "append", dies)
+    with pytest.raises(RuntimeError, match="killed here"):
         landing.land(records, 0)
+    monkeypatch.setattr(tables, "append", append)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
     assert len(landed.rows(config, job.PROGRESS)) == len(ENDS)
@@ -118,7 +119,8 @@ def test_redecode_moves_what_a_newer_decoder_can_read(
     spark.sql(
         f"INSERT INTO delta.`{config.table_path('undecodable_records')}` "
         "SELECT 'test', 9, 7, timestamp'2026-11-01 00:00:00', "
-        f"X'{(readable.key or b'').hex()}', X'{(readable.value or b'').hex()}', 2, null, 'value', 'unknown_version', 0, '0'"
+        f"X'{(readable.key or b'').hex()}', X'{(readable.value or b'').hex()}', "
+        "2, null, 'value', 'unknown_version', 0, '0'"
     )
     before = len(landed.rows(config, table))
     lines: list[str] = []

@@ -167,11 +167,52 @@ def test_metadata_of_any_length(version: int, length: int) -> None:
     assert taken == [version == 3 or length + 1 < BEYOND_TWO_BYTE_LENGTHS, True]
 
 
-@pytest.mark.parametrize("length", [b"\x81\0", b"\x81\x80\0", b"\x80\0", b"\xff\xff\xff\xff\x0f", b"\xff\xff", b"\0"])
-def test_other_encodings_of_a_length_are_the_interpreters(length: bytes) -> None:
-    """An overlong varint, null, or a length that lies: Kafka writes none of them."""
-    value = b"\0\4" + bytes(12) + length + bytes(8) + b"\0"
-    assert agree([(KEY, value), (KEY, commit())]) == [False, True]
+@pytest.mark.parametrize(
+    ("version", "length"),
+    [
+        *((4, length) for length in (b"\x81\0", b"\x81\x80\0", b"\x80\0", b"\xff\xff\xff\xff\x0f", b"\0")),
+        *((3, length) for length in (b"\xff\xff", b"\x80\0", b"\x7f\xff")),
+    ],
+)
+def test_other_encodings_of_a_length_are_the_interpreters(version: int, length: bytes) -> None:
+    """An overlong varint, null, or a length that lies: none is taken, whatever number of bytes follows."""
+    head = version.to_bytes(2, "big") + bytes(12) + length
+    assert not any(agree([(KEY, head + bytes(size)) for size in range(40)]))
+
+
+def test_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
+    """The bytes would come out right, one place off, if the third byte of the length were text."""
+    head = b"\0\4" + bytes(12) + b"\x81\x80\1"
+    assert not any(agree([(KEY, head + b"m" * size + bytes(9)) for size in (16382, 16383, 16384)]))
+
+
+@pytest.mark.parametrize("group_length", [*range(-12, 0), -32768, 32767])
+def test_lengths_that_lie_are_seen_through(group_length: int) -> None:
+    """A negative length must not make a topic of the key's own head, or of the record before it."""
+    head = b"\0\1" + group_length.to_bytes(2, "big", signed=True)
+    keys = [head + bytes([fill]) * size for size in range(530) for fill in (0, 7)]
+    assert not any(agree([(key, commit()) for key in keys]))
+
+
+@pytest.mark.parametrize("topic_length", [-1, -2, -32768, 100, 32767])
+def test_negative_topic_is_not_taken(topic_length: int) -> None:
+    """Though the lengths, added up, may be the key's own."""
+    lying = topic_length.to_bytes(2, "big", signed=True)
+    keys = [b"\0\1\0\4mine" + lying + bytes(size) for size in range(8)]
+    assert not any(agree([(key, None) for key in keys]))
+
+
+@pytest.mark.parametrize("tags", [1, 2, 127, 128, 255])
+def test_count_of_tags_that_lies_is_not_taken(tags: int) -> None:
+    """None or one are there, as Kafka writes them; a commit that says more ends too early."""
+    values = [commit()[:-1] + bytes([tags]), commit(topicId="XbQBMisSTo-zlAi9gS0-Vw")]
+    assert agree([(KEY, value) for value in values]) == [False, True]
+
+
+@pytest.mark.parametrize("tag", [b"\0\x0f", b"\0\x11", b"\1\x10", b"\x10\0", b"\0\0"])
+def test_tag_that_is_no_topic_id_is_not_taken(tag: bytes) -> None:
+    """Another number, or another size, before sixteen bytes."""
+    assert agree([(KEY, commit()[:-1] + b"\1" + tag + b"x" * 16), (KEY, commit())]) == [False, True]
 
 
 def test_zero_topic_id_in_bytes_is_the_interpreters() -> None:

@@ -82,6 +82,7 @@ def _not_utf8(strings: pa.Array) -> Bools:
 
 @dataclass
 class _Key:
+    slices: Slices
     plain: Bools
     type: Ints
     group_start: Ints
@@ -93,6 +94,8 @@ class _Key:
 
 @dataclass
 class _Value:
+    slices: Slices
+    null: Bools
     plain: Bools
     version: Ints
     offset: Ints
@@ -111,16 +114,15 @@ def decode_commits(key: pa.Array, value: pa.Array) -> tuple[Bools, pa.RecordBatc
     In: the keys and values of records, binary. Out: which records it decoded, and the columns of `offset_commits`
     (without those that every decoded row shares) for these, in order.
     """
-    keys, values = Slices(key), Slices(value)
-    tombstone = _nulls(value)
-    key_fields = _read_keys(keys, _nulls(key))
-    value_fields = _read_values(values, tombstone)
+    key_fields = _read_keys(Slices(key), _nulls(key))
+    value_fields = _read_values(Slices(value), _nulls(value))
+    tombstone = value_fields.null
     plain = key_fields.plain & (tombstone | value_fields.plain)
     plain &= tombstone | (key_fields.type == 1) | (value_fields.version == 0)
 
     while True:
         rows = np.flatnonzero(plain)
-        columns, faulty = _columns(rows, keys, values, key_fields, value_fields, tombstone)
+        columns, faulty = _columns(rows, key_fields, value_fields)
         if faulty is None:
             batch = pa.RecordBatch.from_pydict(columns, schema=own_columns(COMMITS))
             return plain, batch
@@ -143,6 +145,7 @@ def _read_keys(keys: Slices, null: Bools) -> _Key:
     topic_length = keys.integers(">i2", topic_at)
     plain &= (topic_length >= 0) & (length == _KEY_FIXED_BYTES + group_length + topic_length)
     return _Key(
+        slices=keys,
         plain=plain,
         type=type_,
         group_start=start + 4,
@@ -185,6 +188,8 @@ def _read_values(values: Slices, null: Bools) -> _Value:
     for time_ms in (commit_ms, expire_ms):
         plain &= (time_ms >= MIN_MS) & (time_ms <= MAX_MS)
     return _Value(
+        slices=values,
+        null=null,
         plain=plain,
         version=version,
         offset=values.integers(">i8", start + 2),
@@ -198,11 +203,9 @@ def _read_values(values: Slices, null: Bools) -> _Value:
     )
 
 
-def _columns(
-    rows: Ints, keys: Slices, values: Slices, key: _Key, value: _Value, tombstone: Bools
-) -> tuple[dict[str, pa.Array], Bools | None]:
+def _columns(rows: Ints, key: _Key, value: _Value) -> tuple[dict[str, pa.Array], Bools | None]:
     """The table's columns for some rows; or which of the rows hold a string that is not UTF-8."""
-    gone = tombstone[rows]
+    keys, values, gone = key.slices, value.slices, value.null[rows]
     metadata_length = np.where(gone, 0, value.metadata_length[rows])
     group, group_faulty = keys.texts(key.group_start[rows], key.group_length[rows])
     topic, topic_faulty = keys.texts(key.topic_start[rows], key.topic_length[rows])

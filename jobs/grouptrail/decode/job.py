@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 JOB = "decode"
 PROGRESS = "ingest_progress"
 
+# A denied read is told at once; one that finds only what compaction left of a log may find nothing.
+_FIRST_READ_SECONDS = 2.0
+
 
 def check(config: Config) -> None:
-    """Whether the topic can be read at all; raises before Spark is started."""
+    """Whether the topic can be read, and the warehouse written; raises before Spark is started."""
+    tables.check_warehouse(config)
     with OffsetsTopic(config) as topic:
-        topic.partitions()
+        bounds = topic.bounds()
+        filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
+        if (partition := next(filled, None)) is not None:
+            topic.read_some(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:

@@ -1,0 +1,106 @@
+"""The decode job against what a cluster may do to it: missing rights, an absent topic, retention, no broker."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+import landed
+from command import Grouptrail
+from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic, load_raw
+from grouptrail.config import Config
+
+pytestmark = pytest.mark.broker
+
+
+def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
+    """Commits of one group in partition 0: version 3, offset = index."""
+    key = b"\x00\x01\x00\x07billing\x00\x06orders\x00\x00\x00\x04"
+    return [
+        (0, key, b"\x00\x03" + index.to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8))
+        for index in range(count)
+    ]
+
+
+def as_reader(broker: Broker) -> dict[str, str]:
+    """The environment of a user that comes through SASL and may do what it was allowed."""
+    login = f'username="reader" password="{PASSWORDS["reader"]}"'
+    return {
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap,
+        "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "GROUPTRAIL_KAFKA__SASL_MECHANISM": "PLAIN",
+        "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};"
+        ),
+    }
+
+
+def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
+    """The one line that a run prints which cannot start; it exits with 1 and no stack trace."""
+    run = Grouptrail(config, "run", "--once", environ=environ)
+    printed = run.finished(60)
+    assert run.process.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert "reader-secret" not in printed
+    (line,) = printed.strip().splitlines()
+    return line
+
+
+def test_without_a_broker_the_run_says_so_in_one_line(config: Config) -> None:
+    """A port where nothing listens ends the run before Spark is started."""
+    nowhere = config.model_copy(update={"kafka": {"bootstrap.servers": "127.0.0.1:9"}})
+    assert "127.0.0.1:9" in refused(nowhere)
+
+
+def test_an_absent_topic_is_named(tmp_path: Path, config: Config) -> None:
+    """On a cluster where no group ever committed there is no topic to read."""
+    with Broker(tmp_path / "kafka") as empty:
+        new = config.model_copy(update={"kafka": {"bootstrap.servers": empty.bootstrap}})
+        assert OFFSETS_TOPIC in refused(new)
+
+
+def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker: Broker, config: Config) -> None:
+    """SASL settings reach Spark and kafka-python alike; READ and DESCRIBE on the topic are enough."""
+    ensure_offsets_topic(broker.bootstrap)
+    load_raw(broker.bootstrap, commit_records(5))
+    assert "DESCRIBE" in refused(config, environ=as_reader(broker))
+    broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
+    assert "READ" in refused(config, environ=as_reader(broker))
+    broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
+    run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
+    printed = run.finished()
+    assert run.process.returncode == 0, printed
+    assert "reader-secret" not in printed
+    offsets = [
+        row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == "billing"
+    ]
+    assert sorted(offsets) == list(range(5))
+
+
+def test_what_retention_removed_is_reported_and_survived(tmp_path: Path, config: Config) -> None:
+    """Records deleted before they were read are counted as lost, and those behind them land."""
+    with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "1"}) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
+        load_raw(broker.bootstrap, commit_records(10))
+        Grouptrail(config, "run", "--once").finished()
+        first_end = max(row["end_offset"] for row in landed.rows(config, "ingest_progress"))
+        load_raw(broker.bootstrap, commit_records(10))
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+            admin.delete_records({TopicPartition(OFFSETS_TOPIC, 0): first_end + 4})
+        printed = Grouptrail(config, "run", "--once").finished()
+    assert "4 LOST" in printed
+    assert sum(row["lost"] for row in landed.rows(config, "ingest_progress")) == 4
+    assert len(landed.rows(config, "offset_commits")) == 16
+    landed.assert_progress_adds_up(config)
+
+
+def test_an_unwritable_warehouse_is_one_line(broker: Broker, config: Config, tmp_path: Path) -> None:
+    """A warehouse below a file cannot be made."""
+    ensure_offsets_topic(broker.bootstrap)
+    (tmp_path / "file").write_text("")
+    refusing = config.model_copy(update={"warehouse": str(tmp_path / "file" / "warehouse")})
+    assert str(tmp_path / "file") in refused(refusing)
