@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _SCALA = "2.13"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
+# When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
+# expression that takes some stack for each character.
+_DEEP_STACK = "-Xss16m"
+
 # Spark resolves these of its own; a second copy on the class path shadows the session's.
 _PART_OF_SPARK = (
     "org.scala-lang:scala-library",
@@ -92,5 +96,5 @@ def _embedded(report: Report) -> dict[str, str]:
     return {
         "spark.master": "local[*]",
         "spark.driver.extraClassPath": f"{connector_jars(report)}/*",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_DEEP_STACK}",
     }

@@ -209,6 +209,13 @@ def test_count_of_tags_that_lies_is_not_taken(tags: int) -> None:
     assert agree([(KEY, value) for value in values]) == [False, True]
 
 
+@pytest.mark.parametrize("version", range(5))
+def test_legacy_key_has_values_of_version_0_only(version: int) -> None:
+    """Key type 0 of Kafka 0.8: later versions are unknown there."""
+    legacy = encode_key(Key(0, {"group": "old", "topic": "orders", "partition": 1}))
+    assert agree([(legacy, commit(version=version)), (legacy, None)]) == [version == 0, True]
+
+
 @pytest.mark.parametrize("tag", [b"\0\x0f", b"\0\x11", b"\1\x10", b"\x10\0", b"\0\0"])
 def test_tag_that_is_no_topic_id_is_not_taken(tag: bytes) -> None:
     """Another number, or another size, before sixteen bytes."""
