@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from grouptrail.config import Config
 
-
 # No test waits longer for a process, whatever it waits for.
 _LIFETIME_SECONDS = 300
 

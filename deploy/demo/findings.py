@@ -93,7 +93,7 @@ def print_findings(config: Config, seconds: float) -> None:
 def print_answers(config: Config, config_file: Path) -> None:
     """The three questions: the command as it can be pasted, then its answer."""
     for title, text in QUESTIONS:
-        print(f"\n# {title}\n$ {command(config_file, 'sql')} \"\n{text}\"\n")
+        print(f'\n# {title}\n$ {command(config_file, "sql")} "\n{text}"\n')
         run_sql(config, text, format="table", out=sys.stdout)
 
 

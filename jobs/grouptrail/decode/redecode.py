@@ -31,7 +31,7 @@ def redecode(config: Config, report: Callable[[str], None] = print) -> None:
     try:
         if not table_exists(spark, config, UNDECODABLE):
             raise NothingToDecode(
-                f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or start grouptrail run first"
+                f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
             )
         clusters = spark.read.format("delta").load(config.table_path(UNDECODABLE)).select("cluster").distinct()
         moved = sum(_redecode(spark, config, row.cluster) for row in clusters.collect())
