@@ -23,6 +23,7 @@ from demo.screen import Screen
 from demo.workload import Workload, WorkloadError
 from grouptrail.doctor import FAIL_FREE_BYTES
 from grouptrail.errors import GrouptrailError
+from grouptrail.java import JavaError
 from grouptrail.session import connector_jars
 
 _HURRIED_SECONDS = 4.0
@@ -187,6 +188,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _in_one_line(error: Exception) -> str:
+    line = str(error).splitlines()[0].removesuffix(", which ends with")
+    if isinstance(error, JavaError):
+        line += "; below .venv: rm .venv/.ready, then make demo"
+    return line
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -199,14 +207,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 run(demo, arguments.seconds, keep=arguments.keep)
             except BaseException as error:
-                why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                screen.step(f"{why}: everything stops (Ctrl-C: at once)")
+                if demo.broker:
+                    why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                    screen.step(f"{why}: everything stops (Ctrl-C: at once)")
                 demo.end(workload_seconds=_HURRIED_SECONDS)
                 raise
     except KeyboardInterrupt:
         status = 130
     except (GrouptrailError, WorkloadError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
+        print(f"demo: {_in_one_line(error)}", file=sys.stderr)
         status = 1
     else:
         return 0

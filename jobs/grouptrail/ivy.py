@@ -148,7 +148,8 @@ def _why_not_fetched(what: str, log: str) -> str:
             "check the network to Maven Central (behind a proxy: "
             "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT') and run it again"
         )
-    lines = [line.strip() for line in log.splitlines() if "ERROR" in line or "Exception" in line]
+    telling = (line.strip() for line in log.splitlines() if ":::" not in line)
+    lines = [line for line in telling if "ERROR" in line or "Exception" in line]
     return f"{what} could not be downloaded ({lines[0] if lines else 'no answer'}): {remedy}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.streams import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -169,7 +171,11 @@ def _batches_done(query: StreamingQuery) -> tuple[int, str]:
 
 
 def _reason(fault: Exception) -> str:
-    """One line of a stream's failure: its root cause, not the layers it came through."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return f"{(causes or lines or [type(fault).__name__])[-1]}: grouptrail doctor looks for the reason"
+    """One line of a stream's failure: its root cause, not the layers it came through, and what to do."""
+    named = re.findall(r"^(?:Caused by: )?((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", str(fault), re.MULTILINE)
+    cause = named[-1] if named else (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+    if "GroupAuthorizationException" in cause:
+        remedy = f"allow READ on the group prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
+    else:
+        remedy = "grouptrail doctor looks for the reason"
+    return f"{cause.strip()}: {remedy}"

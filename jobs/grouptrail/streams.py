@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
+# Spark's consumers ask for committed offsets under a group of this prefix, which they neither join nor commit to:
+# where ACLs are in force they need READ on it.
+GROUP_PREFIX = "grouptrail"
+
 # A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
 # at the end of each for records that may come, and make many round trips before; each partition's consumer holds
 # one fetch in memory.
@@ -39,6 +43,7 @@ def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",
+        "groupIdPrefix": GROUP_PREFIX,
         "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
     }
     return (

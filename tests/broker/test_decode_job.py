@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 
 import landed
 from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
+from grouptrail.kafka import OffsetsTopic
+from grouptrail.streams import GROUP_PREFIX
 
 pytestmark = pytest.mark.broker
 
@@ -36,6 +40,14 @@ def as_reader(broker: Broker) -> dict[str, str]:
             f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};"
         ),
     }
+
+
+def allow_group_prefix(broker: Broker) -> None:
+    """READ for the reader on every group whose name begins with the prefix that Spark's consumers use."""
+    resource = ResourcePattern(ResourceType.GROUP, GROUP_PREFIX, ACLResourcePatternType.PREFIXED)
+    acl = ACL("User:reader", "*", ACLOperation.READ, ACLPermissionType.ALLOW, resource)
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        admin.create_acls([acl])
 
 
 def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
@@ -63,13 +75,17 @@ def test_an_absent_topic_is_named(tmp_path: Path, config: Config) -> None:
 
 
 def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker: Broker, config: Config) -> None:
-    """SASL settings reach Spark and kafka-python alike; READ and DESCRIBE on the topic are enough."""
+    """SASL settings reach Spark and kafka-python alike; rights on the topic and on the group prefix are enough."""
     ensure_offsets_topic(broker.bootstrap)
     load_raw(broker.bootstrap, commit_records(5))
     assert "DESCRIBE" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
     assert "READ" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
+    denied = Grouptrail(config, "run", "--once", environ=as_reader(broker)).finished()
+    assert f"allow READ on the group prefix {GROUP_PREFIX}" in denied.splitlines()[-1]
+    assert "\tat " not in denied
+    allow_group_prefix(broker)
     run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
     printed = run.finished()
     assert run.process.returncode == 0, printed
@@ -82,20 +98,42 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
 
 def test_what_retention_removed_is_reported_and_survived(tmp_path: Path, config: Config) -> None:
     """Records deleted before they were read are counted as lost, and those behind them land."""
-    with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "1"}) as broker:
+    quick = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+    with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "1", **quick}) as broker:
         ensure_offsets_topic(broker.bootstrap)
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         load_raw(broker.bootstrap, commit_records(10))
         Grouptrail(config, "run", "--once").finished()
         first_end = max(row["end_offset"] for row in landed.rows(config, "ingest_progress"))
-        load_raw(broker.bootstrap, commit_records(10))
-        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-            admin.delete_records({TopicPartition(OFFSETS_TOPIC, 0): first_end + 4})
+        load_raw(broker.bootstrap, commit_records(4))
+        delete_all(broker, config, behind=first_end)
+        load_raw(broker.bootstrap, commit_records(6))
         printed = Grouptrail(config, "run", "--once").finished()
     assert "4 LOST" in printed
     assert sum(row["lost"] for row in landed.rows(config, "ingest_progress")) == 4
     assert len(landed.rows(config, "offset_commits")) == 16
     landed.assert_progress_adds_up(config)
+
+
+def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
+    """Lets retention delete the topic's one partition, until its log starts behind an offset."""
+    configs = "kafka.admin.ConfigCommand"
+    topic = (
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        OFFSETS_TOPIC,
+        "--alter",
+    )
+    broker.tool(configs, *topic, "--add-config", "cleanup.policy=delete,retention.ms=1")
+    deadline = time.monotonic() + 60
+    with OffsetsTopic(config) as offsets:
+        while offsets.bounds()[0].log_start_offset < behind + 4:
+            assert time.monotonic() < deadline, offsets.bounds()
+            time.sleep(0.2)
+    broker.tool(configs, *topic, "--delete-config", "retention.ms", "--add-config", "cleanup.policy=compact")
 
 
 def test_an_unwritable_warehouse_is_one_line(broker: Broker, config: Config, tmp_path: Path) -> None:
