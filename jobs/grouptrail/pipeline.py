@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
@@ -171,11 +170,11 @@ def _batches_done(query: StreamingQuery) -> tuple[int, str]:
 
 
 def _reason(fault: Exception) -> str:
-    """One line of a stream's failure: its root cause, not the layers it came through, and what to do."""
-    named = re.findall(r"^(?:Caused by: )?((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", str(fault), re.MULTILINE)
-    cause = named[-1] if named else (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-    if "GroupAuthorizationException" in cause:
+    """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
+    first_line = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+    cause = first_line.partition("terminated with exception: ")[2] or first_line
+    if "access group" in cause:
         remedy = f"allow READ on the group prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
     else:
         remedy = "grouptrail doctor looks for the reason"
-    return f"{cause.strip()}: {remedy}"
+    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {remedy}"
