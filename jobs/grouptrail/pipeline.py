@@ -127,10 +127,7 @@ def _stop_signals(spark: SparkSession) -> Iterator[list[int]]:
 
 
 def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
-    """As a crash would, after which the next run loses and doubles nothing.
-
-    To interrupt a batch in order takes longer, and Spark fills the terminal with what it thinks of it.
-    """
+    """As a crash would, after which the next run loses and doubles nothing."""
     process = getattr(spark.sparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
