@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,11 +255,12 @@ def _java_trust_store(bundle: bytes) -> bytes | None:
     except ImportError:
         return None
     certificates = []
-    for number, pem in enumerate(_CERTIFICATE.findall(bundle)):
-        # A bundle may hold one that this package refuses and Java would never be shown.
-        with contextlib.suppress(ValueError):
-            certificate = x509.load_pem_x509_certificate(pem)
-            certificates.append(pkcs12.PKCS12Certificate(certificate, f"{number}".encode()))
+    with warnings.catch_warnings(action="ignore"):
+        for number, pem in enumerate(_CERTIFICATE.findall(bundle)):
+            # A bundle may hold one that this package refuses.
+            with contextlib.suppress(ValueError):
+                certificate = x509.load_pem_x509_certificate(pem)
+                certificates.append(pkcs12.PKCS12Certificate(certificate, f"{number}".encode()))
     if not certificates:
         return None
     return pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(_TRUST_STORE_PASSWORD.encode()))

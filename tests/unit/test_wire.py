@@ -111,6 +111,34 @@ def test_unknown_tags_are_kept_in_nested_structs() -> None:
     assert found == [{"0": b"\t"}, None, {"3": b"\7\7"}]
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "name", "default"),
+    [
+        (Key(1, {"group": "g", "topic": "t", "partition": 0}), 4, "topicId", "A" * 22),
+        (Key(3, {"groupId": "g"}), 0, "metadataHash", 0),
+        (
+            Key(5, {"groupId": "g", "memberId": "m"}),
+            0,
+            "classicMemberMetadata",
+            {"sessionTimeoutMs": 0, "supportedProtocols": []},
+        ),
+        (Key(17, {"groupId": "g"}), 0, "validatedTopologyEpoch", -1),
+        (Key(17, {"groupId": "g"}), 0, "lastAssignmentConfigs", []),
+    ],
+)
+def test_tagged_field_with_its_default_reads_as_absent(key: Key, version: int, name: str, default: Any) -> None:
+    """Kafka does not write it, and its JSON leaves it out; bytes that say it anyway say nothing new."""
+    vector = next(v for v in RECORDS if v.expected.get("key", {}).get("type") == key.type and v.expected.get("value"))
+    plain = decode_record(vector.key, vector.value).value
+    assert plain is not None
+    data = {field: value for field, value in plain.data.items() if field != name} | {"leaderEpoch": 1}
+    said = decode_record(encode_key(key), encode_value(key, Value(version, data | {name: default})))
+    absent = decode_record(encode_key(key), encode_value(key, Value(version, data)))
+    assert said == absent
+    assert said.value is not None
+    assert name not in said.value.data
+
+
 @pytest.mark.parametrize("tag", [1, 127, 128, (1 << 31) - 1, -1, -(1 << 31)])
 def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
     """Kafka reads a tag's number into a signed int, so bytes may say a negative one."""
@@ -158,6 +186,8 @@ def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
             25,
         ),
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff" * 5, "value", "bad_varint", 14),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff\xff\xff\xff\x0f" + bytes(9), "value", "null_not_allowed", 14),
+        (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff\xff\xff\xff\x7f" + bytes(9), "value", "null_not_allowed", 14),
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768, "value", "length_not_allowed", 14),
     ],
 )
@@ -193,6 +223,15 @@ def test_missing_tail_of_connect_reads_as_null_or_zero() -> None:
     assert blob.error is None
     assert blob.data is not None
     assert [blob.data[name] for name in ("config-offset", "assignment", "revoked", "delay")] == [42, None, None, 0]
+
+
+@pytest.mark.parametrize("rest", range(4))
+def test_sticky_user_data_too_short_for_a_generation_is_version_0(rest: int) -> None:
+    """It says nowhere which version it is; a generation would be four bytes behind the partitions."""
+    vector = BY_NAME["blob/sticky-user-data-v0"]
+    assert vector.value is not None
+    blob = decode_blob("StickyAssignorUserData", vector.value + bytes(rest))
+    assert (blob.version, blob.data and data_json(blob.data)) == (0, vector.expected["data"])
 
 
 def test_undecodable_blob_has_no_encoding() -> None:
