@@ -14,9 +14,8 @@ import shutil
 import statistics
 import struct
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
@@ -100,7 +100,7 @@ class Bench:
         def land(batch: DataFrame, _number: int) -> None:
             batch.write.format("delta").mode("append").save(config.table_path("copy"))
 
-        return _seconds(
+        return seconds(
             lambda: start_query(
                 job.one_task_a_core(self._spark, records), config, "copy", land=land, once=True
             ).awaitTermination()
@@ -109,7 +109,7 @@ class Bench:
     def decode(self, name: str = "decode") -> float:
         """Seconds for the decode job: all its tables and its progress."""
         config = self._own(name)
-        return _seconds(lambda: job.start(self._spark, config, once=True, report=silent).awaitTermination())
+        return seconds(lambda: job.start(self._spark, config, once=True, report=silent).awaitTermination())
 
     def bytes_a_commit(self) -> float:
         """Bytes a commit takes in `offset_commits` after `grouptrail maintain`'s OPTIMIZE."""
@@ -154,54 +154,7 @@ def _udf(key: bytes, value: bytes) -> tuple[str, str, int, int, int]:
 
 
 def _to_nowhere(rows: DataFrame) -> float:
-    return _seconds(lambda: rows.write.format("noop").mode("overwrite").save())
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
-
-
-class PeakMemory:
-    """The most resident memory of this process and its descendants (driver JVM, Python workers) while it is open."""
-
-    def __enter__(self) -> PeakMemory:
-        self.bytes = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.25):
-            self.bytes = max(self.bytes, _resident(os.getpid()))
-
-
-def _resident(root: int) -> int:
-    parents, pages = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[pid], pages[pid] = int(rest[1]), int(rest[21])
-    family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    own_java = {pid for pid in family if "kafka.Kafka" not in _command(pid)}
-    return sum(pages.get(pid, 0) for pid in own_java) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
+    return seconds(lambda: rows.write.format("noop").mode("overwrite").save())
 
 
 def main() -> None:

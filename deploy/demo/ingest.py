@@ -17,7 +17,8 @@ from typing import Any
 from demo import processes
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.explore.sql import QueryError, run_sql
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.sql import run_sql
 from grouptrail.kafka import OffsetsTopic
 
 GROUPTRAIL = Path(sys.executable).with_name("grouptrail")

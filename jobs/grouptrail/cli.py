@@ -32,6 +32,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+show = typer.Typer(help="Show what is known of one thing, for people.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(show, name="show")
+
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
 
 
@@ -106,7 +109,7 @@ def _told(error: Exception) -> str:
     return f"{told}; run again with --debug for the trace, and report it"
 
 
-def _command(function: Callable[..., None]) -> Callable[..., None]:
+def _command(function: Callable[..., None], of: typer.Typer = app) -> Callable[..., None]:
     """Makes a function a command: `--debug`, one-line errors, and the options of `Setup` where it takes one."""
     hints = get_type_hints(function, include_extras=True)
     own = [
@@ -130,7 +133,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     )
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del command.__wrapped__
-    app.command(function.__name__.removesuffix("_"))(command)
+    of.command(function.__name__.removesuffix("_"))(command)
     return command
 
 
@@ -227,6 +230,19 @@ def redecode(setup: Setup) -> None:
 
 
 @_command
+def rebuild(
+    setup: Setup,
+    what: Annotated[Literal["history"], typer.Argument(help="The tables to make anew.")],
+) -> None:
+    """Make the history tables anew from all decoded records. Stop the history job first."""
+    config = setup.load()
+    if what == "history":
+        from grouptrail.history.rebuild import rebuild_history
+
+        rebuild_history(config)
+
+
+@_command
 def sql(
     setup: Setup,
     text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query; - reads it from stdin.")] = None,
@@ -255,15 +271,39 @@ def _query(text: str | None, file: Path | None) -> str:
 @_command
 def tables(
     setup: Setup,
-    name: Annotated[str | None, typer.Argument(help="Show this table's columns instead.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this table's columns, or this function's parameters, instead.")
+    ] = None,
 ) -> None:
-    """List the tables and what is in them, or a table's columns and what they mean."""
+    """List the tables, what is in them and the functions of SQL, or the columns of one and what they mean."""
     from grouptrail.explore.sql import print_columns, print_tables
 
     if name is None:
         print_tables(setup.load(), sys.stdout)
     else:
         print_columns(name, sys.stdout)
+
+
+@functools.partial(_command, of=show)
+def group(
+    setup: Setup,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The group.")],
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="As it was then, such as 2026-11-21T14:55:00Z. [default: as it is]"),
+    ] = None,
+    generations: Annotated[int, typer.Option(metavar="N", min=1, help="How many of its last generations.")] = 10,
+    format: Annotated[Literal["table", "json"], typer.Option(help="For people, or one JSON object.")] = "table",
+) -> None:
+    """Show a group: its state, its members and what they own, and why its last rebalances happened."""
+    from grouptrail.explore.groups import show_group
+    from grouptrail.explore.views import parsed_time
+
+    try:
+        time = parsed_time(at) if at else None
+    except ValueError as error:
+        raise typer.BadParameter(f"'{at}' is no time such as 2026-11-21T14:55:00Z", param_hint="--at") from error
+    show_group(setup.load(), name, at=time, generations=generations, format=format, out=sys.stdout)
 
 
 @_command

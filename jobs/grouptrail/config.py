@@ -8,6 +8,9 @@
     [decode]
     max_records_per_batch = 2000000
     trigger_seconds = 5
+    [history]
+    commit_lookback_minutes = 60
+    offsets_retention_minutes = 10080
     [spark]                        # any Spark setting
     "spark.driver.memory" = "2g"
 
@@ -46,7 +49,7 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
-_SECTIONS = (*_FREE_SECTIONS, "decode")
+_SECTIONS = (*_FREE_SECTIONS, "decode", "history")
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
@@ -199,6 +202,17 @@ class DecodeConfig(_Section):
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
 
 
+class HistoryConfig(_Section):
+    """What the history job takes from outside the log.
+
+    `commit_lookback_minutes`: how long before a partition changed hands its last commit is looked for.
+    `offsets_retention_minutes`: the brokers' offsets.retention.minutes, by which expired and deleted are told apart.
+    """
+
+    commit_lookback_minutes: float = Field(default=60, gt=0, allow_inf_nan=False)
+    offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
+
+
 class Config(_Section):
     """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
 
@@ -207,6 +221,7 @@ class Config(_Section):
     checkpoints: _Location | None = None
     kafka: dict[str, _Setting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    history: HistoryConfig = Field(default_factory=HistoryConfig)
     spark: dict[str, _Setting] = Field(default_factory=dict)
 
     @field_validator("kafka", mode="before")
@@ -439,4 +454,5 @@ def _told(kind: str, message: str, setting: _Given) -> str:
 def _known_settings() -> list[str]:
     """Every setting but those of the free sections, dotted."""
     names = [name for name in Config.model_fields if name not in _SECTIONS]
-    return [*names, *(f"decode.{name}" for name in DecodeConfig.model_fields)]
+    sections = (("decode", DecodeConfig), ("history", HistoryConfig))
+    return [*names, *(f"{name}.{field}" for name, section in sections for field in section.model_fields)]

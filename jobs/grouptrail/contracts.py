@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from typing import Any
 
 import yaml
@@ -44,13 +45,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: `key` is what makes a row unique, `cluster_by` what its files are sorted by."""
+    """One table: `key` is what makes a row unique, `cluster_by` what its files are sorted by.
+
+    A table whose rows change is partitioned, to keep those that may still change apart from the many that do not."""
 
     name: str
     about: str
     key: tuple[str, ...]
     cluster_by: tuple[str, ...]
     columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
 
     def ddl(self, *, without: Sequence[str] = ()) -> str:
         """The columns as Spark's DDL."""
@@ -70,6 +74,7 @@ def _table(file: Traversable) -> Table:
         columns=tuple(
             Column(**{**column, "type": _with_types(column["type"], types)}) for column in _columns(data["columns"])
         ),
+        partition_by=tuple(data.get("partition_by", ())),
     )
 
 
@@ -92,3 +97,58 @@ def tables() -> dict[str, Table]:
     """Every table contract of `schemas/tables/`, by name."""
     contracts = [_table(file) for file in _folder("tables", ".yaml") if not file.name.startswith("_")]
     return {table.name: table for table in contracts}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a view is asked with.
+
+    `type` is string, int, timestamp, date or interval; one without a `default` must be given."""
+
+    name: str
+    type: str
+    about: str
+    default: int | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A query in standard SQL, with its parameters as `:name`.
+
+    Beside its own it has `:cluster`, the cluster whose rows it reads. `about` says what a row is."""
+
+    name: str
+    about: str
+    parameters: tuple[Parameter, ...]
+    example: str
+    sql: str
+
+    @property
+    def signature(self) -> str:
+        """As in `owners_at(group, time)`; what may be left out is in brackets."""
+        text = ""
+        for number, parameter in enumerate(self.parameters):
+            part = f", {parameter.name}" if number else parameter.name
+            text += part if parameter.default is None else f"[{part}]"
+        return f"{self.name}({text})"
+
+
+def _view(file: Traversable) -> View:
+    """The comment that the file begins with is YAML, the rest the query."""
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    head = list(takewhile(lambda line: line.startswith("--"), lines))
+    data = yaml.safe_load("".join(line.removeprefix("--").removeprefix(" ") for line in head))
+    return View(
+        name=file.name.removesuffix(".sql"),
+        about=data["about"],
+        parameters=tuple(Parameter(**parameter) for parameter in data["parameters"]),
+        example=data["example"],
+        sql="".join(lines[len(head) :]),
+    )
+
+
+@cache
+def views() -> dict[str, View]:
+    """Every view of `schemas/views/`, by name."""
+    found = [_view(file) for file in _folder("views", ".sql")]
+    return {view.name: view for view in found}

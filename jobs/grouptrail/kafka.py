@@ -13,10 +13,12 @@ import socket
 import ssl
 import tempfile
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from uuid import UUID
 
 import kafka
 from kafka import errors as faults
@@ -151,6 +153,11 @@ class OffsetsTopic:
             self._ask(_offsets(dict.fromkeys(partitions, spec), isolation)) for spec, isolation in ask
         )
         return {at.partition: LogBounds(start[at].offset, stable[at].offset, end[at].offset) for at in partitions}
+
+    def topic_names(self) -> dict[str, str]:
+        """Names by topic id (URL-safe base64, as Kafka prints it), of all topics that this principal may DESCRIBE."""
+        topics = self._ask(lambda admin: admin.describe_topics())
+        return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
 
     def read_some(self, partition: int, offset: int, *, seconds: float = DEADLINE_SECONDS) -> int:
         """How many records (at most 100) there are at that offset, waiting for the first at most so long.
@@ -311,6 +318,11 @@ def _offsets(asked: dict[Any, Any], isolation: Any) -> Callable[[Any], dict[Any,
         return found
 
     return ask
+
+
+def _base64(topic_id: Any) -> str:
+    """A topic id as Kafka prints it."""
+    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
 
 
 def _name(error_code: int) -> str:

@@ -28,7 +28,9 @@ def maintain(config: Config, tables: tuple[str, ...] = (), report: Callable[[str
 
 def _maintain(spark: SparkSession, path: str, name: str) -> str:
     before = _size(spark, path)
-    spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    table = contracts.tables()[name]
+    sort = f" ZORDER BY ({', '.join(table.cluster_by)})" if table.partition_by else ""
+    spark.sql(f"OPTIMIZE delta.`{path}`{sort}").collect()
     spark.sql(f"VACUUM delta.`{path}`").collect()
     after = _size(spark, path)
     return f"{name}: {before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"

@@ -1,6 +1,7 @@
 """Start here: the jobs in the order data flows, what each reads and what it writes.
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    these              --history-> generations, group_states, memberships, partition_ownership, rebalances
 
 Each job is one structured-streaming query with a checkpoint of its own. The command line, the schedules and the
 docs take the jobs from here.
@@ -60,6 +61,21 @@ JOBS = (
             "ingest_progress",
         ),
         module="grouptrail.decode.job",
+    ),
+    Job(
+        name="history",
+        about="tells each group's generations, states, members, ownership and rebalances from its records",
+        reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
+        writes=(
+            "generations",
+            "group_states",
+            "memberships",
+            "partition_ownership",
+            "rebalances",
+            "topic_names",
+            "history_positions",
+        ),
+        module="grouptrail.history.job",
     ),
 )
 

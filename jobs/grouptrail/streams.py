@@ -60,6 +60,11 @@ def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence
     )
 
 
+def read_table_appends(spark: SparkSession, config: Config, table: str) -> DataFrame:
+    """A table as a stream: each row that was or will be appended, once."""
+    return spark.readStream.format("delta").load(config.table_path(table))
+
+
 def start_query(
     rows: DataFrame, config: Config, job: str, *, land: Callable[[DataFrame, int], None], once: bool
 ) -> StreamingQuery:

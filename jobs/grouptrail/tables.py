@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
+
+
+OPEN_BUCKETS = 8
 
 
 class TableError(GrouptrailError):
@@ -42,7 +46,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     table, path = tables()[name], config.table_path(name)
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
-        f"CLUSTER BY ({', '.join(table.cluster_by)}) COMMENT {_literal(table.about)} "
+        f"{_layout(table)} COMMENT {_literal(table.about)} "
         f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}')"
     )
     there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
@@ -81,6 +85,77 @@ def append(rows: DataFrame, config: Config, name: str, *, app: str, version: int
     )
 
 
+def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
+    """Appends a few rows that are on the driver."""
+    frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
+    frame.write.format("delta").mode("append").save(config.table_path(name))
+
+
+def with_open_bucket(rows: DataFrame) -> DataFrame:
+    """Adds `open_bucket`, by which the open rows of a few groups are found and written again."""
+    from pyspark.sql import functions as F
+
+    bucket = F.pmod(F.hash("group_id"), F.lit(OPEN_BUCKETS))
+    is_open = F.col("is_open") if "is_open" in rows.columns else F.lit(True)
+    return rows.withColumn("open_bucket", F.when(is_open, bucket))
+
+
+def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
+    """Writes rows by the table's key, in place of those that are open there; once for each `app` and `version`.
+
+    `rows` are of `buckets` only. These buckets' open rows are read and written anew, in one commit with the rows that
+    close: the cost follows what is open there, not the table. A MERGE would take some five times as long.
+    """
+    table = tables()[name]
+    ours = f"cluster = {_literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
+    changed = _whole(with_open_bucket(rows), config, name)
+    there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
+    kept = there.join(changed.select(*table.key), list(table.key), "left_anti")
+    (
+        kept.select(*changed.columns)
+        .unionByName(changed)
+        .repartition("open_bucket")
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", ours)
+        .option("txnAppId", f"{app}-{name}")
+        .option("txnVersion", version)
+        .save(config.table_path(name))
+    )
+
+
+def replace(rows: DataFrame, config: Config, name: str) -> None:
+    """Puts rows in place of all that the table has of this cluster."""
+    (
+        _whole(with_open_bucket(rows), config, name)
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", f"cluster = {_literal(config.cluster)}")
+        .save(config.table_path(name))
+    )
+
+
+def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    columns = (column.name for column in tables()[name].columns)
+    return rows.withColumn("cluster", F.lit(config.cluster)).select(*columns)
+
+
+def read(spark: SparkSession, config: Config, name: str) -> DataFrame:
+    """A table's rows of this cluster."""
+    from pyspark.sql import functions as F
+
+    return spark.read.format("delta").load(config.table_path(name)).where(F.col("cluster") == config.cluster)
+
+
+def _layout(table: Table) -> str:
+    """Delta does not cluster a table that has partitions; `grouptrail maintain` sorts its files then."""
+    if table.partition_by:
+        return f"PARTITIONED BY ({', '.join(table.partition_by)})"
+    return f"CLUSTER BY ({', '.join(table.cluster_by)})"
+
+
 def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
     return ", ".join(f"`{column.name}` {column.type} COMMENT {_literal(_meaning(column))}" for column in columns)
 
@@ -94,7 +169,7 @@ def _literal(text: str) -> str:
 
 
 def _stats(table: Table) -> str:
-    return ",".join(column.name for column in table.columns if column.stats)
+    return ",".join(column.name for column in table.columns if column.stats and column.name not in table.partition_by)
 
 
 def _simple(ddl: str) -> str:

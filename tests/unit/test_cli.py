@@ -19,7 +19,7 @@ from grouptrail import cli
 from grouptrail.errors import GrouptrailError
 
 KEY = "0002000167"
-COMMANDS = ("run", "decode", "redecode", "sql", "tables", "doctor", "maintain", "config")
+COMMANDS = ("run", "decode", "redecode", "rebuild", "sql", "tables", "doctor", "maintain", "config")
 
 
 @pytest.fixture(autouse=True)

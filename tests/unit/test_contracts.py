@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from grouptrail.arrow import arrow_type
 from grouptrail.contracts import Column, Table, tables, wire_layouts
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.schema import TABLES, arrow_type, own_columns, row_ddl, row_schema
+from grouptrail.decode.schema import TABLES, own_columns, row_ddl, row_schema
 from grouptrail.wire.layout import Field, Versions, messages, record_types
 from vectors import RECORDS
 
@@ -175,7 +176,7 @@ def _folders(root: Path, package: str, *endings: str) -> set[str]:
 def test_every_folder_is_a_package_of_the_wheel() -> None:
     """Code under jobs/grouptrail and data under schemas/; an unlisted folder would be missing once installed."""
     code = _folders(ROOT / "jobs" / "grouptrail", "grouptrail", ".py")
-    data = _folders(ROOT / "schemas", "grouptrail.schemas", ".py", ".yaml", ".json")
+    data = _folders(ROOT / "schemas", "grouptrail.schemas", ".py", ".sql", ".yaml", ".json")
     assert sorted(PROJECT["packages"]) == sorted(code | data)
 
 

@@ -14,7 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.explore import formats
-from grouptrail.explore.sql import QueryError, list_tables, print_columns, print_tables, run_sql
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.sql import list_tables, print_columns, print_tables, run_sql
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
 MEMBERS = pa.list_(

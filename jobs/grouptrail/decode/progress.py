@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.decode.schema import TABLES
+from grouptrail.decode.times import to_time
 
 if TYPE_CHECKING:
     from grouptrail.decode.tasks import Landed
@@ -28,7 +29,7 @@ def batch_progress(
         log = bounds.get(partition)
         found = landed.get(partition)
         rows = found.rows if found else dict.fromkeys(TABLES, 0)
-        first_read = end_offset if found is None or found.first_offset is None else found.first_offset
+        first_read = found.first_offset if found else end_offset
         log_start = log.log_start_offset if log else 0
         start_offset = start.get(partition, min(log_start, first_read))
         if end_offset == start_offset and found is None:
@@ -41,6 +42,8 @@ def batch_progress(
             **rows,
             "holes": end_offset - start_offset - lost - sum(rows.values()),
             "lost": lost,
+            "earliest_record_at": to_time(found.earliest // 1000) if found else None,
+            "latest_record_at": to_time(found.latest // 1000) if found else None,
             "log_start_offset": log.log_start_offset if log else None,
             "last_stable_offset": log.last_stable_offset if log else None,
             "log_end_offset": log.log_end_offset if log else None,

@@ -21,18 +21,26 @@ Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 MOST_RARE_BYTES = 16 << 20
 
+_NOTHING = np.iinfo(np.int64)
+
 
 @dataclass
 class Landed:
-    """The rows of one partition of the topic: how many for each table, and the lowest offset among them."""
+    """The rows of one partition of the topic: how many for each table, the lowest offset among them, and between
+    which times (microseconds) they were written."""
 
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, 0))
-    first_offset: int | None = None
+    first_offset: int = _NOTHING.max
+    earliest: int = _NOTHING.max
+    latest: int = _NOTHING.min
 
-    def add(self, table: str, count: int, first_offset: int) -> None:
-        """Counts rows for a table; `first_offset` is the lowest among them."""
-        self.rows[table] += count
-        self.first_offset = first_offset if self.first_offset is None else min(first_offset, self.first_offset)
+    def add(self, other: Landed) -> None:
+        """Adds other rows of the same partition."""
+        for table, count in other.rows.items():
+            self.rows[table] += count
+        self.first_offset = min(self.first_offset, other.first_offset)
+        self.earliest = min(self.earliest, other.earliest)
+        self.latest = max(self.latest, other.latest)
 
 
 @dataclass
@@ -51,9 +59,14 @@ class TaskReport:
         """Counts rows that the task has decoded for a table."""
         partitions = rows.column("record_partition").to_numpy()
         offsets = rows.column("record_offset").to_numpy()
+        times = rows.column("record_at").cast(pa.int64()).to_numpy()
         for partition in np.unique(partitions).tolist():
-            own = offsets[partitions == partition]
-            self.landed.setdefault(partition, Landed()).add(table, len(own), int(own.min()))
+            own = partitions == partition
+            found = Landed(
+                first_offset=int(offsets[own].min()), earliest=int(times[own].min()), latest=int(times[own].max())
+            )
+            found.rows[table] = int(own.sum())
+            self.landed.setdefault(partition, Landed()).add(found)
 
     def keep(self, table: str, rows: pa.RecordBatch) -> None:
         """Keeps rows of a rare table, as long as the report stays small."""
@@ -121,10 +134,7 @@ class BatchReport:
         landed: dict[int, Landed] = {}
         for report in reports.values():
             for partition, found in report.landed.items():
-                whole = landed.setdefault(partition, Landed())
-                for table, count in found.rows.items():
-                    if count and found.first_offset is not None:
-                        whole.add(table, count, found.first_offset)
+                landed.setdefault(partition, Landed()).add(found)
         rare = {
             table: pa.Table.from_batches(batches)
             for table in RARE_TABLES

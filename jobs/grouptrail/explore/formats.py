@@ -97,7 +97,7 @@ def write_table(names: list[str], found: Iterable[Row], out: TextIO) -> int:
     remaining = iter(found)
     shown = list(islice(remaining, MAX_TABLE_ROWS))
     console = console_on(out)
-    cells = [[_shown(value) for value in row] for row in shown]
+    cells = [[displayed(value) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
         _write_wide(names, shown, cells, console)
@@ -139,7 +139,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _shown(value: Any) -> str:
+def displayed(value: Any) -> str:
     """A cell for the eye: no control characters, which a terminal would obey, and a blank in a timestamp."""
     if value is None:
         return "null"

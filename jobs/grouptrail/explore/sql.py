@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, TextIO
 
-from arro3.core import DataType, RecordBatch, Schema
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from arro3.core import DataType
+from deltalake import DeltaTable
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from grouptrail import contracts
-from grouptrail.errors import GrouptrailError
+from grouptrail.explore.errors import QueryError
 from grouptrail.explore.formats import (
     MAX_TABLE_ROWS,
     Format,
@@ -28,6 +26,8 @@ from grouptrail.explore.formats import (
     write_json,
     write_table,
 )
+from grouptrail.explore.views import expand
+from grouptrail.explore.warehouse import Warehouse, no_such_table, open_table
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -39,12 +39,7 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
-_TABLE_NOT_FOUND = re.compile(r"table '(?:datafusion\.public\.)?([^']+)' not found")
 _WRITERS = {"json": write_json, "csv": write_csv, "table": write_table}
-
-
-class QueryError(GrouptrailError):
-    """A question that cannot be answered."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,11 @@ def run_sql(config: Config, text: str, *, format: Format, out: TextIO) -> None:
     started = time.monotonic()
     if not _QUERY.match(text):
         raise QueryError("only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW")
-    schema, batches = _answer(config, text, _named_in(text))
+    query = expand(text, config.cluster)
+    warehouse = Warehouse(config, _named_in(query.text) | ({"generations"} if query.groups else set()))
+    for group_id in sorted(query.groups):
+        warehouse.require_group(group_id)
+    schema, batches = warehouse.answer(query.text)
     found = rows(batches)
     count = _WRITERS[format](column_names(schema), found, out)
     if format == "table":
@@ -79,7 +78,7 @@ def list_tables(config: Config) -> list[TableSummary]:
 
 
 def print_tables(config: Config, out: TextIO) -> None:
-    """`grouptrail tables`: one line a table."""
+    """`grouptrail tables`: one line a table, then one a function."""
     summaries = list_tables(config)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
@@ -90,7 +89,11 @@ def print_tables(config: Config, out: TextIO) -> None:
         table.add_row(*_cells(summary))
     console = console_on(out)
     console.print(table)
-    console.print(f"in {config.warehouse}", markup=False, soft_wrap=True)
+    console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
+    functions = Table("function of SQL", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for view in contracts.views().values():
+        functions.add_row(escape(view.signature), _first_sentence(view.about))
+    console.print(functions)
     if all(summary.rows is None for summary in summaries):
         console.print("Nothing has landed there yet: run `grouptrail run`, or correct --warehouse.")
 
@@ -124,11 +127,18 @@ def _size(count: int) -> str:
 
 
 def print_columns(name: str, out: TextIO) -> None:
-    """`grouptrail tables NAME`: the columns, their types and what they mean. Raises QueryError for no such table."""
+    """`grouptrail tables NAME`: the columns of a table or the parameters of a function, their types and meaning.
+
+    Raises QueryError if there is neither.
+    """
+    console = console_on(out)
+    view = contracts.views().get(name)
+    if view is not None:
+        _print_parameters(view, console)
+        return
     contract = contracts.tables().get(name)
     if contract is None:
-        raise QueryError(_no_such_table(name))
-    console = console_on(out)
+        raise QueryError(no_such_table(name))
     console.print(escape(f"{contract.name}: {contract.about.strip()}"))
     console.print(f"key: {', '.join(contract.key)}")
     table = Table("column", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -138,78 +148,24 @@ def print_columns(name: str, out: TextIO) -> None:
     console.print(table)
 
 
-def _named_in(text: str) -> list[str]:
+def _print_parameters(view: contracts.View, console: Console) -> None:
+    console.print(escape(f"{view.signature}: {view.about.strip()}"))
+    console.print(f"example: {view.example}", markup=False, soft_wrap=True)
+    table = Table("parameter", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for parameter in view.parameters:
+        default = "" if parameter.default is None else f" (default: {parameter.default})"
+        table.add_row(parameter.name, parameter.type, escape(parameter.about + default))
+    console.print(table)
+
+
+def _named_in(text: str) -> set[str]:
     """The tables a query may read: opening one costs a look at its log, so only those whose names it contains."""
-    names = list(contracts.tables())
-    if _CATALOG_QUESTION.search(text):
-        return names
-    words = set(re.findall(r"\w+", text.lower()))
-    return [name for name in names if name in words]
-
-
-def _answer(config: Config, text: str, names: Iterable[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-    builder = QueryBuilder({"datafusion.catalog.information_schema": "true"})
-    for name in names:
-        table = _open(config, name)
-        if table is not None:
-            builder.register(name, table)
-    try:
-        reader = builder.execute(text)
-    except (DeltaError, OSError, ValueError) as error:
-        raise _explained(config, error) from error
-    return reader.schema, _told(config, reader)
-
-
-def _told(config: Config, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-    """The batches; what fails only while they are computed is told like all else."""
-    try:
-        yield from batches
-    except Exception as error:
-        raise _explained(config, error) from error
-
-
-def _open(config: Config, name: str) -> DeltaTable | None:
-    """The table of that name; None while there is none. Raises QueryError if it cannot be read."""
-    path = config.table_path(name)
-    try:
-        return DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError, ValueError) as error:
-        reason = _one_line(str(error))
-        raise QueryError(f"{path} cannot be read ({reason}): correct the warehouse, or the rights to it") from error
-
-
-def _explained(config: Config, error: Exception) -> QueryError:
-    missing = _TABLE_NOT_FOUND.search(str(error))
-    if missing is None:
-        return QueryError(f"{_one_line(str(error))}: correct the query (`grouptrail tables NAME` lists the columns)")
-    name = missing[1]
-    if name in contracts.tables():
-        return QueryError(
-            f"nothing has landed in {name} under {config.warehouse} yet: run `grouptrail run`, or correct --warehouse"
-        )
-    return QueryError(_no_such_table(name))
-
-
-def _no_such_table(name: str) -> str:
-    near = get_close_matches(name, contracts.tables(), n=1)
-    hint = f"did you mean {near[0]}?" if near else "`grouptrail tables` lists them"
-    return f"there is no table {name}: {hint}"
-
-
-def _one_line(message: str) -> str:
-    """DataFusion's message in one line, without its wrappings and its lists of everything there is."""
-    message = re.sub(r"\x1b\[[\d;]*m", "", message).split("Valid fields are")[0].split("Column names are case")[0]
-    parser = re.search(r'ParserError\("(.*)"\)', message)
-    text = parser[1] if parser else message
-    text = re.sub(r"^((Error during planning|Schema error|External error|Arrow error|Internal error): )+", "", text)
-    lines = [line.strip(" ↳") for line in text.splitlines() if line.strip()]
-    return " ".join(lines)[:300].rstrip(".:? ") or "it failed without a word"
+    names = set(contracts.tables())
+    return names if _CATALOG_QUESTION.search(text) else names & set(re.findall(r"\w+", text.lower()))
 
 
 def _summary(config: Config, contract: contracts.Table) -> TableSummary:
-    table = _open(config, contract.name)
+    table = open_table(config, contract.name)
     if table is None:
         return TableSummary(contract.name, contract.about)
     files = table.get_add_actions(flatten=True)
@@ -227,24 +183,24 @@ def _summary(config: Config, contract: contracts.Table) -> TableSummary:
 def _counted_by_statistics(table: DeltaTable, contract: contracts.Table) -> tuple[int, str | None] | None:
     """Rows and newest time, from the statistics in Delta's log; None where those do not tell."""
     files = table.get_add_actions(flatten=True)
-    newest = f"max.{_newest_column(contract)}"
-    if next(iter(table.deletion_vectors()), None) is not None or newest not in files.column_names:
+    time_column = _time_column(contract)
+    needed = ["num_records", *([f"max.{time_column}"] if time_column else [])]
+    if next(iter(table.deletion_vectors()), None) is not None or not set(needed) <= set(files.column_names):
         return None
-    counts = files["num_records"].to_pylist()
-    times = files[newest].cast(DataType.string()).to_pylist()
-    if None in counts or None in times:
+    counts, *times = (files[name].cast(DataType.string()).to_pylist() for name in needed)
+    if any(None in values for values in (counts, *times)):
         return None
-    return sum(counts), max(times, default=None)
+    return sum(map(int, counts)), max((time for values in times for time in values), default=None)
 
 
 def _counted_by_query(config: Config, contract: contracts.Table) -> tuple[int, str | None]:
-    text = f"SELECT count(*), max({_newest_column(contract)}) FROM {contract.name}"
-    _, batches = _answer(config, text, [contract.name])
+    newest = f"max({_time_column(contract) or 'NULL'})"
+    _, batches = Warehouse(config, [contract.name]).answer(f"SELECT count(*), {newest} FROM {contract.name}")
     [(count, newest_at)] = rows(batches)
     return count, newest_at
 
 
-def _newest_column(contract: contracts.Table) -> str:
-    """The time by which a table's newest row is told."""
-    names = {column.name for column in contract.columns}
-    return "record_at" if "record_at" in names else "landed_at"
+def _time_column(contract: contracts.Table) -> str | None:
+    """The time by which a table's newest row is told: the first that its files keep statistics of."""
+    times = (column.name for column in contract.columns if column.type == "timestamp" and column.stats)
+    return next(times, None)

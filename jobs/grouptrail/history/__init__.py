@@ -1,0 +1,1 @@
+"""The history job: what a group's records, in log order, say of its generations, states, members and partitions."""

@@ -1,0 +1,147 @@
+"""What an operation changed in a group's membership, and how a membership began or ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from grouptrail.history.group import AWAY_EPOCH, Group, Member
+from grouptrail.history.operations import CLASSIC, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A group before and behind an operation.
+
+    `replaced` are static members that came back under a new id (old, new); `rejoined` dynamic ones of the same
+    client and host, as far as that tells; both are neither `joined` nor `left`. `resubscribed` stayed, with other
+    topics. `touched` are the members of either side that may differ.
+    """
+
+    before: Group
+    after: Group
+    operation: Operation
+    touched: tuple[str, ...]
+    joined: tuple[Member, ...]
+    left: tuple[Member, ...]
+    replaced: tuple[tuple[Member, Member], ...]
+    rejoined: tuple[tuple[Member, Member], ...]
+    resubscribed: tuple[Member, ...]
+
+    @property
+    def at(self) -> int:
+        """When the operation was written (ms)."""
+        return self.operation[-1].at
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether the group changed from the classic protocol to one of the broker's, or back."""
+        return None not in (self.before.kind, self.after.kind) and self.before.kind != self.after.kind
+
+    @property
+    def boundary(self) -> int:
+        """Until when (ms) things may have been as before: of a classic rebalance the end of its join phase."""
+        before, after = self.before, self.after
+        if after.kind != "classic" or after.state_at is None or self.is_conversion:
+            return self.at
+        if before.generation == after.generation:  # no rebalance: a static member came back
+            return self.at
+        return min(max(after.state_at, self.operation[0].at - _LONGEST_SYNC_MS), self.at)
+
+
+# A state's time far before its record is not a sync phase: the coordinator's clock was set.
+_LONGEST_SYNC_MS = 24 * 3600 * 1000
+
+
+def change(before: Group, after: Group, operation: Operation) -> Change:
+    """Compares a group before and behind an operation."""
+    if any(record.type == CLASSIC for record in operation) or before.kind != after.kind:
+        touched = tuple(before.members.keys() | after.members.keys())
+    else:
+        touched = tuple({record.name for record in operation if record.name is not None})
+    touched = tuple(sorted(touched))
+    gone = [before.members[name] for name in touched if name in before.members and name not in after.members]
+    new = [after.members[name] for name in touched if name in after.members and name not in before.members]
+    replaced = _paired(gone, new, lambda member: member.instance_id)
+    rejoined = _paired(
+        _others(gone, (old for old, _ in replaced)),
+        _others(new, (now for _, now in replaced)),
+        lambda member: None if member.instance_id else (member.client_id, member.client_host),
+    )
+    pairs = [*replaced, *rejoined]
+    return Change(
+        before=before,
+        after=after,
+        operation=operation,
+        touched=touched,
+        joined=tuple(_others(new, (now for _, now in pairs))),
+        left=tuple(_others(gone, (old for old, _ in pairs))),
+        replaced=tuple(replaced),
+        rejoined=tuple(rejoined),
+        resubscribed=tuple(
+            after.members[name]
+            for name in touched
+            if name in before.members
+            and name in after.members
+            and _subscription(before.members[name]) != _subscription(after.members[name])
+        ),
+    )
+
+
+def _paired(
+    gone: Iterable[Member], new: Iterable[Member], trait: Callable[[Member], object]
+) -> list[tuple[Member, Member]]:
+    """Members that are gone, each with a new one of the same trait; none for those that have none."""
+    waiting: dict[object, list[Member]] = {}
+    for member in new:
+        if trait(member) is not None:
+            waiting.setdefault(trait(member), []).append(member)
+    return [(member, waiting[trait(member)].pop(0)) for member in gone if waiting.get(trait(member))]
+
+
+def _others(members: Iterable[Member], without: Iterable[Member]) -> list[Member]:
+    ids = {member.member_id for member in without}
+    return [member for member in members if member.member_id not in ids]
+
+
+def _subscription(member: Member) -> tuple[tuple[str, ...], str | None]:
+    return member.topics, member.topic_regex
+
+
+class Ending(NamedTuple):
+    """How a membership ended, as far as the log tells, and by which rule that was told."""
+
+    ended: str
+    because: str
+
+
+def ending(member: Member, seen: Change) -> Ending:
+    """How a member that is gone left: a clean leave and an expired session write the same records."""
+    before, after = seen.before, seen.after
+    if after.kind is None:
+        return Ending("group_ended", "the group was removed")
+    if before.kind == "classic":
+        return _classic_ending(member, before, after)
+    if member.epoch == AWAY_EPOCH:
+        return Ending("expired", "a static member that had left for now and did not return in time")
+    timeout = member.rebalance_timeout_ms
+    if member.unrevoked_since is not None and timeout and seen.at - member.unrevoked_since >= timeout:
+        return Ending("expired", f"had not given up partitions within its rebalance timeout of {timeout} ms")
+    return Ending("left_or_expired", "a leave and an expired session write the same records")
+
+
+def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
+    if member.instance_id is not None:
+        return Ending("expired_or_removed", "a static member sends no leave when it closes")
+    timeout = member.session_timeout_ms
+    if before.state_at is None or after.state_at is None or timeout is None:
+        return Ending("left_or_expired", "the records hold no time of the group's state")
+    elapsed = after.state_at - before.state_at
+    if 0 <= elapsed < timeout:
+        return Ending(
+            "left", f"gone {elapsed} ms after the last join phase, within its session timeout of {timeout} ms"
+        )
+    return Ending(
+        "left_or_expired", f"gone {elapsed} ms after the last join phase: its session ({timeout} ms) may have expired"
+    )

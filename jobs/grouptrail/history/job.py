@@ -1,0 +1,219 @@
+"""The history job: tells each group's story on, as far as the decode job has landed it.
+
+Its stream is `ingest_progress`, which the decode job writes last: what it says has landed is there in every table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grouptrail import tables
+from grouptrail.errors import GrouptrailError
+from grouptrail.history import records
+from grouptrail.history.handovers import with_commits
+from grouptrail.history.names import TABLE as NAMES
+from grouptrail.history.names import TopicNames
+from grouptrail.history.open_rows import TABLES
+from grouptrail.history.tasks import POSITIONS, output_ddl, story_rows
+from grouptrail.streams import query_id, read_table_appends, start_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+JOB = "history"
+PROGRESS = "ingest_progress"
+DECODED = ("offset_commits", "group_metadata", "group_records")
+
+REBUILDING = -1
+"""The partition in `history_positions` whose row says that a rebuild is under way, or was broken off."""
+
+
+class HistoryUnfit(GrouptrailError):
+    """The history tables are not in a state to go on from."""
+
+
+def check(config: Config) -> None:
+    """Whether the warehouse can be written; raises before Spark is started."""
+    tables.check_warehouse(config)
+
+
+def ensure_tables(spark: SparkSession, config: Config) -> None:
+    """Makes every table that the job reads or writes, so that it may start before the decode job has landed any."""
+    for table in (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS):
+        tables.ensure_table(spark, config, table)
+
+
+def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+    """Starts the query. In: `ingest_progress` and the tables it tells of; out: the history tables."""
+    ensure_tables(spark, config)
+    refuse_half_rebuilt(spark, config)
+    telling = Telling(spark, config, app=lambda: query_id(spark, config, JOB), report=report)
+    return start_query(read_table_appends(spark, config, PROGRESS), config, JOB, land=telling.land, once=once)
+
+
+def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
+    """Raises where a rebuild was broken off: the tables are of two minds then."""
+    if not tables.read(spark, config, POSITIONS).where(f"record_partition = {REBUILDING}").isEmpty():
+        raise HistoryUnfit("a rebuild of the history is under way or was broken off: run grouptrail rebuild history")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Offsets that have landed, by partition [start, end), and when their records were written.
+
+    `complete_to` is, by partition, as for `operations`.
+    """
+
+    ranges: dict[int, tuple[int, int]]
+    complete_to: dict[int, int]
+    earliest: Any
+    latest: Any
+    has_group_records: bool
+
+    @classmethod
+    def of(cls, progress: DataFrame) -> Stretch:
+        """From rows of `ingest_progress`."""
+        from pyspark.sql import functions as F
+
+        rows = (
+            progress.groupBy("record_partition")
+            .agg(
+                F.min("start_offset").alias("start"),
+                F.max_by(F.struct("end_offset", "last_stable_offset"), "end_offset").alias("newest"),
+                F.min("earliest_record_at").alias("earliest"),
+                F.max("latest_record_at").alias("latest"),
+                F.sum("group_records").alias("group_records"),
+            )
+            .collect()
+        )
+        return cls(
+            ranges={row.record_partition: (row.start, row.newest.end_offset) for row in rows},
+            complete_to={row.record_partition: _complete_to(*row.newest) for row in rows},
+            earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
+            latest=max((row.latest for row in rows if row.latest is not None), default=None),
+            has_group_records=any(row.group_records for row in rows),
+        )
+
+    def rows(self, table: DataFrame) -> DataFrame:
+        """The rows of a decoded table whose records lie in it."""
+        from pyspark.sql import functions as F
+
+        # The times let Delta pass over files; partitions' offsets are too far apart for that.
+        rows = table.where(records.in_ranges(self.ranges))
+        return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
+
+
+def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
+    """Where the reader was at the log's readable end, no more of an operation can come."""
+    return end_offset + 1 if last_stable_offset == end_offset else end_offset
+
+
+class Telling:
+    """Tells micro-batches; each write once, however often a batch is tried: the positions are written last."""
+
+    def __init__(
+        self, spark: SparkSession, config: Config, *, app: Callable[[], str], report: Callable[[str], None]
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._app = app
+        self._report = report
+        self._names = TopicNames(spark, config)
+
+    def land(self, progress: DataFrame, batch: int) -> None:
+        """One micro-batch of rows of `ingest_progress`."""
+        from pyspark.sql import functions as F
+
+        started = time.monotonic()
+        stretch = Stretch.of(progress.where(F.col("cluster") == self._config.cluster))
+        fresh = fresh_records(self._spark, self._config, stretch).persist()
+        try:
+            counts = self._tell(fresh, stretch, batch)
+        finally:
+            fresh.unpersist()
+        if counts:
+            self._report(_summary(batch, counts, time.monotonic() - started))
+
+    def _tell(self, fresh: DataFrame, stretch: Stretch, batch: int) -> dict[str, int]:
+        from pyspark.sql import functions as F
+
+        names = self._names.of(fresh) if stretch.has_group_records else self._names.known()
+        groups = fresh.select("record_partition", "group_id").distinct()
+        positions = tables.read(self._spark, self._config, POSITIONS)
+        waiting = F.col("waits") & F.col("record_partition").isin(*stretch.ranges)
+        states = positions.join(
+            F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
+        )
+        states = states.where(F.col("is_new").isNotNull() | waiting)
+        changed = fold(fresh.unionByName(records.saved_states(states)), stretch.complete_to, names, self._config, 2)
+        changed = changed.persist()
+        try:
+            found = _found(changed)
+            self._write(changed, found, batch)
+        finally:
+            changed.unpersist()
+        return {table: count for table, (count, _) in found.items()}
+
+    def _write(self, changed: DataFrame, found: dict[str, tuple[int, list[int]]], batch: int) -> None:
+        app = self._app()
+
+        def write(table: str) -> None:
+            rows = rows_of(changed, table)
+            if table == "rebalances":
+                rows = with_commits(
+                    rows,
+                    tables.read(self._spark, self._config, "offset_commits"),
+                    self._config.history.commit_lookback_minutes,
+                )
+            tables.update(rows, found[table][1], self._config, table, app=app, version=batch)
+
+        with ThreadPoolExecutor(len(TABLES)) as pool:
+            list(pool.map(write, [table for table in TABLES if table in found]))
+        if POSITIONS in found:
+            write(POSITIONS)
+
+
+def _found(changed: DataFrame) -> dict[str, tuple[int, list[int]]]:
+    """How many rows changed of each table, and in which buckets of open rows."""
+    from pyspark.sql import functions as F
+
+    bucketed = tables.with_open_bucket(changed.select("of", "group_id"))
+    rows = bucketed.groupBy("of").agg(F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"))
+    return {row.of: (row.rows, row.buckets) for row in rows.collect()}
+
+
+def fresh_records(spark: SparkSession, config: Config, stretch: Stretch) -> DataFrame:
+    """The groups' records of a stretch (`tasks.INPUT_DDL`)."""
+    found = records.classic_records(stretch.rows(tables.read(spark, config, "group_metadata"))).unionByName(
+        records.commit_tombstones(stretch.rows(tables.read(spark, config, "offset_commits")))
+    )
+    if not stretch.has_group_records:
+        return found
+    return found.unionByName(records.other_records(stretch.rows(tables.read(spark, config, "group_records"))))
+
+
+def fold(
+    group_records: DataFrame, complete_to: dict[int, int], names: dict[str, str], config: Config, tasks: int
+) -> DataFrame:
+    """The changed rows of all tables (`tasks.output_ddl`)."""
+    retention_ms = round(config.history.offsets_retention_minutes * 60_000)
+    stories = story_rows(complete_to, names, retention_ms)
+    return records.by_group(group_records, tasks).mapInArrow(stories, output_ddl())
+
+
+def rows_of(changed: DataFrame, table: str) -> DataFrame:
+    """One table's rows among those that changed."""
+    return changed.where(changed["of"] == table).select(f"{table}.*")
+
+
+def _summary(batch: int, counts: dict[str, int], seconds: float) -> str:
+    rows = ", ".join(f"{counts[table]:,} {table.replace('_', ' ')}" for table in TABLES if counts.get(table))
+    groups = counts.get(POSITIONS, 0)
+    return f"history batch {batch}: {groups:,} groups; {rows or 'nothing new'} in {seconds:.1f} s"

@@ -1,0 +1,102 @@
+"""The names of topic ids: records of the groups that the broker assigns hold ids alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from grouptrail import tables
+from grouptrail.kafka import ClusterError, OffsetsTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+TABLE = "topic_names"
+
+# Only these records hold names beside ids.
+_TELLING = {
+    "ConsumerGroupPartitionMetadata": ("topics",),
+    "ShareGroupStatePartitionMetadata": ("initializingTopics", "initializedTopics", "deletingTopics"),
+}
+_ID = r'"topicId":"([^"]+)"'
+
+
+class TopicNames:
+    """Names by topic id, kept in the table `topic_names`, so that a deleted topic keeps its name."""
+
+    def __init__(self, spark: SparkSession, config: Config) -> None:
+        self._spark = spark
+        self._config = config
+        rows = tables.read(spark, config, TABLE).select("topic_id", "topic").collect()
+        self._names: dict[str, str] = {row.topic_id: row.topic for row in rows}
+        self._nameless: set[str] = set()
+
+    def known(self) -> dict[str, str]:
+        """All that is known."""
+        return dict(self._names)
+
+    def of(self, group_records: DataFrame) -> dict[str, str]:
+        """All that is known, after asking for the ids in these records (`tasks.INPUT_DDL`) that have no name yet."""
+        wanted = self._ids(group_records) - self._names.keys() - self._nameless
+        if wanted:
+            self._learn("record", self._told_by_records(group_records), wanted)
+            self._learn("broker", self._told_by_broker(), wanted)
+            self._learn("commit", self._told_by_commits(wanted - self._names.keys()), wanted)
+            self._nameless |= wanted - self._names.keys()
+        return self.known()
+
+    @staticmethod
+    def _ids(group_records: DataFrame) -> set[str]:
+        from pyspark.sql import functions as F
+
+        ids = F.explode(F.regexp_extract_all("body", F.lit(_ID), F.lit(1)))
+        return {row.id for row in group_records.select(ids.alias("id")).distinct().collect()}
+
+    @staticmethod
+    def _told_by_records(group_records: DataFrame) -> dict[str, str]:
+        from pyspark.sql import functions as F
+
+        telling = group_records.where(F.col("type").isin(*_TELLING) & F.col("body").isNotNull())
+        return {
+            topic["topicId"]: topic["topicName"]
+            for row in telling.select("type", "body").distinct().collect()
+            for field in _TELLING[row.type]
+            for topic in json.loads(row.body).get(field) or ()
+        }
+
+    def _told_by_broker(self) -> dict[str, str]:
+        """Nothing while no broker answers: the records are there, and their ids are true."""
+        try:
+            with OffsetsTopic(self._config) as topic:
+                return topic.topic_names()
+        except ClusterError:
+            return {}
+
+    def _told_by_commits(self, wanted: set[str]) -> dict[str, str]:
+        from pyspark.sql import functions as F
+
+        if not wanted or not tables.table_exists(self._spark, self._config, "offset_commits"):
+            return {}
+        commits = tables.read(self._spark, self._config, "offset_commits")
+        found = commits.where(F.col("topic_id").isin(*wanted)).select("topic_id", "topic").distinct().collect()
+        return {row.topic_id: row.topic for row in found}
+
+    def _learn(self, told_by: str, names: dict[str, str], wanted: set[str]) -> None:
+        new = {topic_id: names[topic_id] for topic_id in sorted(wanted & names.keys() - self._names.keys())}
+        if not new:
+            return
+        self._names |= new
+        rows: list[dict[str, Any]] = [
+            {
+                "cluster": self._config.cluster,
+                "topic_id": topic_id,
+                "topic": topic,
+                "told_by": told_by,
+                "told_at": datetime.now(UTC),
+            }
+            for topic_id, topic in new.items()
+        ]
+        tables.append_new(self._spark, rows, self._config, TABLE)

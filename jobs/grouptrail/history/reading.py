@@ -1,0 +1,221 @@
+"""What an operation's records make of a group (offsets-topic semantics of Kafka 3.5 to 4.3, both coordinators)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition, partitions
+from grouptrail.history.operations import CLASSIC, Operation, Record
+
+Names = Mapping[str, str]
+Body = dict[str, Any]
+
+_PREFIXES: dict[str, Kind] = {"Consumer": "consumer", "Share": "share", "Streams": "streams"}
+_STABLE = {"consumer": 0, "share": 0, "streams": 1}
+_REVOKING = {"consumer": 1, "streams": 2}
+
+
+def after(group: Group, operation: Operation, names: Names) -> Group:
+    """The group behind an operation; `names` gives topics' names by their ids."""
+    for record in operation:
+        group = _taken(group, record, names)
+    return group
+
+
+def kind_of(record_type: str) -> Kind:
+    """Which kind of group has records of this type."""
+    return next((kind for prefix, kind in _PREFIXES.items() if record_type.startswith(prefix)), "classic")
+
+
+def _taken(group: Group, record: Record, names: Names) -> Group:
+    if record.type == CLASSIC:
+        return classic_group(record.body, group) if record.body is not None else _without(group, "classic")
+    kind = kind_of(record.type)
+    part = record.type.removeprefix(f"{kind.capitalize()}Group")
+    read = _GROUP_PARTS.get(part)
+    if read is not None:
+        if record.body is None:
+            return _without(group, kind) if part == "Metadata" else group
+        return read(_of_kind(group, kind), record.body)
+    if part == "RegularExpression" and record.name is not None:
+        others = {regex: topics for regex, topics in group.regexes.items() if regex != record.name}
+        resolved = {} if record.body is None else {record.name: tuple(record.body["topics"])}
+        return replace(group, regexes={**others, **resolved})
+    if part in _MEMBER_PARTS and record.name is not None:
+        return _with_member(_of_kind(group, kind), part, record, names)
+    return group
+
+
+def _of_kind(group: Group, kind: Kind) -> Group:
+    return group if group.kind == kind else Group(kind=kind, protocol_type=kind)
+
+
+def _without(group: Group, kind: Kind) -> Group:
+    return Group() if group.kind == kind else group
+
+
+# Groups that the broker assigns
+
+
+def _with_epoch(group: Group, body: Body) -> Group:
+    return replace(
+        group,
+        generation=body["epoch"],
+        metadata_hash=body.get("metadataHash", 0),
+        validated_topology_epoch=body.get("validatedTopologyEpoch", -1),
+    )
+
+
+def _with_assignment_epoch(group: Group, body: Body) -> Group:
+    return replace(group, assignment_epoch=body["assignmentEpoch"])
+
+
+def _with_topology(group: Group, body: Body) -> Group:
+    return replace(group, topology_epoch=body["epoch"])
+
+
+_GROUP_PARTS: dict[str, Callable[[Group, Body], Group]] = {
+    "Metadata": _with_epoch,
+    "TargetAssignmentMetadata": _with_assignment_epoch,
+    "Topology": _with_topology,
+}
+
+
+def _with_member(group: Group, part: str, record: Record, names: Names) -> Group:
+    assert record.name is not None
+    members, fragments = dict(group.members), dict(group.fragments)
+    if part == "MemberMetadata" and record.body is None:
+        gone = members.pop(record.name, None)
+        fragments.pop(record.name, None)
+        return group if gone is None else replace(group, members=members, fragments=fragments)
+    home = members if record.name in members or part == "MemberMetadata" else fragments
+    known = members.get(record.name) or fragments.pop(record.name, None) or Member(record.name)
+    home[record.name] = _MEMBER_PARTS[part](known, record, group, names)
+    if home is fragments and record.body is None:
+        del fragments[record.name]
+    changed = replace(group, members=members, fragments=fragments)
+    if part == "MemberMetadata" and group.kind == "consumer":
+        return replace(changed, protocol=home[record.name].assignor)
+    return changed
+
+
+def _with_description(member: Member, record: Record, _group: Group, _names: Names) -> Member:
+    body = record.body or {}
+    return replace(
+        member,
+        instance_id=body.get("instanceId") or None,
+        client_id=body["clientId"],
+        client_host=body["clientHost"],
+        rack=body.get("rackId") or None,
+        topics=tuple(sorted(body.get("subscribedTopicNames", ()))),
+        topic_regex=body.get("subscribedTopicRegex") or None,
+        rebalance_timeout_ms=body.get("rebalanceTimeoutMs"),
+        session_timeout_ms=(body.get("classicMemberMetadata") or {}).get("sessionTimeoutMs"),
+        assignor=body.get("serverAssignor") or None,
+    )
+
+
+def _with_target(member: Member, record: Record, _group: Group, names: Names) -> Member:
+    if record.body is None:
+        return replace(member, target=None)
+    return replace(member, target=_assigned(record.body, ("topicPartitions", "activeTasks"), names))
+
+
+def _with_current(member: Member, record: Record, group: Group, names: Names) -> Member:
+    body = record.body
+    if body is None:
+        return replace(member, owned=frozenset(), epoch=None, is_settled=False, unrevoked_since=None)
+    kind = group.kind or "consumer"
+    pending = ("partitionsPendingRevocation", "activeTasksPendingRevocation")
+    revoking = body["state"] == _REVOKING.get(kind)
+    return replace(
+        member,
+        epoch=body["memberEpoch"],
+        is_settled=body["state"] == _STABLE[kind] and body["memberEpoch"] != AWAY_EPOCH,
+        owned=_assigned(body, ("assignedPartitions", "activeTasks"), names) | _assigned(body, pending, names),
+        unrevoked_since=(member.unrevoked_since or record.at) if revoking else None,
+    )
+
+
+_MEMBER_PARTS: dict[str, Callable[[Member, Record, Group, Names], Member]] = {
+    "MemberMetadata": _with_description,
+    "TargetAssignmentMember": _with_target,
+    "CurrentMemberAssignment": _with_current,
+}
+
+
+def _assigned(body: Body, fields: tuple[str, ...], names: Names) -> frozenset[Partition]:
+    """Partitions of a consumer or share group, by the topic's name where it is known, or tasks of a streams group."""
+    return partitions(
+        (
+            names.get(part["topicId"], part["topicId"]) if "topicId" in part else part["subtopologyId"],
+            part["partitions"],
+        )
+        for field in fields
+        for part in body.get(field) or ()
+    )
+
+
+# Classic groups
+
+
+def classic_group(body: Body, before: Group) -> Group:
+    """The group that a GroupMetadata value describes; `before` it, for assignments that are told as differences."""
+    had = before.members if before.kind == "classic" else {}
+    members = [_classic_member(member, had.get(member["member_id"])) for member in body.get("members", ())]
+    return Group(
+        kind="classic",
+        protocol_type=body["protocol_type"],
+        protocol=body.get("protocol"),
+        leader=body.get("leader"),
+        generation=body["generation"],
+        state_at=body.get("state_at"),
+        members={member.member_id: member for member in members},
+    )
+
+
+def _classic_member(body: Body, before: Member | None) -> Member:
+    subscription, assignment = body.get("subscription", {}), body.get("assignment", {})
+    claimed = subscription.get("owned_partitions") or subscription.get("previous_partitions") or ()
+    return Member(
+        member_id=body["member_id"],
+        instance_id=body.get("group_instance_id"),
+        client_id=body["client_id"],
+        client_host=body["client_host"],
+        rack=subscription.get("rack_id"),
+        topics=tuple(sorted(set(subscription.get("topics") or ()))),
+        session_timeout_ms=body.get("session_timeout_ms"),
+        rebalance_timeout_ms=body.get("rebalance_timeout_ms"),
+        owned=_classic_owned(subscription, assignment, before),
+        claimed=partitions((part["topic"], part["partitions"]) for part in claimed),
+        claimed_generation=subscription.get("previous_generation", subscription.get("generation_id", -1)),
+    )
+
+
+def _classic_owned(subscription: Body, assignment: Body, before: Member | None) -> frozenset[Partition] | None:
+    if "layout" not in assignment or "error" in assignment:
+        return None
+    if "connect" in assignment:
+        return _connect_owned(subscription, assignment, before)
+    return partitions((part["topic"], part["partitions"]) for part in assignment.get("partitions", ()))
+
+
+def _connect_owned(subscription: Body, assignment: Body, before: Member | None) -> frozenset[Partition] | None:
+    """From version 1 on a worker is told what to start and to stop, not what it has."""
+    told = json.loads(assignment["connect"])
+    given = _tasks(told.get("assignment"))
+    if assignment.get("version", 0) == 0:
+        return given
+    allocation = json.loads(subscription.get("connect") or "{}").get("allocation")
+    if allocation is not None:
+        had = _tasks((allocation.get("data") or allocation).get("assignment"))
+    else:
+        had = (before.owned if before else None) or frozenset()
+    return (had | given) - _tasks(told.get("revoked"))
+
+
+def _tasks(connectors: Iterable[Body] | None) -> frozenset[Partition]:
+    return partitions((part["connector"], part["tasks"]) for part in connectors or ())

@@ -1,0 +1,77 @@
+"""`grouptrail rebuild history`: every group's story told anew, from all that has landed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from grouptrail import tables
+from grouptrail.history.handovers import with_commits
+from grouptrail.history.job import PROGRESS, REBUILDING, Stretch, ensure_tables, fold, fresh_records, rows_of
+from grouptrail.history.names import TopicNames
+from grouptrail.history.open_rows import TABLES
+from grouptrail.history.tasks import POSITIONS
+from grouptrail.session import start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
+
+_RECORDS_A_TASK = 250_000
+
+
+def rebuild_history(config: Config, report: Callable[[str], None] = print) -> None:
+    """Puts rows made from all decoded records in place of the history tables' rows, and reports how many.
+
+    The job goes on from there. It must not run meanwhile; broken off, run it again before the job.
+    """
+    spark = start_session(config, "grouptrail-rebuild-history", report)
+    try:
+        rebuild(spark, config, report)
+    finally:
+        spark.stop()
+
+
+def rebuild(spark: SparkSession, config: Config, report: Callable[[str], None]) -> None:
+    """As `rebuild_history`, in a session that is there."""
+    from pyspark.sql import functions as F
+
+    started = time.monotonic()
+    ensure_tables(spark, config)
+    stretch = Stretch.of(tables.read(spark, config, PROGRESS))
+    if not stretch.ranges:
+        report("no records have landed yet: nothing to rebuild")
+        return
+    everything = fresh_records(spark, config, stretch)
+    names = TopicNames(spark, config).of(everything)
+    count = everything.count()
+    report(f"telling {count:,} records of groups anew")
+    marker = [
+        {
+            "cluster": config.cluster,
+            "record_partition": REBUILDING,
+            "group_id": "",
+            "told_to": 0,
+            "waits": False,
+            "state": "",
+            "open_bucket": 0,
+        }
+    ]
+    tables.append_new(spark, marker, config, POSITIONS)
+    tasks = max(spark.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
+    changed = fold(everything, stretch.complete_to, names, config, tasks).persist()
+    try:
+        counts = {row.of: row.n for row in changed.groupBy("of").agg(F.count("*").alias("n")).collect()}
+        for table in (*TABLES, POSITIONS):
+            rows = rows_of(changed, table)
+            if table == "rebalances":
+                commits = tables.read(spark, config, "offset_commits")
+                rows = with_commits(rows, commits, config.history.commit_lookback_minutes)
+            tables.replace(rows, config, table)
+            report(f"{table}: {counts.get(table, 0):,} rows")
+    finally:
+        changed.unpersist()
+    seconds = time.monotonic() - started
+    report(f"{count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")

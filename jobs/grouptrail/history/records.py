@@ -1,0 +1,82 @@
+"""The decoded tables as the records that a group's story is made of (`tasks.INPUT_DDL`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
+from grouptrail.history.tasks import STATE_OFFSET
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
+
+# What a story needs of a classic group's record, without the bytes.
+_MEMBER = """named_struct(
+    'member_id', member.member_id, 'group_instance_id', member.group_instance_id, 'client_id', member.client_id,
+    'client_host', member.client_host, 'rebalance_timeout_ms', member.rebalance_timeout_ms,
+    'session_timeout_ms', member.session_timeout_ms,
+    'subscription', named_struct(
+        'topics', member.subscription.topics, 'owned_partitions', member.subscription.owned_partitions,
+        'generation_id', member.subscription.generation_id, 'rack_id', member.subscription.rack_id,
+        'previous_partitions', member.subscription.previous_partitions,
+        'previous_generation', member.subscription.previous_generation, 'connect', member.subscription.connect),
+    'assignment', named_struct(
+        'layout', member.assignment.layout, 'version', member.assignment.version,
+        'partitions', member.assignment.partitions, 'connect', member.assignment.connect,
+        'error', member.assignment.error))"""
+_CLASSIC_BODY = f"""to_json(named_struct(
+    'protocol_type', protocol_type, 'generation', generation, 'protocol', protocol, 'leader', leader,
+    'state_at', unix_millis(state_at), 'members', transform(members, member -> {_MEMBER})))"""
+
+
+def classic_records(group_metadata: DataFrame) -> DataFrame:
+    """Rows of `group_metadata`."""
+    return group_metadata.selectExpr(
+        *_AT,
+        f"'{CLASSIC}' AS type",
+        "CAST(null AS string) AS name",
+        f"IF(is_tombstone, null, {_CLASSIC_BODY}) AS body",
+    )
+
+
+def other_records(group_records: DataFrame) -> DataFrame:
+    """Rows of `group_records`."""
+    name = "coalesce(member_id, get_json_object(key_json, '$.regularExpression')) AS name"
+    return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body")
+
+
+def commit_tombstones(offset_commits: DataFrame) -> DataFrame:
+    """The tombstones among rows of `offset_commits`: with them a group's removal tells whether it had offsets."""
+    return offset_commits.where("is_tombstone").selectExpr(
+        *_AT, f"'{COMMIT_TOMBSTONE}' AS type", "CAST(null AS string) AS name", "CAST(null AS string) AS body"
+    )
+
+
+def saved_states(positions: DataFrame) -> DataFrame:
+    """Rows of `history_positions`, each to stand before its group's records."""
+    return positions.selectExpr(
+        "record_partition",
+        "group_id",
+        f"CAST({STATE_OFFSET} AS bigint) AS record_offset",
+        "CAST(0 AS bigint) AS at",
+        "'' AS type",
+        "CAST(null AS string) AS name",
+        "state AS body",
+    )
+
+
+def by_group(records: DataFrame, tasks: int) -> DataFrame:
+    """Sorted, with a group in one task."""
+    order = ("record_partition", "group_id", "record_offset")
+    return records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*order)
+
+
+def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
+    """SQL: whether a row's record lies in its partition's range of offsets [start, end)."""
+    conditions = (
+        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
+        for partition, (start, end) in sorted(ranges.items())
+    )
+    return " OR ".join(f"({condition})" for condition in conditions) or "false"

@@ -1,0 +1,126 @@
+"""What Spark's Python workers run: groups' records in, changed rows of the history tables out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.history.open_rows import TABLES, Row
+from grouptrail.history.operations import Record
+from grouptrail.history.reading import Names
+from grouptrail.history.story import tell
+
+POSITIONS = "history_positions"
+INPUT_DDL = (
+    "record_partition int, group_id string, record_offset bigint, at bigint, type string, name string, body string"
+)
+"""One record of a group; its saved state comes first, at offset -1, in `body`."""
+
+STATE_OFFSET = -1
+
+Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_ROWS_A_BATCH = 4096
+
+# Columns that are for whoever writes the rows to know.
+_OTHERS = ("cluster", "open_bucket")
+
+
+def story_rows(complete_to: dict[int, int], names: Names, retention_ms: int) -> Fold:
+    """For `DataFrame.mapInArrow` over `INPUT_DDL`, sorted by its first three columns, a group in one task.
+
+    Out: `output_ddl()`, one changed row in each. `complete_to` by partition and the others are as for `story.tell`.
+    """
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows: list[Row] = []
+        for (partition, group_id), lines in groupby(_lines(batches), key=lambda line: (line[0], line[1])):
+            records = (_record(line) for line in lines)
+            first = next(records)
+            state = first.body if first.offset == STATE_OFFSET else None
+            told = tell(
+                group_id,
+                partition,
+                records if state is not None else _chained(first, records),
+                complete_to=complete_to.get(partition, 0),
+                names=names,
+                state=state,  # type: ignore[arg-type]
+                retention_ms=retention_ms,
+            )
+            rows += [{"of": table, "group_id": group_id, table: _micros(table, row)} for table, row in told.rows]
+            position = {
+                "record_partition": partition,
+                "group_id": group_id,
+                "told_to": told.told_to,
+                "waits": told.waits,
+                "state": told.state,
+            }
+            rows.append({"of": POSITIONS, "group_id": group_id, POSITIONS: position})
+            while len(rows) >= _ROWS_A_BATCH:
+                yield pa.RecordBatch.from_pylist(rows[:_ROWS_A_BATCH], schema=_output_schema())
+                rows = rows[_ROWS_A_BATCH:]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=_output_schema())
+
+    return fold
+
+
+def _lines(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _record(line: tuple[Any, ...]) -> Record:
+    _, _, offset, at, type_, name, body = line
+    return Record(offset, at, type_, name, body if offset == STATE_OFFSET or body is None else json.loads(body))
+
+
+def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
+    yield first
+    yield from rest
+
+
+def output_ddl() -> str:
+    """Spark's DDL of `story_rows`: `of` names the table, and the column of that name has the group's row."""
+    fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
+    return ", ".join(["of string, group_id string", *fields])
+
+
+def _struct_fields(table: str) -> str:
+    return ", ".join(f"`{column.name}`: {column.type}" for column in _columns(table))
+
+
+def _columns(table: str) -> list[contracts.Column]:
+    return [column for column in contracts.tables()[table].columns if column.name not in _OTHERS]
+
+
+@cache
+def _output_schema() -> pa.Schema:
+    structs = [
+        pa.field(table, pa.struct([pa.field(column.name, arrow_type(column.type)) for column in _columns(table)]))
+        for table in (*TABLES, POSITIONS)
+    ]
+    return pa.schema([pa.field("of", pa.string()), pa.field("group_id", pa.string()), *structs])
+
+
+@cache
+def _time_columns(table: str) -> tuple[str, ...]:
+    return tuple(column.name for column in _columns(table) if column.type == "timestamp")
+
+
+def _micros(table: str, row: Row) -> Row:
+    """A row with its times, which are in ms, as Arrow's timestamps hold them."""
+    times = {name: None if row[name] is None else row[name] * 1000 for name in _time_columns(table)}
+    if row.get("handed_over"):
+        times["handed_over"] = [
+            {**one, "given_up_at": one["given_up_at"] * 1000, "taken_at": one["taken_at"] * 1000}
+            for one in row["handed_over"]
+        ]
+    return {**row, **times}

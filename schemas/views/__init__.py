@@ -1,0 +1,1 @@
+"""Queries with parameters, read by `grouptrail.contracts`."""

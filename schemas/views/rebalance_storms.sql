@@ -1,0 +1,61 @@
+-- about: >-
+--   One storm of a group, that is its rebalances as long as there were more than some number of them within each
+--   window; `main_cause` is the one most of them had.
+-- parameters:
+--   - {name: window, type: interval, about: the length of the window}
+--   - {name: more_than, type: int, about: so many rebalances in a window are no storm yet, default: 3}
+-- example: SELECT * FROM rebalance_storms('10 minutes') ORDER BY rebalances DESC
+WITH counted AS (
+  SELECT
+    group_id,
+    at,
+    count(*) OVER (PARTITION BY group_id ORDER BY at RANGE BETWEEN :window PRECEDING AND CURRENT ROW) AS recent
+  FROM rebalances
+  WHERE cluster = :cluster
+),
+crowded AS (
+  SELECT group_id, at, lag(at) OVER (PARTITION BY group_id ORDER BY at) AS crowded_before
+  FROM counted
+  WHERE recent > :more_than
+),
+numbered AS (
+  SELECT
+    group_id,
+    at,
+    sum(CASE WHEN crowded_before >= at - :window THEN 0 ELSE 1 END) OVER (PARTITION BY group_id ORDER BY at) AS storm
+  FROM crowded
+),
+storms AS (
+  SELECT group_id, storm, min(at) - :window AS not_before, max(at) AS ended_at
+  FROM numbered
+  GROUP BY group_id, storm
+),
+causes AS (
+  SELECT storms.group_id, storms.storm, rebalances.cause, count(*) AS times, min(rebalances.at) AS first_at
+  FROM storms
+  JOIN rebalances
+    ON rebalances.cluster = :cluster AND rebalances.group_id = storms.group_id
+    AND rebalances.at >= storms.not_before AND rebalances.at <= storms.ended_at
+  GROUP BY storms.group_id, storms.storm, rebalances.cause
+),
+ranked AS (
+  SELECT
+    group_id,
+    storm,
+    cause,
+    times,
+    min(first_at) OVER (PARTITION BY group_id, storm) AS began_at,
+    sum(times) OVER (PARTITION BY group_id, storm) AS rebalances,
+    row_number() OVER (PARTITION BY group_id, storm ORDER BY times DESC, cause) AS place
+  FROM causes
+)
+SELECT
+  ranked.group_id,
+  ranked.began_at,
+  storms.ended_at,
+  ranked.rebalances,
+  ranked.cause AS main_cause,
+  ranked.times AS main_cause_rebalances
+FROM ranked
+JOIN storms ON storms.group_id = ranked.group_id AND storms.storm = ranked.storm
+WHERE ranked.place = 1

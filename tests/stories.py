@@ -1,0 +1,115 @@
+"""Records of groups for tests of the history, and the rows that telling them gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from grouptrail import contracts
+from grouptrail.history.operations import Record
+from grouptrail.history.story import tell
+
+Row = dict[str, Any]
+Rows = dict[tuple[Any, ...], Row]
+
+DATA = Path(__file__).parent / "data"
+
+
+def classic(
+    offset: int,
+    at: int,
+    generation: int,
+    members: Mapping[str, Any],
+    *,
+    state_at: int | None = None,
+    protocol: str = "range",
+    **more: Any,
+) -> Record:
+    """A GroupMetadata value; a member is what it is assigned ({topic: partitions}) or a whole member."""
+    listed = [
+        {
+            "member_id": name,
+            "client_id": "client",
+            "client_host": f"/10.0.0.{index}",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "subscription": {"topics": ["orders"]},
+            **({"assignment": _assignment(member)} if not _is_whole(member) else member),
+        }
+        for index, (name, member) in enumerate(members.items())
+    ]
+    body = {
+        "protocol_type": "consumer" if generation else "",
+        "generation": generation,
+        "state_at": at if state_at is None else state_at,
+        "members": listed,
+        **({"protocol": protocol, "leader": next(iter(members))} if members else {}),
+        **more,
+    }
+    return Record(offset, at, "GroupMetadata", None, body)
+
+
+def _is_whole(member: Mapping[str, Any]) -> bool:
+    return bool(member.keys() & {"assignment", "subscription", "group_instance_id", "client_id"})
+
+
+def _assignment(topics: Mapping[str, Sequence[int]]) -> Row:
+    listed = [{"topic": topic, "partitions": list(numbers)} for topic, numbers in topics.items()]
+    return {"layout": "ConsumerProtocolAssignment", "version": 3, "partitions": listed}
+
+
+def member(topics: Mapping[str, Sequence[int]], **more: Any) -> Row:
+    """A whole member that is assigned `topics`."""
+    return {"assignment": _assignment(topics), **more}
+
+
+def gone(offset: int, at: int) -> Record:
+    """A GroupMetadata tombstone."""
+    return Record(offset, at, "GroupMetadata", None, None)
+
+
+def told(
+    records: Iterable[Record],
+    cuts: Sequence[int] = (),
+    *,
+    names: Mapping[str, str] | None = None,
+    group_id: str = "billing",
+    reaches_end: bool = True,
+) -> Rows:
+    """The rows that telling gives, by table and key, when the records are told in pieces that begin at `cuts`."""
+    log = list(records)
+    end = log[-1].offset + 1 if log else 0
+    rows: Rows = {}
+    state = None
+    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(log)}), len(log)]
+    for start, stop in pairwise(bounds):
+        is_last = stop == len(log)
+        read_to = end + 1 if is_last and reaches_end else log[stop - 1].offset + 1 if not is_last else end
+        piece = tell(group_id, 0, log[start:stop], complete_to=read_to, names=names or {}, state=state)
+        state = piece.state
+        for table, row in json.loads(json.dumps(piece.rows)):
+            key = contracts.tables()[table].key[2:]
+            known = rows.get((table, *(row[column] for column in key)))
+            assert known is None or known["is_open"], f"a closed row of {table} was written again"
+            rows[(table, *(row[column] for column in key))] = row
+    return rows
+
+
+def of(rows: Rows, table: str) -> list[Row]:
+    """One table's rows, in the order of the log."""
+    return [
+        row for _, row in sorted(((key, row) for key, row in rows.items() if key[0] == table), key=lambda one: one[0])
+    ]
+
+
+def real_logs() -> list[tuple[str, list[Record]]]:
+    """(group, its records) of logs that real brokers wrote, as recorded in `tests/data/groups-*.jsonl`."""
+    found = []
+    for file in sorted(DATA.glob("groups-*.jsonl")):
+        for line in file.read_text("utf-8").splitlines():
+            log = json.loads(line)
+            found.append((f"{file.stem}/{log['group_id']}", [Record(*record) for record in log["records"]]))
+    return found

@@ -1,0 +1,303 @@
+"""Whether an assignment is its assignor's own. The assignments written out here are those of kafka-clients 4.3.0."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+
+from grouptrail.history.assignors import Explanation, Partition, Subscriber, explain, skew
+from strategies import MANY
+
+STICKY = ("sticky", "cooperative-sticky")
+ORDERS = {"orders": 7}
+BOTH = {"orders": 5, "audit": 7}
+
+
+def subscriber(
+    member_id: str, topics: str = "orders", owned: str = "", generation: int = -1, **more: Any
+) -> Subscriber:
+    """A member; topics and partitions are separated by spaces."""
+    more = {"instance_id": None, "rack": None} | more
+    return Subscriber(
+        member_id, topics=frozenset(topics.split()), owned=frozenset(parts(owned)), generation=generation, **more
+    )
+
+
+def parts(text: str) -> list[Partition]:
+    """`orders:0,2 audit:1` as partitions."""
+    named = [topic.split(":") for topic in text.split()]
+    return [(topic, int(number)) for topic, numbers in named for number in numbers.split(",")]
+
+
+def assignment(**of: str) -> dict[str, list[Partition]]:
+    """Partitions by member."""
+    return {member_id: parts(text) for member_id, text in of.items()}
+
+
+ABC = [subscriber("a"), subscriber("b"), subscriber("c")]
+STATIC = [subscriber("a"), subscriber("b", instance_id="two"), subscriber("c", instance_id="one")]
+UNLIKE = [subscriber("a", "orders audit"), subscriber("b"), subscriber("c", "audit"), subscriber("d", "other")]
+# A HashMap lists p before a, so p keeps the third partition.
+CROWDED = [subscriber("a", owned="orders:0,1,2,3", generation=5), subscriber("p", owned="orders:4,5,6", generation=5)]
+CROWDED += [subscriber("z")]
+STALE = [subscriber("a", owned="orders:0,1", generation=5), subscriber("p", owned="orders:1,4,5,6", generation=4)]
+STALE += [subscriber("z")]
+DISPUTED = [subscriber("a", owned="orders:0,1,2", generation=5), subscriber("p", owned="orders:2,3,4", generation=5)]
+DISPUTED += [subscriber("z", owned="orders:5,6", generation=5)]
+
+JAVA = [
+    ("range", ABC, ORDERS, assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6")),
+    ("roundrobin", ABC, ORDERS, assignment(a="orders:0,3,6", b="orders:1,4", c="orders:2,5")),
+    ("sticky", ABC, ORDERS, assignment(a="orders:0,3,6", b="orders:1,4", c="orders:2,5")),
+    ("cooperative-sticky", ABC, ORDERS, assignment(a="orders:0,3,6", b="orders:1,4", c="orders:2,5")),
+    ("range", STATIC, ORDERS, assignment(a="orders:5,6", b="orders:3,4", c="orders:0,1,2")),
+    ("roundrobin", STATIC, ORDERS, assignment(a="orders:2,5", b="orders:1,4", c="orders:0,3,6")),
+    ("range", UNLIKE, BOTH, assignment(a="audit:0,1,2,3 orders:0,1,2", b="orders:3,4", c="audit:4,5,6", d="")),
+    ("roundrobin", UNLIKE, BOTH, assignment(a="audit:0,2,4,6 orders:1,3", b="orders:0,2,4", c="audit:1,3,5", d="")),
+    ("sticky", UNLIKE, BOTH, assignment(a="audit:2,4,6 orders:4", b="orders:0,1,2,3", c="audit:0,1,3,5", d="")),
+    ("sticky", CROWDED, ORDERS, assignment(a="orders:0,1", p="orders:4,5,6", z="orders:2,3")),
+    ("cooperative-sticky", CROWDED, ORDERS, assignment(a="orders:0,1", p="orders:4,5,6", z="")),
+    ("cooperative-sticky", STALE, ORDERS, assignment(a="orders:0,1", p="orders:4,5,6", z="orders:2,3")),
+    ("sticky", DISPUTED, ORDERS, assignment(a="orders:0,1,2", p="orders:3,4", z="orders:5,6")),
+]
+
+
+@pytest.mark.parametrize(("protocol", "members", "counts", "assigned"), JAVA)
+def test_what_the_java_client_assigns_is_its_own(
+    protocol: str, members: list[Subscriber], counts: dict[str, int], assigned: dict[str, list[Partition]]
+) -> None:
+    assert explain(protocol, members, counts, assigned).is_own
+    assert explain(protocol, members[::-1], counts, {m: ps[::-1] for m, ps in assigned.items()}).is_own
+
+
+def test_under_sticky_only_the_partitions_of_who_left_move() -> None:
+    left = [subscriber("a", owned="orders:0,3,6", generation=1), subscriber("c", owned="orders:2,5", generation=1)]
+    for protocol in STICKY:
+        assert explain(protocol, left, ORDERS, assignment(a="orders:0,3,4,6", c="orders:1,2,5")).is_own
+        moved = explain(protocol, left, ORDERS, assignment(a="orders:0,1,3,5", c="orders:2,4,6"))
+        assert not moved.is_own
+
+
+@pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
+def test_seven_partitions_for_five_members(protocol: str) -> None:
+    members = [subscriber(member_id) for member_id in "abcde"]
+    by_range = assignment(a="orders:0,1", b="orders:2,3", c="orders:4", d="orders:5", e="orders:6")
+    in_turn = assignment(a="orders:0,5", b="orders:1,6", c="orders:2", d="orders:3", e="orders:4")
+    own, other = (by_range, in_turn) if protocol == "range" else (in_turn, by_range)
+    assert explain(protocol, members, ORDERS, own).is_own
+    # Sticky members that had nothing may get anything that is balanced.
+    assert explain(protocol, members, ORDERS, other).is_own is (None if protocol in STICKY else False)
+    assert skew(own) == 1
+
+
+def test_a_java_client_before_3_5_ignores_what_older_generations_had() -> None:
+    assigned = assignment(a="orders:0,1,6", p="orders:2,4", z="orders:3,5")
+    assert explain("cooperative-sticky", STALE, ORDERS, assigned).is_own
+
+
+def test_the_note_names_the_client_where_they_differ() -> None:
+    mixed = [subscriber("a", instance_id="x"), subscriber("b"), subscriber("c", instance_id="w")]
+    # kafka-python 3.0 forgets the first, as a dynamic member comes between it and the other static one.
+    for assigned, note in (
+        (assignment(c="orders:0,1,2", a="orders:3,4", b="orders:5,6"), "range of the Java client gives the same"),
+        (assignment(c="orders:0,1,2,3", b="orders:4,5,6"), "range of kafka-python gives the same"),
+        (assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6"), "range by member id alone gives the same"),
+    ):
+        assert explain("range", mixed, ORDERS, assigned) == Explanation(True, note)
+    in_a_row = assignment(c="orders:0,1,2", b="orders:3,4", a="orders:5,6")
+    assert explain("range", STATIC, ORDERS, in_a_row) == Explanation(True, "range gives the same")
+    assert explain("sticky", ABC, ORDERS, JAVA[2][3]).note == "sticky of the Java client gives the same"
+    assert explain("sticky", UNLIKE, BOTH, JAVA[8][3]).note == "sticky gives the same"
+
+
+def test_skew() -> None:
+    assert skew({}) == 0
+    assert skew(assignment(a="orders:0,1,2", b="orders:3", c="")) == 3
+
+
+TOLD = [
+    (
+        assignment(a="orders:0,1,3", b="orders:2,4", c="orders:5,6"),
+        "another assignment: range gives orders-2 to a, not b",
+    ),
+    (assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5"), "orders-6 is with nobody"),
+    (assignment(a="orders:0,1,2", b="orders:2,3,4", c="orders:5,6"), "orders-2 is with both a and b"),
+    (assignment(a="orders:0,1,2", b="orders:3,4", x="orders:5,6"), "x is not a member"),
+    (assignment(a="audit:0"), "a has audit-0 but does not subscribe to audit"),
+]
+
+
+@pytest.mark.parametrize(("assigned", "note"), TOLD)
+def test_another_assignment_is_not_own_and_the_note_says_what_differs(
+    assigned: dict[str, list[Partition]], note: str
+) -> None:
+    assert explain("range", ABC, ORDERS, assigned) == Explanation(False, note)
+
+
+@pytest.mark.parametrize("protocol", STICKY)
+def test_a_sticky_assignment_that_is_not_reproduced_is_held_to_what_sticky_promises(protocol: str) -> None:
+    had = [subscriber("a", owned="orders:0,1,2,3", generation=2), subscriber("b", owned="orders:4,5,6", generation=2)]
+    swapped = assignment(a="orders:0,1,2", b="orders:3,4,5,6")
+    assert explain(protocol, had, ORDERS, swapped) == Explanation(
+        False, "not sticky: orders-3 went from a to b, which has more"
+    )
+    uneven = assignment(a="orders:0,1,2,3,4", b="orders:5,6")
+    assert explain(protocol, had, ORDERS, uneven) == Explanation(
+        False, "not balanced: a has 5, b 2, though orders-0 could move"
+    )
+    other = explain(protocol, ABC, ORDERS, assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6"))
+    assert other == Explanation(None, "balanced and sticky, but not reproduced")
+
+
+def test_unlike_subscriptions_are_held_to_balance_alone_where_the_group_is_large() -> None:
+    members = [
+        subscriber("a", "orders audit", "orders:0,1", 2),
+        subscriber("b", "orders audit"),
+        subscriber("c", "audit"),
+    ]
+    counts = {"orders": 2, "audit": 400}
+    numbers = [",".join(map(str, range(start, 400, 3))) for start in range(3)]
+    assigned = assignment(a=f"audit:{numbers[0]}", b=f"orders:0,1 audit:{numbers[1]}", c=f"audit:{numbers[2]}")
+    assert explain("sticky", members, counts, assigned) == Explanation(
+        False, "not balanced: b has 135, c 133, though audit-1 could move"
+    )
+    assigned["c"].append(assigned["b"].pop())
+    assert explain("sticky", members, counts, assigned) == Explanation(None, "balanced, but not reproduced")
+
+
+def test_only_a_cooperative_assignor_withholds_and_only_what_somebody_had() -> None:
+    held_back = assignment(a="orders:0,1", p="orders:4,5,6", z="")
+    assert explain("sticky", CROWDED, ORDERS, held_back) == Explanation(False, "orders-2 is with nobody")
+    assert explain("cooperative-sticky", CROWDED, ORDERS, held_back).note.endswith("withheld for the next round: 2")
+    more = assignment(a="orders:0", p="orders:4,5,6", z="")
+    assert explain("cooperative-sticky", CROWDED, ORDERS, more).is_own is None
+    fresh = explain("cooperative-sticky", ABC, ORDERS, assignment(a="orders:0,3,6", b="orders:1,4"))
+    assert fresh == Explanation(False, "orders-2 is with nobody")
+
+
+def test_what_cannot_be_told() -> None:
+    assigned = assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6")
+    assert explain("stream", ABC, ORDERS, assigned).is_own is None
+    assert explain(None, ABC, ORDERS, assigned).is_own is None
+    assert explain("range", [], ORDERS, {}).is_own is None
+    assert explain("range", ABC, {"orders": 6}, assigned) == Explanation(
+        None, "orders-6 is not among the 6 of orders"
+    )
+    assert explain("range", ABC, {}, assigned).is_own is None
+
+
+def test_members_with_racks_may_get_something_else() -> None:
+    racks = [subscriber(member_id, rack=rack) for member_id, rack in (("a", "x"), ("b", "y"), ("c", None))]
+    assert explain("range", racks, ORDERS, assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6")).is_own
+    other = assignment(a="orders:4,5,6", b="orders:2,3", c="orders:0,1")
+    assert {explain(protocol, racks, ORDERS, other).is_own for protocol in ("range", "roundrobin", *STICKY)} == {None}
+
+
+@pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
+def test_topics_without_partitions_and_members_without_topics_get_nothing(protocol: str) -> None:
+    members = [subscriber("a", "orders gone"), subscriber("b", "")]
+    assert explain(protocol, members, {"orders": 2, "gone": 0}, assignment(a="orders:0,1")).is_own
+    assert explain(protocol, members, {"orders": 2}, assignment(a="orders:0,1", b="")).is_own
+    assert explain(protocol, members, {}, {}).is_own
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, alike: bool = False, static: bool = False) -> tuple[list[Subscriber], dict[str, int]]:
+    """Members, in any order, that had what they say in a common generation; and the topics' partition counts."""
+    counts = draw(st.dictionaries(st.sampled_from(["audit", "orders", "z.1"]), st.integers(1, 9), min_size=1))
+    ids = draw(st.lists(st.text("abcpz-09é🦆", min_size=1, max_size=4), min_size=1, max_size=8, unique=True))
+    some = st.frozensets(st.sampled_from(sorted(counts)), min_size=1)
+    common = draw(some)
+    everything = [(topic, number) for topic, count in counts.items() for number in range(count)]
+    had = {partition: draw(st.sampled_from([None, *ids])) for partition in everything}
+    return [
+        Subscriber(
+            member_id,
+            f"i-{member_id}" if static and draw(st.booleans()) else None,
+            common if alike else draw(some),
+            frozenset(partition for partition, owner in had.items() if owner == member_id),
+            3,
+            None,
+        )
+        for member_id in ids
+    ], counts
+
+
+def by_kafka_python(assignor: Any, members: list[Subscriber], counts: dict[str, int]) -> dict[str, list[Partition]]:
+    """What the library's assignor makes of a JoinGroup response with these members."""
+    joined = []
+    for member in members:
+        numbers = {topic: sorted(n for t, n in member.owned if t == topic) for topic in sorted(counts)}
+        had = [(topic, owned) for topic, owned in numbers.items() if owned]
+        metadata = ConsumerProtocolSubscription(
+            version=2,
+            topics=sorted(member.topics),
+            user_data=StickyAssignorUserData(had, member.generation),
+            owned_partitions=[ConsumerProtocolSubscription.TopicPartition(topic=t, partitions=ns) for t, ns in had],
+            generation_id=member.generation,
+        )
+        identity = {"member_id": member.member_id, "group_instance_id": member.instance_id}
+        joined.append(SimpleNamespace(**identity, metadata=metadata))
+    subscribed = {topic: set(range(counts[topic])) for member in members for topic in member.topics}
+    cluster = SimpleNamespace(topics=lambda: set(subscribed), partitions_for_topic=subscribed.get)
+    made = assignor.assign(cluster, joined)
+    return {member_id: [tuple(each) for each in blob.partitions()] for member_id, blob in made.items()}
+
+
+@MANY
+@given(groups(static=True))
+def test_what_range_of_kafka_python_assigns_is_its_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
+    assert explain("range", *group, by_kafka_python(RangePartitionAssignor, *group)).is_own
+
+
+@MANY
+@given(groups(alike=True, static=True))  # It fails where it has to skip a member.
+def test_what_roundrobin_of_kafka_python_assigns_is_its_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
+    assert explain("roundrobin", *group, by_kafka_python(RoundRobinPartitionAssignor, *group)).is_own
+
+
+@MANY
+@given(groups())
+def test_what_sticky_of_kafka_python_assigns_is_its_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
+    assert explain("sticky", *group, by_kafka_python(StickyPartitionAssignor(), *group)).is_own
+    assert explain("cooperative-sticky", *group, by_kafka_python(CooperativeStickyAssignor(), *group)).is_own
+
+
+@MANY
+@given(groups(alike=True), st.sampled_from([RangePartitionAssignor, RoundRobinPartitionAssignor]), st.data())
+def test_one_partition_with_another_member_is_another_assignment(
+    group: tuple[list[Subscriber], dict[str, int]], assignor: Any, data: st.DataObject
+) -> None:
+    assigned = by_kafka_python(assignor, *group)
+    partition, holder = data.draw(st.sampled_from([(p, member) for member, ps in assigned.items() for p in ps]))
+    other = data.draw(st.sampled_from(sorted(assigned)))
+    assigned[holder].remove(partition)
+    assigned[other].append(partition)
+    verdict = explain(assignor.name, *group, assigned)
+    assert verdict.is_own is (other == holder)
+    if other != holder:
+        wrong = f"{partition[0]}-{partition[1]} to {holder}, not {other}"
+        assert verdict.note == f"another assignment: {assignor.name} gives {wrong}"
+
+
+@pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
+def test_ten_thousand_members_take_no_time(protocol: str) -> None:
+    names = [f"consumer-billing-{number:05}-8f2f5d0a-6d0c" for number in range(10_000)]
+    members = [subscriber(name) for name in names]
+    assigned = {name: [("orders", number)] for number, name in enumerate(names[:1000])}
+    backwards = dict(zip(assigned, reversed(assigned.values()), strict=True))
+    started = time.monotonic()
+    assert explain(protocol, members, {"orders": 1000}, assigned).is_own
+    assert explain(protocol, members, {"orders": 1000}, backwards).is_own is (None if protocol in STICKY else False)
+    assert time.monotonic() - started < 4

@@ -1,0 +1,219 @@
+"""`grouptrail show group`, and the partition that coordinates a group."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from grouptrail import cli
+from grouptrail.config import Config
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.groups import describe_group, ranges, show_group
+from grouptrail.history.coordinator import coordinator_partition, java_hash
+from lake import at, lay
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Member a has all of orders; after 5 minutes b takes a part, but what it is assigned cannot be read after 10."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    generation = {"group_kind": "classic", "protocol_type": "consumer", "protocol": "range"}
+    lay(
+        config,
+        "generations",
+        {**generation, "generation": 1, "started_at": at(0), "ended_at": at(5), "partition_count": 5, "skew": 0}
+        | {"is_assignors_own": True, "assignment_note": "range gives the same", "members": [_assigned("a", 0, 1, 2)]},
+        {**generation, "generation": 4, "started_at": at(5), "ended_at": at(10), "partition_count": 5, "skew": 1}
+        | {
+            "is_assignors_own": False,
+            "assignment_note": "0 is another's",
+            "members": [_assigned("a"), _assigned("b")],
+        },
+        {**generation, "generation": 5, "started_at": at(10)}
+        | {"members": [_assigned("a", 0), {"member_id": "b", "partitions": None}]},
+    )
+    states = [("Stable", 0, 4), ("PreparingRebalance", 4, 5), ("Stable", 5, None)]
+    lay(
+        config,
+        "group_states",
+        *(
+            {"state": state, "started_at": at(since), "ended_at": None if until is None else at(until)}
+            | {"evidence": "inferred" if state == "PreparingRebalance" else "recorded"}
+            for state, since, until in states
+        ),
+    )
+    member = {"client_host": "/10.0.0.1", "began": "joined"}
+    lay(
+        config,
+        "memberships",
+        {**member, "member_id": "a", "client_id": "client-a", "joined_at": at(0)},
+        {**member, "member_id": "b", "client_id": "\x1b[31mb", "joined_at": at(5)},
+    )
+    lay(
+        config,
+        "partition_ownership",
+        *({"topic": "orders", "partition": number, "member_id": "a", "owned_from": at(0)} for number in (3, 0, 1)),
+        *(
+            {"topic": "orders", "partition": number, "member_id": "a", "owned_from": at(0), "owned_until": at(5)}
+            for number in (2, 4)
+        ),
+        {"topic": "orders", "partition": 4, "member_id": "b", "owned_from": at(5), "owned_until": at(10)},
+        {"topic": "payments", "partition": 4, "member_id": "b", "owned_from": at(5), "owned_until": at(10)},
+    )
+    lay(
+        config,
+        "rebalances",
+        {"to_generation": 1, "cause": "group_started", "certainty": "recorded", "members_joined": ["a"]},
+        {"to_generation": 4, "cause": "member_joined", "certainty": "recorded", "members_joined": ["b"]}
+        | {"skipped": 2, "partitions_moved": 2, "partitions_kept": 3, "duration_ms": 1500}
+        | {"seconds_since_previous": 300.0},
+        {"to_generation": 5, "cause": "unknown", "certainty": "ambiguous", "cause_note": "not to be read"},
+    )
+    lay(config, "ingest_progress", {"record_partition": 49}, {"record_partition": 0})
+    return config
+
+
+def _assigned(name: str, *numbers: int) -> dict[str, Any]:
+    return {"member_id": name, "partitions": [{"topic": "orders", "partitions": list(numbers)}]}
+
+
+def shown(config: Config, time: datetime | None = None, *, generations: int = 10) -> str:
+    out = io.StringIO()
+    show_group(config, "billing", at=time, generations=generations, format="table", out=out)
+    return "\n".join(" ".join(line.split()) for line in out.getvalue().splitlines())
+
+
+def test_a_group_as_it_was(warehouse: Config) -> None:
+    """State, members and what they owned then; the newest generation first."""
+    text = shown(warehouse, at(7))
+    assert text.startswith(
+        "billing: classic group of cluster default, Stable since 2026-03-04 12:05:00 UTC\n"
+        "generation 4, protocol consumer / range, coordinator partition 9 of __consumer_offsets\n"
+        "assignment: 5 partitions, skew 1, not the assignor's own (0 is another's)\n"
+    )
+    assert "client-a 10.0.0.1 2026-03-04 12:00:00 3: orders 0-1,3 a\n" in text
+    assert "2026-03-04 12:05:00 2: orders 4; payments 4 b\n" in text
+    assert "4 2026-03-04 12:05:00 member_joined +\\x1b[31mb 2 3 1.5 s 5.0 min\n" in text
+    assert "1 2026-03-04 12:00:00 group_started +client-a 0 0 - -\n" in text
+    assert "4: 2 generations before it are not in the log" in text
+    assert text.index("member_joined") < text.index("group_started")
+    assert "ambiguous" not in text
+
+
+def test_what_cannot_be_read_is_unknown(warehouse: Config) -> None:
+    """Neither none nor zero."""
+    text = shown(warehouse)
+    assert "assignment: unknown, not every member's can be read" in text
+    assert "2026-03-04 12:05:00 unknown b\n" in text
+    assert "5 2026-03-04 12:10:00 unknown ? unknown unknown - -\n" in text
+    assert "~ likely, ? ambiguous; other causes are recorded as such\n5: not to be read" in text
+
+
+def test_an_inferred_state_is_marked(warehouse: Config) -> None:
+    """It began at that time at the latest."""
+    assert "PreparingRebalance since 2026-03-04 12:04:00 UTC at the latest (inferred)" in shown(warehouse, at(4.5))
+
+
+def test_so_many_generations_as_asked(warehouse: Config) -> None:
+    """The last ones."""
+    found = describe_group(warehouse, "billing", at=None, generations=2)
+    assert [row["generation"] for row in found["generations"]] == [5, 4]
+
+
+def test_json_is_one_object(warehouse: Config) -> None:
+    """With whole times, and what people see in words."""
+    out = io.StringIO()
+    show_group(warehouse, "billing", at=at(7), generations=1, format="json", out=out)
+    found = json.loads(out.getvalue())
+    assert (found["at"], found["state_since"]) == ("2026-03-04T12:07:00Z", "2026-03-04T12:05:00Z")
+    assert (found["record_partition"], found["coordinator_partition"], found["offsets_partitions"]) == (9, 9, 50)
+    assert [member["partitions"] for member in found["members"]] == [
+        {"orders": [4], "payments": [4]},
+        {"orders": [0, 1, 3]},
+    ]
+    assert found["generations"][0]["members_joined"] == [{"member_id": "b", "client_id": "\x1b[31mb"}]
+
+
+def test_another_coordinator_than_recorded_is_told(warehouse: Config) -> None:
+    """The number of partitions is the highest seen, of the configured cluster."""
+    lay(
+        warehouse,
+        "generations",
+        {"cluster": "grown", "generation": 0, "group_kind": "classic", "record_partition": 8},
+    )
+    lay(warehouse, "ingest_progress", {"cluster": "grown", "record_partition": 49})
+    grown = warehouse.model_copy(update={"cluster": "grown"})
+    text = shown(grown)
+    assert "coordinator partition 8 of __consumer_offsets (of 50 partitions it would be 9: " in text
+    assert "\nno members\n" in text
+    assert "state not known" in text
+
+
+def test_before_its_history_a_group_is_not_shown(warehouse: Config) -> None:
+    """It may have been there: nobody knows."""
+    with pytest.raises(QueryError, match="history of billing begins after 2026-03-04T11:59:00Z: give a later --at"):
+        shown(warehouse, at(-1))
+
+
+def test_a_group_that_is_not_there(warehouse: Config) -> None:
+    """One line with near names, and exit status 1."""
+    result = CliRunner().invoke(cli.app, ["show", "group", "biling", "--warehouse", warehouse.warehouse])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "grouptrail: there is no history of a group 'biling' in cluster default: did you mean billing?"
+    ]
+
+
+def test_the_command_takes_a_time(warehouse: Config) -> None:
+    """Or says what one is."""
+    command = ["show", "group", "billing", "--warehouse", warehouse.warehouse, "--format", "json", "--at"]
+    result = CliRunner().invoke(cli.app, [*command, "2026-03-04 12:07"])
+    assert json.loads(result.stdout)["generation"] == 4
+    result = CliRunner().invoke(cli.app, [*command, "noon"])
+    assert result.exit_code == 2
+    assert "'noon' is no time" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([7, 2, 1, 0, 3], "0-3,7"),
+        ([0, 2, 4], "0,2,4"),
+        ([-1, 0, 1], "-1,0-1"),
+    ],
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    """Ascending; the connector itself is no part of a range."""
+    assert ranges(numbers) == text
+    assert ranges(numbers, is_connect=True) == text.replace("-1,", "connector,")
+
+
+@pytest.mark.parametrize(
+    ("group_id", "partition"),
+    [
+        ("billing", 9),
+        ("audit", 5),
+        ("", 0),
+        ("my-group", 12),
+        ("polygenelubricants", 0),
+        ("connect-cluster", 13),
+        ("a", 47),
+        ("grüppe-群组-😀", 33),
+    ],
+)
+def test_coordinator_partition(group_id: str, partition: int) -> None:
+    """As Kafka says it is."""
+    assert coordinator_partition(group_id, 50) == partition
+
+
+def test_java_hash() -> None:
+    """Of 32 bits, with their sign."""
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert java_hash("Hello") == 69609650

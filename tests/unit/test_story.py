@@ -1,0 +1,246 @@
+"""A group's story: what each kind of record makes of the history tables, and that the cuts do not show."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grouptrail.history.operations import Record
+from stories import Rows, classic, gone, member, of, real_logs, told
+
+REAL_LOGS = real_logs()
+INTERVALS = (
+    ("generations", "started_at", "ended_at"),
+    ("group_states", "started_at", "ended_at"),
+    ("memberships", "joined_at", "left_at"),
+    ("partition_ownership", "owned_from", "owned_until"),
+)
+
+
+def test_two_generations_of_a_classic_group() -> None:
+    """A second member joins: generations, states, members, ownership and the rebalance."""
+    rows = told(
+        [
+            classic(10, 1_000, 0, {}),
+            classic(11, 5_000, 1, {"a": {"orders": [0, 1]}}, state_at=4_900),
+            classic(12, 9_000, 2, {"a": {"orders": [0]}, "b": {"orders": [1]}}, state_at=8_000),
+        ]
+    )
+    first, second, third = of(rows, "generations")
+    assert [row["generation"] for row in (first, second, third)] == [0, 1, 2]
+    assert (second["started_at"], second["ended_at"], second["skipped"], second["skew"]) == (5_000, 9_000, 0, 0)
+    assert (third["is_open"], third["ended_at"], third["partition_count"], third["leader"]) == (True, None, 2, "a")
+    states = [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in of(rows, "group_states")]
+    assert sorted(states, key=lambda state: (state[2], state[3] or 99_999)) == [
+        ("Empty", "recorded", 1_000, 4_900),
+        ("PreparingRebalance", "inferred", 4_900, 4_900),
+        ("CompletingRebalance", "recorded", 4_900, 5_000),
+        ("Stable", "recorded", 5_000, 8_000),
+        ("PreparingRebalance", "inferred", 8_000, 8_000),
+        ("CompletingRebalance", "recorded", 8_000, 9_000),
+        ("Stable", "recorded", 9_000, None),
+    ]
+    owned = {
+        (row["partition"], row["member_id"]): (row["owned_from"], row["owned_until"])
+        for row in of(rows, "partition_ownership")
+    }
+    assert owned == {(0, "a"): (5_000, None), (1, "a"): (5_000, 8_000), (1, "b"): (9_000, None)}
+    start, joined = of(rows, "rebalances")
+    assert (start["cause"], start["partitions_added"]) == ("group_started", 2)
+    assert (joined["cause"], joined["members_joined"], joined["duration_ms"]) == ("member_joined", ["b"], 1_000)
+    assert (joined["partitions_moved"], joined["partitions_kept"], joined["partitions_added"]) == (1, 1, 0)
+    assert joined["seconds_since_previous"] == 4.0
+    assert start["followed_within_minute"] == 1
+    [handed] = joined["handed_over"]
+    assert (handed["from_member"], handed["to_member"], handed["given_up_at"]) == ("a", "b", 8_000)
+
+
+@pytest.mark.parametrize(
+    ("state_at", "more", "ended", "cause"),
+    [
+        (9_000, {}, "left", "member_left"),
+        (90_000, {}, "left_or_expired", "member_left_or_expired"),
+        (9_000, {"group_instance_id": "static-1"}, "expired_or_removed", "static_member_expired_or_removed"),
+    ],
+)
+def test_a_member_that_is_gone(state_at: int, more: dict[str, str], ended: str, cause: str) -> None:
+    """Only what the session timeout proves is told."""
+    rows = told(
+        [
+            classic(1, 1_000, 3, {"a": {"orders": [0]}, "b": member({"orders": [1]}, **more)}),
+            classic(2, state_at + 5, 4, {"a": {"orders": [0, 1]}}, state_at=state_at),
+        ]
+    )
+    [left] = [row for row in of(rows, "memberships") if row["member_id"] == "b"]
+    assert (left["ended"], left["left_at"], left["began"]) == (ended, state_at, "there")
+    assert of(rows, "rebalances")[-1]["cause"] == cause
+
+
+def test_a_static_member_that_restarts_is_no_rebalance() -> None:
+    """The same generation, a new member id under the same instance id."""
+    rows = told(
+        [
+            classic(1, 1_000, 1, {"s-1": member({"orders": [0]}, group_instance_id="s")}),
+            classic(2, 2_000, 1, {"s-2": member({"orders": [0]}, group_instance_id="s")}),
+        ]
+    )
+    assert len(of(rows, "generations")) == len(of(rows, "rebalances")) == 1
+    assert [row["ended"] for row in of(rows, "memberships")] == ["replaced", None]
+    assert of(rows, "generations")[0]["members"][0]["member_id"] == "s-2"
+    assert of(rows, "rebalances")[0]["handed_over"] == []
+
+
+def test_generations_that_were_never_synced_are_counted() -> None:
+    """From 1 to 4 two came to nothing."""
+    rows = told([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
+    assert [row["skipped"] for row in of(rows, "generations")] == [0, 2]
+    assert of(rows, "rebalances")[-1]["skipped"] == 2
+
+
+def test_where_history_begins_nothing_is_claimed() -> None:
+    """A first record in the middle of a group's life."""
+    rows = told([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
+    [generation], [rebalance], [state] = of(rows, "generations"), of(rows, "rebalances"), of(rows, "group_states")
+    assert (generation["skipped"], rebalance["cause"], rebalance["certainty"]) == (None, "unknown", "ambiguous")
+    assert "history begins here" in state["note"]
+
+
+def test_deletion_and_remaking_are_kept_apart() -> None:
+    """The same name, another incarnation; nothing stays open from the first."""
+    day = 86_400_000
+    rows = told(
+        [
+            classic(1, 1_000, 1, {"a": {"orders": [0]}}),
+            classic(2, 2_000, 2, {}),
+            Record(3, 8 * day, "OffsetCommit", None, None),
+            gone(4, 8 * day),
+            classic(9, 9 * day, 0, {}),
+            classic(10, 9 * day + 5, 1, {"b": {"orders": [0]}}),
+        ]
+    )
+    dead = [row for row in of(rows, "group_states") if row["state"] == "Dead"]
+    assert [row["note"].split(":")[0] for row in dead] == ["expired"]
+    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 2, 2]
+    assert [row["cause"] for row in of(rows, "rebalances")] == ["group_started", "group_emptied", "group_started"]
+
+
+def test_a_generation_that_goes_back_without_a_tombstone() -> None:
+    """Compaction may have taken the tombstone: the group was made anew all the same."""
+    rows = told([classic(1, 1_000, 9, {"a": {"orders": [0]}}), classic(2, 2_000, 1, {"b": {"orders": [0]}})])
+    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 2]
+    assert [row["ended"] for row in of(rows, "partition_ownership")] == ["group_ended", None]
+
+
+def test_an_assignment_that_cannot_be_read_leaves_ownership_unknown() -> None:
+    """The generation stays; the partitions of that member have no owner that is claimed."""
+    broken = {"layout": "ConsumerProtocolAssignment", "error": "truncated"}
+    rows = told(
+        [
+            classic(1, 1_000, 1, {"a": {"orders": [0]}}),
+            classic(2, 2_000, 2, {"a": member({}, assignment=broken)}),
+        ]
+    )
+    last = of(rows, "generations")[-1]
+    assert (last["members"][0]["partitions"], last["partition_count"], last["skew"]) == (None, None, None)
+    assert [row["ended"] for row in of(rows, "partition_ownership")] == ["unknown"]
+
+
+def test_ten_thousand_members() -> None:
+    """In one group, with a member each that joins and leaves."""
+    many = {f"m{number:05}": {"orders": [number]} for number in range(10_000)}
+    rows = told(
+        [classic(1, 1_000, 1, many), classic(2, 2_000, 2, {**many, "m00000": {"orders": [0, 1]}, "m00001": {}})]
+    )
+    assert of(rows, "generations")[-1]["member_count"] == 10_000
+    assert of(rows, "rebalances")[-1]["partitions_moved"] == 1
+
+
+@pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
+def test_real_logs_are_told_alike_however_they_are_cut(name: str, records: list[Record]) -> None:
+    """Record by record, in halves, and at once."""
+    whole = told(records)
+    assert told(records, range(len(records))) == whole
+    assert told(records, [len(records) // 2]) == whole
+    assert_consistent(whole)
+
+
+@given(st.data())
+def test_generated_logs_are_told_alike_however_they_are_cut(data: st.DataObject) -> None:
+    """Random histories of a classic group, cut at random."""
+    records = data.draw(classic_logs())
+    cuts = data.draw(st.lists(st.integers(0, len(records))))
+    whole = told(records)
+    assert told(records, cuts) == whole
+    assert_consistent(whole)
+
+
+@st.composite
+def classic_logs(draw: st.DrawFn) -> list[Record]:
+    """Values and tombstones in any order that a compacted log allows, times not always forwards."""
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.integers(1, 3),
+                st.integers(-5_000, 70_000),
+                st.sampled_from(["value", "value", "value", "tombstone", "same", "commit"]),
+                st.integers(1, 4),
+                st.lists(st.tuples(st.sampled_from("abcd"), st.sets(st.integers(0, 5), max_size=3)), max_size=4),
+                st.sampled_from(["range", "cooperative-sticky", "sticky"]),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    offset, at, generation, records = 0, 1_000_000, 0, []
+    for step, later, what, jump, members, protocol, is_static in steps:
+        offset, at = offset + step, at if what == "same" and step == 1 else at + later
+        if what == "tombstone":
+            generation = draw(st.sampled_from([0, generation]))
+            records.append(gone(offset, at))
+        elif what == "commit":
+            records.append(Record(offset, at, "OffsetCommit", None, None))
+        else:
+            generation += jump if what == "value" else 0
+            owned: dict[str, list[int]] = {}
+            taken: set[int] = set()
+            for name, numbers in members:
+                owned[name] = sorted(numbers - taken)
+                taken |= numbers
+            records.append(
+                classic(
+                    offset,
+                    at,
+                    generation,
+                    {
+                        name: member({"orders": numbers}, **({"group_instance_id": name[0]} if is_static else {}))
+                        for name, numbers in owned.items()
+                    },
+                    state_at=at - later // 2,
+                    protocol=protocol,
+                )
+            )
+    return records
+
+
+def assert_consistent(rows: Rows) -> None:
+    """What must hold for every history: one open row where one thing can be, no partition owned twice."""
+    for table, began, ended in INTERVALS:
+        assert all(row[ended] is None or row[began] <= row[ended] for row in of(rows, table))
+    for table in ("generations", "group_states"):
+        assert sum(row["is_open"] for row in of(rows, table)) <= 1
+    owners = [
+        (row["topic"], row["partition"])
+        for row in of(rows, "partition_ownership")
+        if row["is_open"] and row["ended"] is None
+    ]
+    kinds = {row["group_kind"] for row in of(rows, "generations")}
+    assert "share" in kinds or len(owners) == len(set(owners))
+    members = [row["member_id"] for row in of(rows, "memberships") if row["is_open"]]
+    assert len(members) == len(set(members))
+    if of(rows, "group_states") and not kinds:
+        return
+    [generation] = [row for row in of(rows, "generations") if row["is_open"]] or [None]
+    if generation is not None and generation["members"] is not None:
+        assert sorted(members) == [one["member_id"] for one in generation["members"]]

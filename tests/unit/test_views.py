@@ -1,0 +1,276 @@
+"""The functions of `grouptrail sql`: what they give, and how their calls are found in a query."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grouptrail.config import Config
+from grouptrail.contracts import View, tables, views
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.sql import print_columns, print_tables, run_sql
+from grouptrail.explore.views import expand
+from lake import at, lay
+
+each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Member a has partitions 0 and 1; b joins after 5 minutes and takes 1; a leaves after 10.
+
+    Every row is there for another cluster, too."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    rows: dict[str, list[dict[str, Any]]] = {
+        "generations": [
+            {"generation": 1, "group_kind": "classic", "member_count": 1, "started_at": at(0), "ended_at": at(5)},
+            {"generation": 2, "group_kind": "classic", "member_count": 2, "started_at": at(5), "ended_at": at(10)},
+            {"generation": 3, "group_kind": "classic", "member_count": 1, "started_at": at(10)},
+        ],
+        "group_states": [{"generation": 1, "state": "Stable", "evidence": "recorded", "started_at": at(0)}],
+        "memberships": [
+            _member("a", at(0), began="joined", joined_generation=1, left_at=at(10), left_generation=3, ended="left"),
+            _member("b", at(5), began="joined", joined_generation=2),
+        ],
+        "partition_ownership": [
+            _owner("a", 0, at(0), owned_until=at(10)),
+            _owner("a", 1, at(0), owned_until=at(4)),
+            _owner("b", 1, at(5)),
+            _owner("b", 0, at(10)),
+        ],
+        "rebalances": [
+            _rebalance(1, at(0), "group_started"),
+            _rebalance(2, at(5), "member_joined"),
+            _rebalance(3, at(10), "member_left", certainty="ambiguous", cause_note="or expired"),
+        ],
+    }
+    for table, listed in rows.items():
+        lay(config, table, *listed, *({**row, "cluster": "other"} for row in listed))
+    return config
+
+
+def _member(name: str, since: object, **more: Any) -> dict[str, Any]:
+    return {"member_id": name, "client_id": f"client-{name}", "client_host": "/10.0.0.1", "joined_at": since, **more}
+
+
+def _owner(name: str, partition: int, since: object, **more: Any) -> dict[str, Any]:
+    client = f"client-{name}"
+    return {
+        "topic": "orders",
+        "partition": partition,
+        "member_id": name,
+        "client_id": client,
+        "owned_from": since,
+        **more,
+    }
+
+
+def _rebalance(generation: int, when: object, cause: str, **more: Any) -> dict[str, Any]:
+    return {"to_generation": generation, "at": when, "cause": cause, "certainty": "recorded", **more}
+
+
+def asked(config: Config, text: str) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    run_sql(config, text, format="json", out=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def refused(config: Config, text: str) -> str:
+    with pytest.raises(QueryError) as caught:
+        asked(config, text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@each_view
+def test_view_says_what_it_is(view: View) -> None:
+    """And every placeholder is one of its parameters; the example calls it."""
+    assert view.about.rstrip().endswith(".")
+    assert set(re.findall(r":(\w+)", view.sql)) == {"cluster"} | {parameter.name for parameter in view.parameters}
+    assert f"{view.name}(" in view.example
+    assert view.name not in tables()
+
+
+@each_view
+def test_example_of_a_view_is_answered(warehouse: Config, view: View) -> None:
+    """As it stands."""
+    asked(warehouse, view.example)
+
+
+@pytest.mark.parametrize(
+    ("time", "owners", "generation"),
+    [
+        ("2026-03-04T11:59:59Z", {}, None),
+        ("2026-03-04T12:00:00Z", {0: "a", 1: "a"}, 1),
+        ("2026-03-04 12:04:00", {0: "a"}, 1),
+        ("2026-03-04T13:05:00+01:00", {0: "a", 1: "b"}, 2),
+        ("9999-12-31T23:59:59Z", {0: "b", 1: "b"}, 3),
+    ],
+)
+def test_owners_at_a_time(warehouse: Config, time: str, owners: dict[int, str], generation: int | None) -> None:
+    """From its beginning an interval holds a time, to its end it does not; times are UTC unless they say more."""
+    rows = asked(warehouse, f"SELECT * FROM owners_at('billing', '{time}')")
+    assert {row["partition"]: row["member_id"] for row in rows} == owners
+    assert len(rows) == len(owners)
+    assert {row["generation"] for row in rows} <= {generation}
+    assert {row["client_host"] for row in rows} <= {"/10.0.0.1"}
+
+
+def test_members_at_a_time(warehouse: Config) -> None:
+    """A member that leaves at a time is not there then."""
+    count = "SELECT (SELECT count(*) FROM members_at('billing', '{}')) n"
+    times = ("2026-03-04T12:00:00Z", "2026-03-04T12:05:00Z", "2026-03-04T12:10:00Z")
+    assert [asked(warehouse, count.format(time))[0]["n"] for time in times] == [1, 2, 1]
+    assert [row["member_id"] for row in asked(warehouse, "SELECT * FROM members_at('billing', now())")] == ["b"]
+
+
+def test_timeline_is_in_the_order_of_time(warehouse: Config) -> None:
+    """Why comes before what; of one time all are there."""
+    rows = asked(warehouse, "SELECT * FROM group_timeline('billing') ORDER BY step")
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [(row["at"][14:16], row["event"], row["generation"]) for row in rows] == [
+        ("00", "rebalance", 1),
+        ("00", "generation", 1),
+        ("00", "member joined", 1),
+        ("00", "state", 1),
+        ("05", "rebalance", 2),
+        ("05", "generation", 2),
+        ("05", "member joined", 2),
+        ("10", "rebalance", 3),
+        ("10", "generation", 3),
+        ("10", "member left", 3),
+    ]
+    assert rows[-3]["what"] == "member_left (ambiguous): or expired; 0 partitions moved, 0 kept"
+    assert rows[-2]["what"] == "classic, 1 members, unknown partitions"
+    assert rows[-1]["what"] == "a: left"
+
+
+def test_storms_are_told_apart(tmp_path: Path) -> None:
+    """Those that a window joins are one; of a window with no more than the number none is."""
+    config = Config(warehouse=str(tmp_path))
+    minutes = (0, 1, 2, 3, 8, 30, 40, 41, 42, 43)
+    causes = ["member_joined", "member_left"] * 5
+    rows = [_rebalance(number, at(minute), causes[number]) for number, minute in enumerate(minutes)]
+    lay(config, "rebalances", *rows, *({**row, "group_id": "calm"} for row in rows[:3]))
+    found = asked(config, "SELECT * FROM rebalance_storms('10 minutes') ORDER BY began_at")
+    assert found == [
+        {
+            "group_id": "billing",
+            "began_at": "2026-03-04T12:00:00Z",
+            "ended_at": "2026-03-04T12:08:00Z",
+            "rebalances": 5,
+            "main_cause": "member_joined",
+            "main_cause_rebalances": 3,
+        },
+        {
+            "group_id": "billing",
+            "began_at": "2026-03-04T12:40:00Z",
+            "ended_at": "2026-03-04T12:43:00Z",
+            "rebalances": 4,
+            "main_cause": "member_joined",
+            "main_cause_rebalances": 2,
+        },
+    ]
+    counts = "SELECT group_id g, rebalances n FROM rebalance_storms('10 minutes', {}) ORDER BY began_at, g"
+    assert asked(config, counts.format(4)) == [{"g": "billing", "n": 5}]
+    assert {"g": "calm", "n": 3} in asked(config, counts.format(2))
+
+
+def test_rebalances_of_a_day(tmp_path: Path) -> None:
+    """From midnight to midnight, UTC."""
+    config = Config(warehouse=str(tmp_path))
+    hours = (-12.001, -12, 0, 11.999, 12)
+    lay(config, "rebalances", *(_rebalance(1, at(hour * 60), "member_joined") for hour in hours))
+    for day in ("'2026-03-04'", "DATE '2026-03-04'"):
+        [row] = asked(config, f"SELECT * FROM rebalances_by_cause({day})")
+        assert row == {"group_id": "billing", "cause": "member_joined", "rebalances": 3}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "Members_At ( 'billing' , TIMESTAMP '2026-03-04 12:05:00' )",
+        "members_at(/* of /* the */ , ) */ 'billing', -- then\n '2026-03-04T12:05:00Z') AS m",
+    ],
+)
+def test_calls_are_found_however_they_are_written(warehouse: Config, call: str) -> None:
+    """In any case, with blanks and comments."""
+    assert len(asked(warehouse, f"SELECT * FROM {call}")) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 'owners_at(1)', 'it''s owners_at('",
+        'SELECT 1 AS "owners_at(1)"',
+        "SELECT 1 -- owners_at(1)\n",
+        "SELECT /* owners_at(1) /* x */ owners_at(1) */ 1",
+        "SELECT $$owners_at(1)$$, E'\\' owners_at(1)'",
+        "SELECT owners_at, my_owners_at(1) FROM t",
+        "SELECT 'open",
+    ],
+)
+def test_what_is_no_call_stays(text: str) -> None:
+    """In strings, names and comments."""
+    assert expand(text, "c").text == text
+
+
+def test_an_argument_stays_a_string(warehouse: Config) -> None:
+    """Whatever it holds; and it is no placeholder."""
+    text = expand("SELECT * FROM members_at('o''x :time) --', now())", "it's").text
+    assert "group_id = 'o''x :time) --'" in text
+    assert "cluster = 'it''s'" in text
+    assert "no history of a group \"o'x" in refused(warehouse, "SELECT * FROM members_at('o''x', now())")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("owners_at('billing')", "owners_at(group, time): not with 1 arguments: write it as in SELECT"),
+        ("owners_at()", "not with 0 arguments"),
+        ("owners_at('billing', now(), 1)", "not with 3 arguments"),
+        ("owners_at(billing, now())", "group is a string in quotes, not billing"),
+        ("owners_at(now(), now())", "group is a string in quotes, not now ( )"),
+        ("owners_at('billing', 'yesterday')", "time is a time such as '2026-11-21T14:55:00Z', or now()"),
+        ("owners_at('billing', '0001-01-01T00:00:00+14:00')", "time is a time"),
+        ("owners_at('billing', now() - 1)", "not now ( ) - 1"),
+        ("owners_at('billing', (SELECT now()))", "time is a time"),
+        ("owners_at('billing', )", "time is a time"),
+        ("owners_at('billing', now()", "has no closing parenthesis"),
+        ("rebalance_storms('ten minutes')", "window is a length of time such as '10 minutes'"),
+        ("rebalance_storms('0 minutes')", "window is a length of time"),
+        ("rebalance_storms('999999 weeks')", "window is a length of time"),
+        ("rebalance_storms('10 minutes', '3')", "more_than is a whole number"),
+        ("rebalance_storms('10 minutes', 3.5)", "more_than is a whole number"),
+        ("rebalances_by_cause('2026-02-30')", "day is a day such as '2026-11-21'"),
+        ("owners_at('biling', now())", "no history of a group 'biling' in cluster default: did you mean billing?"),
+        ("owners_at", "owners_at is a function: write owners_at(group, time)"),
+        ("owner_at('billing', now())", "did you mean owners_at(group, time)?"),
+    ],
+)
+def test_wrong_calls_are_told(warehouse: Config, call: str, told: str) -> None:
+    """In one line, with the way to do it right."""
+    assert told in refused(warehouse, f"SELECT * FROM {call}")
+
+
+def test_only_the_configured_cluster_is_read(warehouse: Config) -> None:
+    """One without groups is told as such."""
+    other = warehouse.model_copy(update={"cluster": "other"})
+    assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
+    third = warehouse.model_copy(update={"cluster": "third"})
+    assert "correct --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
+
+
+def test_tables_lists_the_functions(tmp_path: Path) -> None:
+    """With what a row is; by its name one is told in full."""
+    out = io.StringIO()
+    print_tables(Config(warehouse=str(tmp_path)), out)
+    assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One storm of a group", out.getvalue())
+    out = io.StringIO()
+    print_columns("rebalance_storms", out)
+    assert "so many rebalances in a window are no storm yet (default: 3)" in out.getvalue()
