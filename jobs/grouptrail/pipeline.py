@@ -105,17 +105,33 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
     spark = start_session(config, f"grouptrail-{config.cluster}", report)
     try:
         with _stop_signals(spark) as signals:
-            queries = [job.start(spark, config, once=once, report=report) for job in starts]
-            _await_all(queries, signals, report)
-            _await_landing(queries)
-            # Spark would log what is broken off where a batch takes longer, or the next has begun.
-            spark.sparkContext.setLogLevel("OFF")
-            for query in queries:
-                query.stop()
+            # A job that ends by itself leaves its successor all that it found.
+            for together in [[job] for job in starts] if once else [starts]:
+                with _stopped_at_the_end(spark) as queries:
+                    for job in together:
+                        queries.append(job.start(spark, config, once=once, report=report))
+                    _await_all(queries, signals, report)
+                if signals:
+                    break
     finally:
         spark.stop()
     if signals:
         raise SystemExit(128 + signals[0])
+
+
+@contextlib.contextmanager
+def _stopped_at_the_end(spark: SparkSession) -> Iterator[list[StreamingQuery]]:
+    """Queries that are stopped when they have landed what they are at; also where one has failed."""
+    queries: list[StreamingQuery] = []
+    try:
+        yield queries
+    finally:
+        _await_landing(queries)
+        running = [query for query in queries if query.isActive]
+        if running:  # Spark would log what is broken off where a batch takes longer, or the next has begun
+            spark.sparkContext.setLogLevel("OFF")
+        for query in running:
+            query.stop()
 
 
 @contextlib.contextmanager
@@ -184,10 +200,24 @@ def _batches_done(query: StreamingQuery) -> tuple[int, str]:
 
 def _reason(fault: Exception) -> str:
     """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
-    first_line = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-    cause = first_line.partition("terminated with exception: ")[2] or first_line
+    text = str(fault).strip() or type(fault).__name__
+    cause = _python_cause(text) or text.splitlines()[0]
+    cause = cause.partition("terminated with exception: ")[2] or cause
     if "access group" in cause:
         remedy = f"allow READ on the group prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
     else:
         remedy = "grouptrail doctor looks for the reason"
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {remedy}"
+
+
+def _python_cause(text: str) -> str | None:
+    """What Python raised while a batch was written: the first line behind the traceback's frames, as in
+
+    `Traceback (most recent call last):`, indented frames, `package.Error: message`; where Java raised it, that line
+    is py4j's and the next one `: java.package.Error: message`.
+    """
+    _, _, trace = text.partition("Traceback (most recent call last):\n")
+    raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+    if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
+        raised = [line.removeprefix(": ") for line in raised[1:]]
+    return (raised[0].partition(": ")[2] or raised[0]) if raised else None

@@ -86,6 +86,7 @@ def _blob_bytes(row: Row) -> bytes:
 
 def _sticky(protocol: str | None, user_data: bytes | None) -> dict[str, Any]:
     """What a sticky assignor remembers in its user data; nothing where that is none or not readable."""
-    if not user_data or protocol not in USER_DATA:
-        return {}
-    return decode_blob(USER_DATA[protocol], user_data).data or {}
+    for layout in USER_DATA.get(protocol or "", ()) if user_data else ():
+        if (data := decode_blob(layout, user_data or b"").data) is not None:
+            return data
+    return {}

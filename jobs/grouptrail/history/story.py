@@ -203,7 +203,10 @@ class _Story:
         group = self._group
         if self._open.get("generations", _ONE) is None:
             return
-        is_assigned = group.kind == "classic" or (group.assignment_epoch or 0) >= (group.generation or 0)
+        # No assignment is ever made for an epoch without members.
+        is_assigned = (
+            group.kind == "classic" or not group.members or (group.assignment_epoch or 0) >= (group.generation or 0)
+        )
         assigned = {name: _assigned(group, member) for name, member in group.members.items()}
         known = {name: owned for name, owned in assigned.items() if owned is not None}
         is_known = len(known) == len(assigned)

@@ -15,7 +15,10 @@ from grouptrail.wire.layout import Message, messages
 
 SUBSCRIPTIONS = {"consumer": "ConsumerProtocolSubscription", "connect": "ConnectProtocolMetadata"}
 ASSIGNMENTS = {"consumer": "ConsumerProtocolAssignment", "connect": "ConnectProtocolAssignment"}
-USER_DATA = {"sticky": "StickyAssignorUserData", "cooperative-sticky": "CooperativeStickyAssignorUserData"}
+USER_DATA = {
+    "sticky": ("StickyAssignorUserData", "KafkaPythonStickyUserData"),
+    "cooperative-sticky": ("CooperativeStickyAssignorUserData",),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,665 @@
+"""The history against what the consumers themselves were told, and what an admin client saw of their groups.
+
+On a broker with the new coordinator and on one with the old, groups of every kind are played at once; every scene
+brings its group to rest several times. Then the pipeline runs, and must tell the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from kafka import KafkaAdminClient
+
+from command import Grouptrail
+from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
+from grouptrail import contracts
+from grouptrail.config import Config, load_config
+from grouptrail.history.open_rows import TABLES
+from witness import COMMITTED, MemberApart, Note, Partition, Partitions, Rest, Seat, Sight, Troupe
+
+pytestmark = pytest.mark.broker
+
+NEW, OLD = VERSIONS[0], VERSIONS[-1]
+PATIENCE_SECONDS = 240
+PARTITIONS = 7  # a number by which Java's hash and Kafka's abs can be told from others
+
+SESSION_MS = 15_000  # of static members, who come back within it and at the end do not
+
+PROPERTIES = {
+    NEW: {
+        "group.consumer.session.timeout.ms": str(SESSION_MS),
+        "group.consumer.min.session.timeout.ms": str(SESSION_MS),
+        "group.consumer.heartbeat.interval.ms": "500",
+        "group.consumer.min.heartbeat.interval.ms": "500",
+    },
+    OLD: {"group.coordinator.rebalance.protocols": "classic", "group.coordinator.new.enable": "false"},
+}
+
+Row = dict[str, Any]
+
+
+# --- the scenes --------------------------------------------------------------------------------------------
+
+
+TOPICS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "growing": 3}
+
+
+@dataclass
+class Stage:
+    """Where scenes are played."""
+
+    broker: Broker
+    troupes: dict[str, Troupe] = field(default_factory=dict)
+
+    def set_up(self) -> None:
+        ensure_offsets_topic(self.broker.bootstrap)
+        with closing(KafkaAdminClient(bootstrap_servers=self.broker.bootstrap)) as admin:
+            topics = {name: {"num_partitions": count, "replication_factor": 1} for name, count in TOPICS.items()}
+            admin.create_topics(topics, wait_for_metadata=True)
+
+    def troupe(self, group_id: str, *topics: str, **post: Any) -> Troupe:
+        partitions = {topic: TOPICS[topic] for topic in topics}
+        troupe = self.troupes[group_id] = Troupe(self.broker.bootstrap, group_id, partitions, **post)
+        return troupe
+
+
+def seven_for_three(assignor: str) -> Callable[[Stage], None]:
+    """Seven partitions and three members, of whom one leaves."""
+
+    def play(stage: Stage) -> None:
+        with stage.troupe(f"three-{assignor}", "seven", assignor=assignor, commits=True) as troupe:
+            members = [troupe.join() for _ in range(3)]
+            troupe.rest()
+            members[1].leave()
+            troupe.rest()
+            troupe.join()
+            troupe.rest()
+            troupe.send_home()
+            troupe.empty()
+
+    return play
+
+
+def seven_for_five(stage: Stage) -> None:
+    with stage.troupe("polygenelubricants", "seven", client="librdkafka") as troupe:
+        for _ in range(5):
+            troupe.join()
+        troupe.rest()
+
+
+def two_topics(assignor: str) -> Callable[[Stage], None]:
+    """Topics of five and of seven partitions, members that subscribe to both, to one, and to neither."""
+
+    def play(stage: Stage) -> None:
+        # kafka-python 3.0.12 cannot assign such subscriptions round robin: its assignor ends with a KeyError.
+        client = "librdkafka" if assignor == "roundrobin" else "kafka-python"
+        names = ("five", "seven", "one")
+        with stage.troupe(f"two-{assignor}", *names, client=client, assignor=assignor) as troupe:
+            for topics in (("five", "seven"), ("five",), ("seven",), ("one",)):
+                troupe.join(topics=topics)
+            troupe.rest()
+
+    return play
+
+
+def static(stage: Stage) -> None:
+    """A static member is restarted, and its group does not rebalance."""
+    with stage.troupe("static", "four", session_ms=SESSION_MS) as troupe:
+        troupe.join(instance_id="one")
+        troupe.rest()
+        second = troupe.join(instance_id="two")
+        troupe.rest()
+        second.leave()
+        troupe.rest(away=1)
+        troupe.join(instance_id="two")
+        troupe.rest()
+
+
+def cooperative(stage: Stage) -> None:
+    """A second member joins: the first gives up partitions, a follow-up round assigns them; then it leaves."""
+    with stage.troupe("cooperative", "six", client="librdkafka", assignor="cooperative-sticky") as troupe:
+        troupe.join()
+        troupe.rest()
+        second = troupe.join()
+        troupe.rest()
+        second.leave()
+        troupe.rest()
+
+
+def kip_848(stage: Stage) -> None:
+    """Members of the new protocol join and leave."""
+    with stage.troupe("kip-848", "seven", client="kip-848", assignor="uniform") as troupe:
+        troupe.join()
+        troupe.rest()
+        second = troupe.join()
+        troupe.rest()
+        troupe.join()
+        troupe.rest()
+        second.leave()
+        troupe.rest()
+        troupe.send_home()
+        troupe.empty()
+
+
+def kip_848_static(stage: Stage) -> None:
+    """A static member of the new protocol is restarted."""
+    with stage.troupe("kip-848-static", "four", client="kip-848", assignor="range") as troupe:
+        troupe.join(instance_id="one")
+        second = troupe.join(instance_id="two")
+        troupe.rest()
+        second.leave()
+        troupe.join(instance_id="two")
+        troupe.rest()
+
+
+def crash(stage: Stage) -> None:
+    """A member's process is killed; the group learns it when the session ends."""
+    with stage.troupe("grüppe-群组-😀", "three", session_ms=6_000) as troupe:
+        troupe.join()
+        second = troupe.join(apart=True)
+        troupe.rest()
+        assert isinstance(second, MemberApart)
+        second.crash()
+        troupe.rest()
+
+
+def growth(stage: Stage) -> None:
+    """A topic gets more partitions."""
+    with stage.troupe("growth", "growing", client="librdkafka", metadata_age_ms=1_000) as troupe:
+        troupe.join()
+        troupe.join()
+        troupe.rest()
+        troupe.grow("growing", 5)
+        troupe.rest()
+
+
+def deleted(stage: Stage) -> None:
+    """A group is deleted and made anew under its name."""
+    with stage.troupe("deleted", "two") as troupe:
+        for _ in range(2):
+            member = troupe.join()
+            troupe.rest()
+            member.leave()
+            troupe.empty()
+            troupe.delete()
+
+
+def restart(stage: Stage) -> None:
+    """The broker is restarted under a group's members, once everyone else has gone home."""
+    with stage.troupe("restart", "five") as troupe:
+        troupe.join()
+        troupe.join()
+        troupe.rest()
+        stage.broker.stop()
+        stage.broker.start()
+        troupe.rest()
+        troupe.join()
+        troupe.rest()
+
+
+CLASSIC: dict[str, Callable[[Stage], None]] = {
+    "three-range": seven_for_three("range"),
+    "three-roundrobin": seven_for_three("roundrobin"),
+    "three-sticky": seven_for_three("sticky"),
+    "polygenelubricants": seven_for_five,
+    "two-range": two_topics("range"),
+    "two-roundrobin": two_topics("roundrobin"),
+    "two-sticky": two_topics("sticky"),
+    "static": static,
+    "cooperative": cooperative,
+    "grüppe-群组-😀": crash,
+    "growth": growth,
+    "deleted": deleted,
+}
+KIP_848 = {"kip-848": kip_848, "kip-848-static": kip_848_static}
+GROUPS = [*CLASSIC, "restart", *KIP_848]
+
+
+# --- what the history says ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class History:
+    """The history tables' rows, read with delta-rs; times in ms."""
+
+    tables: dict[str, list[Row]]
+
+    @classmethod
+    def read(cls, config: Config) -> History:
+        return cls({table: _rows(config, table) for table in TABLES})
+
+    def of(self, table: str, group_id: str) -> list[Row]:
+        return [row for row in self.tables[table] if row["group_id"] == group_id]
+
+    def at(self, table: str, group_id: str, at_ms: int, since: str, until: str) -> list[Row]:
+        """The rows whose interval holds a moment."""
+        return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
+
+    def generation(self, group_id: str, rest: Rest) -> Row:
+        (row,) = self.at("generations", group_id, rest.at_ms, "started_at", "ended_at")
+        return row
+
+    def sight(self, group_id: str, rest: Rest) -> Sight:
+        """The group at a rest."""
+        (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
+        generation = self.generation(group_id, rest)
+        assert state["generation"] == generation["generation"]
+        owned: dict[str, set[Partition]] = defaultdict(set)
+        for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):
+            owned[row["member_id"]].add((row["topic"], row["partition"]))
+        members = self.at("memberships", group_id, rest.at_ms, "joined_at", "left_at")
+        assert owned.keys() <= {member["member_id"] for member in members}
+        return Sight(
+            state=state["state"],
+            protocol=generation["protocol"],
+            generation=generation["generation"],
+            members={member["member_id"]: _seat(member, frozenset(owned[member["member_id"]])) for member in members},
+        )
+
+    def rebalances(self, group_id: str, after: Rest, until: Rest) -> list[Row]:
+        rows = [row for row in self.of("rebalances", group_id) if after.at_ms < row["at"] <= until.at_ms]
+        return sorted(rows, key=lambda row: row["at"])
+
+
+def _rows(config: Config, table: str) -> list[Row]:
+    """In the order of the table's key."""
+    path = config.table_path(table)
+    if not (Path(path) / "_delta_log").is_dir():
+        return []
+    batches = QueryBuilder().register(table, DeltaTable(path)).execute(f"select * from {table}").read_all()
+    key = contracts.tables()[table].key
+    rows = [_in_ms(row) for row in pa.table(batches).to_pylist()]
+    return sorted(rows, key=lambda row: [row[column] for column in key])
+
+
+def _in_ms(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, dict):
+        return {name: _in_ms(one) for name, one in value.items()}
+    return [_in_ms(one) for one in value] if isinstance(value, list) else value
+
+
+def _seat(member: Row, partitions: Partitions) -> Seat:
+    return Seat(member["instance_id"], member["client_id"], member["client_host"], partitions)
+
+
+def _pairs(topics: list[Row]) -> Partitions:
+    return frozenset((part["topic"], number) for part in topics for number in part["partitions"])
+
+
+# --- the play ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Played:
+    """All that was played on one broker, and the history of it."""
+
+    version: str
+    config: Config
+    troupes: dict[str, Troupe]
+    history: History
+
+    def troupe(self, group_id: str) -> Troupe:
+        if group_id not in self.troupes:
+            pytest.skip(f"Kafka {self.version} has no such groups unless it is told to")
+        return self.troupes[group_id]
+
+
+def _config(broker: Broker, folder: Path) -> Config:
+    settings = {
+        "warehouse": str(folder / "warehouse"),
+        "cluster": "test",
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "decode.trigger_seconds": "1",
+    }
+    return load_config(None, settings, {})
+
+
+@pytest.fixture(scope="module", params=[NEW, OLD])
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    folder = tmp_path_factory.mktemp("history")
+    version: str = request.param
+    properties = {"offsets.topic.num.partitions": str(PARTITIONS), **PROPERTIES[version]}
+    with Broker(folder / "kafka", version=version, properties=properties) as broker:
+        stage = Stage(broker)
+        stage.set_up()
+        scenes = CLASSIC | (KIP_848 if version == NEW else {})
+        with ThreadPoolExecutor(len(scenes)) as pool:
+            for playing in [pool.submit(scene, stage) for scene in scenes.values()]:
+                playing.result()
+        restart(stage)
+        config = _config(broker, folder)
+        printed = (run := Grouptrail(config, "run", "--once")).finished()
+        assert run.process.returncode == 0, printed
+        yield Played(version, config, stage.troupes, History.read(config))
+
+
+# --- the truth ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group_id", GROUPS)
+def test_at_rest_the_history_is_what_the_members_and_the_admin_client_saw(played: Played, group_id: str) -> None:
+    """State, generation, assignor, members, instance ids and partitions."""
+    for rest in played.troupe(group_id).rests:
+        seen = rest.sight
+        if seen.state == "Empty":  # nobody is there to tell the generation
+            seen = replace(seen, generation=played.history.generation(group_id, rest)["generation"])
+        assert played.history.sight(group_id, rest) == seen
+
+
+@pytest.mark.parametrize("group_id", GROUPS)
+def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id: str) -> None:
+    """A row of `generations` tells the members as they were at its end; static members change their ids in it."""
+    last = {rest.sight.generation: rest for rest in played.troupe(group_id).rests if rest.sight.members}
+    for rest in last.values():
+        generation = played.history.generation(group_id, rest)
+        seats = {member["member_id"]: _seat(member, _pairs(member["partitions"])) for member in generation["members"]}
+        assert seats == rest.sight.members
+        assert generation["member_count"] == len(seats)
+        assert generation["partition_count"] == sum(len(seat.partitions) for seat in seats.values())
+
+
+@pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
+def test_a_generation_without_members_has_none(played: Played, group_id: str) -> None:
+    """An empty list: it is known that there are none."""
+    empty = [rest for rest in played.troupe(group_id).rests if not rest.sight.members]
+    rows = [played.history.generation(group_id, rest) for rest in empty]
+    assert [row["members"] for row in rows] == [[] for _ in empty]
+
+
+@pytest.mark.parametrize("group_id", [group_id for group_id in [*CLASSIC, "restart"] if group_id != "cooperative"])
+def test_what_an_eager_member_was_told_is_in_its_generation(played: Played, group_id: str) -> None:
+    """Every assignment that a member was ever given, those between rests too."""
+    generations = played.history.of("generations", group_id)
+    for member in played.troupe(group_id).members:
+        for note in member.notes:
+            if note.what == "assigned":
+                told = [
+                    _pairs(other["partitions"])
+                    for row in generations
+                    if row["generation"] == note.generation
+                    for other in row["members"]
+                    if note.member_id == other["member_id"]
+                    or (member.post.instance_id and member.post.instance_id == other["instance_id"])
+                ]
+                assert told == [note.partitions], note
+
+
+@pytest.mark.parametrize("group_id", GROUPS)
+def test_the_history_gives_a_member_what_it_held_while_it_held_it(played: Played, group_id: str) -> None:
+    """From when a member was told of a partition until it gave it up. Members of a cooperative classic group do that
+    when they are told of the generation, a moment after its record."""
+    delay_ms = 1_000 if group_id == "cooperative" else 0
+    rows = played.history.of("partition_ownership", group_id)
+    for member in played.troupe(group_id).members:
+        for partition, member_id, since, until in held(member.notes):
+            owned = [
+                (row["owned_from"], row["owned_until"])
+                for row in rows
+                if (row["topic"], row["partition"], row["member_id"]) == (*partition, member_id)
+            ]
+            assert any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned), (
+                f"{member_id} held {partition} from {since} to {until}; the history says {owned}"
+            )
+
+
+def held(notes: list[Note]) -> Iterator[tuple[Partition, str, int, int]]:
+    """(partition, member id, since, until) by what a member was told."""
+    since: dict[Partition, tuple[str, int]] = {}
+    for note in notes:
+        if note.what == "assigned":
+            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
+        elif note.what in ("revoked", "gone"):
+            for partition in note.partitions & since.keys():
+                yield partition, *since.pop(partition), note.at_ms
+
+
+@pytest.mark.parametrize("group_id", GROUPS)
+def test_a_group_lies_where_javas_hash_says(played: Played, group_id: str) -> None:
+    """abs(hash(group)) % partitions, with Java's hash and Kafka's abs."""
+    played.troupe(group_id)
+    found = {row["record_partition"] for table in TABLES for row in played.history.of(table, group_id)}
+    assert found == {java_abs(java_hash(group_id)) % PARTITIONS}
+
+
+def java_hash(text: str) -> int:
+    """Over UTF-16 code units, in 32 bits."""
+    units, value = text.encode("utf-16-be"), 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + high * 256 + low) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def java_abs(value: int) -> int:
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+# --- the golden cases --------------------------------------------------------------------------------------
+
+
+def sizes(generation: Row) -> list[int]:
+    return sorted((len(_pairs(member["partitions"])) for member in generation["members"]), reverse=True)
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
+def test_seven_partitions_and_three_members(played: Played, assignor: str) -> None:
+    group_id = f"three-{assignor}"
+    generation = played.history.generation(group_id, played.troupe(group_id).rests[0])
+    assert (sizes(generation), generation["skew"], generation["protocol"]) == ([3, 2, 2], 1, assignor)
+    assert generation["is_assignors_own"] is True, generation["assignment_note"]
+
+
+def test_seven_partitions_and_five_members(played: Played) -> None:
+    troupe = played.troupe("polygenelubricants")
+    generation = played.history.generation(troupe.group_id, troupe.rests[0])
+    assert (sizes(generation), generation["skew"]) == ([2, 2, 1, 1, 1], 1)
+    assert generation["is_assignors_own"] is True, generation["assignment_note"]
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
+def test_two_topics_and_members_that_subscribe_to_both_to_one_or_to_neither(played: Played, assignor: str) -> None:
+    troupe = played.troupe(f"two-{assignor}")
+    generation = played.history.generation(troupe.group_id, troupe.rests[0])
+    assert {member["client_id"]: tuple(member["topics"]) for member in generation["members"]} == {
+        member.post.client_id: tuple(sorted(member.post.topics)) for member in troupe.members
+    }
+    assert generation["partition_count"] == 13
+    # What a sticky assignor gives may come from what members said they had: see the next test.
+    expected = (True, None) if assignor == "sticky" else (True,)
+    assert generation["is_assignors_own"] in expected, generation["assignment_note"]
+
+
+def test_what_sticky_members_said_they_had_is_read(played: Played) -> None:
+    """So that the assignments after the first can be computed again, too."""
+    generations = [row for row in played.history.of("generations", "three-sticky") if row["member_count"]]
+    assert len(generations) > 2
+    assert {row["is_assignors_own"] for row in generations} == {True}
+
+
+def test_when_a_member_leaves_sticky_moves_its_partitions_alone(played: Played) -> None:
+    troupe = played.troupe("three-sticky")
+    before, after = troupe.rests[:2]
+    (leaver,) = before.sight.members.keys() - after.sight.members.keys()
+    (rebalance,) = played.history.rebalances("three-sticky", before, after)
+    had = before.sight.members[leaver].partitions
+    assert {(one["topic"], one["partition"]) for one in rebalance["handed_over"]} == had
+    assert (rebalance["partitions_moved"], rebalance["partitions_kept"]) == (len(had), 7 - len(had))
+    assert {one["from_member"] for one in rebalance["handed_over"]} == {leaver}
+    assert {one["committed_offset"] for one in rebalance["handed_over"]} == {COMMITTED}
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
+def test_a_leave_and_a_join_are_told_as_such(played: Played, assignor: str) -> None:
+    group_id = f"three-{assignor}"
+    first, second, third, end = played.troupe(group_id).rests
+    (left,) = played.history.rebalances(group_id, first, second)
+    (leaver,) = first.sight.members.keys() - second.sight.members.keys()
+    assert (left["cause"], left["members_left"], left["members_joined"]) == ("member_left", [leaver], [])
+    *_, joined = played.history.rebalances(group_id, second, third)
+    (joiner,) = third.sight.members.keys() - second.sight.members.keys()
+    assert (joined["cause"], joined["members_joined"]) == ("member_joined", [joiner])
+    *_, emptied = played.history.rebalances(group_id, third, end)
+    assert emptied["cause"] == "group_emptied"
+    ended = {row["member_id"]: row["ended"] for row in played.history.of("memberships", group_id)}
+    assert ended[leaver] == "left"
+
+
+def test_a_static_member_comes_back_without_a_rebalance(played: Played) -> None:
+    _, before, away, back = played.troupe("static").rests
+    assert before.sight == away.sight
+    assert back.sight.generation == before.sight.generation
+    assert played.history.rebalances("static", before, back) == []
+    (old,) = before.sight.members.keys() - back.sight.members.keys()
+    (new,) = back.sight.members.keys() - before.sight.members.keys()
+    memberships = {row["member_id"]: row for row in played.history.of("memberships", "static")}
+    assert (memberships[old]["ended"], memberships[new]["began"]) == ("replaced", "replaced")
+
+
+def test_a_cooperative_group_needs_a_second_round(played: Played) -> None:
+    alone, both, _ = played.troupe("cooperative").rests
+    joined, followed = played.history.rebalances("cooperative", alone, both)
+    assert (joined["cause"], followed["cause"]) == ("member_joined", "cooperative_follow_up")
+    assert (joined["partitions_removed"], joined["partitions_kept"]) == (3, 3)
+    assert (followed["partitions_moved"], followed["partitions_kept"]) == (3, 3)
+
+
+def test_kip_848_members_join_and_leave(played: Played) -> None:
+    one, two, three, less, none = played.troupe("kip-848").rests
+    history = played.history
+    for before, after, cause in (
+        (one, two, "member_joined"),
+        (two, three, "member_joined"),
+        (three, less, "member_left_or_expired"),
+    ):
+        (rebalance,) = history.rebalances("kip-848", before, after)
+        assert (rebalance["cause"], rebalance["duration_of"]) == (cause, "whole")
+        assert before.at_ms < rebalance["at"] <= rebalance["ended_at"] <= after.at_ms
+    assert history.rebalances("kip-848", less, none)[-1]["cause"] == "group_emptied"
+
+
+def test_a_static_kip_848_member_comes_back_without_a_rebalance(played: Played) -> None:
+    before, back = played.troupe("kip-848-static").rests
+    assert back.sight.generation == before.sight.generation
+    assert played.history.rebalances("kip-848-static", before, back) == []
+
+
+def test_a_crash_is_told_as_a_leave_or_an_expiry(played: Played) -> None:
+    troupe = played.troupe("grüppe-群组-😀")
+    before, after = troupe.rests
+    (dead,) = before.sight.members.keys() - after.sight.members.keys()
+    (rebalance,) = played.history.rebalances(troupe.group_id, before, after)
+    assert (rebalance["cause"], rebalance["certainty"]) == ("member_left_or_expired", "ambiguous")
+    (membership,) = [row for row in played.history.of("memberships", troupe.group_id) if row["member_id"] == dead]
+    assert membership["ended"] == "left_or_expired"
+    crashed = troupe.members[1].notes[-1]
+    assert membership["left_at"] - crashed.at_ms > 4_000  # its session lasted for six seconds
+    handed_over = {(one["topic"], one["partition"]): one["to_member"] for one in rebalance["handed_over"]}
+    assert handed_over == {
+        partition: name
+        for name, seat in after.sight.members.items()
+        for partition in seat.partitions & before.sight.members[dead].partitions
+    }
+
+
+def test_a_topic_that_grows(played: Played) -> None:
+    before, after = played.troupe("growth").rests
+    grown, *_ = played.history.rebalances("growth", before, after)
+    assert (grown["cause"], grown["partitions_added"]) == ("partitions_added", 2)
+
+
+def test_a_deleted_group_is_not_its_successor(played: Played) -> None:
+    first, _, second, _ = played.troupe("deleted").rests
+    history = played.history
+    assert [history.generation("deleted", rest)["incarnation"] for rest in (first, second)] == [1, 2]
+    states = sorted(history.of("group_states", "deleted"), key=lambda row: (row["incarnation"], row["record_offset"]))
+    dead = [row for row in states if row["state"] == "Dead"]
+    assert [row["incarnation"] for row in dead] == [1, 2]
+    assert first.at_ms < dead[0]["started_at"] < dead[0]["ended_at"] <= second.at_ms
+    assert dead[1]["ended_at"] is None
+
+
+def test_a_restarted_broker_goes_on_with_the_same_group(played: Played) -> None:
+    rests = played.troupe("restart").rests
+    rows = [played.history.generation("restart", rest) for rest in rests]
+    assert {row["incarnation"] for row in rows} == {1}
+    assert rows[0]["generation"] <= rows[1]["generation"] < rows[2]["generation"]
+
+
+# --- batch equals stream -----------------------------------------------------------------------------------
+
+
+def test_a_killed_stream_and_a_rebuild_give_the_same_rows(played: Played, tmp_path: Path) -> None:
+    """Streamed in small batches, killed in the middle of one, gone on with, and then rebuilt."""
+    if played.version != NEW:
+        pytest.skip("the new coordinator's records are of all kinds")
+    decode = played.config.decode.model_copy(update={"max_records_per_batch": 70})
+    config = played.config.model_copy(update={"warehouse": str(tmp_path / "warehouse"), "decode": decode})
+    run = Grouptrail(config, "run")
+    try:
+        await_the_middle_of_a_batch(run, config)
+    finally:
+        run.kill()
+    assert History.read(config) != played.history
+
+    run = Grouptrail(config, "run")
+    try:
+        await_history(config, played.history, run)
+    finally:
+        run.kill()
+
+    rebuilt = Grouptrail(config, "rebuild", "history")
+    printed = rebuilt.finished()
+    assert rebuilt.process.returncode == 0, printed
+    assert_same(History.read(config), played.history)
+
+
+def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
+    """Returns when a batch has written a table and has not ended, and one before it had written, too."""
+    checkpoint = Path(config.checkpoint_path("history"))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    ended: set[str] = set()
+    before, writers = 0, 0
+    while True:
+        begun, now = ({path.name for path in checkpoint.glob(f"{kind}/[0-9]*")} for kind in ("offsets", "commits"))
+        written = _written(config)
+        if now != ended:
+            writers += bool(ended) and written > before
+            ended, before = now, written
+        if writers and begun - ended and written > before:
+            return
+        assert time.monotonic() < deadline, "no batch was met"
+        assert run.process.poll() is None, run.finished()
+        time.sleep(0.02)
+
+
+def _written(config: Config) -> int:
+    """How many versions the tables have together."""
+    return sum(1 for table in TABLES for _ in Path(config.table_path(table)).glob("_delta_log/*.json"))
+
+
+def await_history(config: Config, wanted: History, run: Grouptrail) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (found := History.read(config)) != wanted:
+        assert run.process.poll() is None, run.finished()
+        if time.monotonic() > deadline:
+            assert_same(found, wanted)
+        time.sleep(0.5)
+
+
+def assert_same(found: History, wanted: History) -> None:
+    for table in TABLES:
+        assert len(found.tables[table]) == len(wanted.tables[table]), table
+        for one, other in zip(found.tables[table], wanted.tables[table], strict=True):
+            assert one == other, table

@@ -1,0 +1,40 @@
+"""What the person on call is told when a job fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from grouptrail.pipeline import _reason
+
+HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"""
+REMEDY = "grouptrail doctor looks for the reason"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{HEAD}No space left on device SQLSTATE: XXKST\n=== Streaming Query ===", "No space left on device"),
+        (
+            f"{PYTHON}OSError: [Errno 28] No space left on device\n",
+            "[Errno 28] No space left on device",
+        ),
+        (
+            f"{PYTHON}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
+            ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.rdd.RDD\n",
+            "Job aborted",
+        ),
+        (
+            f"{PYTHON}pyspark.errors.exceptions.captured.Exception: no column\n\nJVM stacktrace:\n",
+            "no column",
+        ),
+        (f"{PYTHON}KeyError\n", "KeyError"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
+    assert _reason(RuntimeError(text)) == f"{told}: {REMEDY}"

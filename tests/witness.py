@@ -1,0 +1,459 @@
+"""Real consumers that write down what they are told, and what an admin client sees of their groups at rest."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, Literal, Self
+
+import kafka
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+Partition = tuple[str, int]
+Partitions = frozenset[Partition]
+Client = Literal["kafka-python", "librdkafka", "kip-848"]
+What = Literal["assigned", "revoked", "joined", "gone"]
+
+PATIENCE_SECONDS = 60
+POLL_SECONDS = 0.1
+HEARTBEAT_MS = 300
+# Under load kafka-python 3.0.12 may hang for ever when a poll ends while it joins.
+KAFKA_PYTHON_POLL_MS = 1_000
+
+COMMITTED = 42
+"""The offset that those members commit who commit."""
+
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+}
+
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+def now_ms() -> int:
+    """The clock by which the broker, on this machine, stamps its records."""
+    return time.time_ns() // 1_000_000
+
+
+# --- members -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a member is to be; plain values, so that another process can be it."""
+
+    bootstrap: str
+    group_id: str
+    client_id: str
+    topics: tuple[str, ...]
+    client: Client = "kafka-python"
+    assignor: str = "range"
+    instance_id: str | None = None
+    session_ms: int = 30_000
+    metadata_age_ms: int = 300_000
+    commits: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a member knows after it was told something: `partitions` were given to it or taken from it.
+
+    `joined`: it found itself under another id or in another generation (of a KIP-848 member: epoch). `gone`: it has
+    closed or was killed.
+    """
+
+    at_ms: int
+    what: What
+    member_id: str
+    generation: int
+    partitions: Partitions
+    holds: Partitions
+
+
+Write = Callable[[Note], object]
+
+
+class Diary:
+    """Writes a member's notes; `standing` gives its id and generation, as far as it has them."""
+
+    def __init__(self, write: Write, standing: Callable[[], tuple[str, int]]) -> None:
+        self._write = write
+        self._standing = standing
+        self.last = Note(0, "joined", "", -1, frozenset(), frozenset())
+
+    def assigned(self, partitions: Iterable[Any]) -> None:
+        of = _pairs(partitions)
+        self._note("assigned", of, self.last.holds | of)
+
+    def revoked(self, partitions: Iterable[Any]) -> None:
+        of = _pairs(partitions)
+        self._note("revoked", of, self.last.holds - of)
+
+    def polled(self) -> None:
+        member_id, generation = self._standing()
+        if member_id and generation >= 0 and (member_id, generation) != (self.last.member_id, self.last.generation):
+            self._note("joined", frozenset(), self.last.holds)
+
+    def gone(self) -> None:
+        self.last = replace(self.last, at_ms=now_ms(), what="gone", partitions=self.last.holds, holds=frozenset())
+        self._write(self.last)
+
+    def _note(self, what: What, partitions: Partitions, holds: Partitions) -> None:
+        at_ms = now_ms()
+        member_id, generation = self._standing()
+        self.last = Note(at_ms, what, member_id or self.last.member_id, generation, partitions, holds)
+        self._write(self.last)
+
+
+def _pairs(partitions: Iterable[Any]) -> Partitions:
+    return frozenset((one.topic, one.partition) for one in partitions)
+
+
+def attend(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+    """A member's life: it polls until it is over, then closes, and notes what it is told."""
+    live = _live_with_kafka_python if post.client == "kafka-python" else _live_with_librdkafka
+    live(post, write, is_over)
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, diary: Diary) -> None:
+        self.on_partitions_assigned = diary.assigned
+        self.on_partitions_revoked = diary.revoked
+        self.on_partitions_lost = diary.revoked
+
+    def on_partitions_assigned(self, assigned: Any) -> None: ...
+
+    def on_partitions_revoked(self, revoked: Any) -> None: ...
+
+
+def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+    consumer = KafkaConsumer(
+        bootstrap_servers=post.bootstrap,
+        group_id=post.group_id,
+        client_id=post.client_id,
+        group_instance_id=post.instance_id,
+        partition_assignment_strategy=(ASSIGNORS[post.assignor],),
+        session_timeout_ms=post.session_ms,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        metadata_max_age_ms=post.metadata_age_ms,
+        enable_auto_commit=False,
+        metrics_enabled=False,
+    )
+
+    def standing() -> tuple[str, int]:
+        metadata = consumer.group_metadata()
+        return metadata.member_id, metadata.generation_id
+
+    diary = Diary(write, standing)
+    consumer.subscribe(post.topics, listener=_Listener(diary))
+    committed: Partitions = frozenset()
+    try:
+        while not is_over():
+            try:
+                consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
+            except kafka.errors.RetriableError:
+                time.sleep(POLL_SECONDS)  # the broker is away
+            diary.polled()
+            if post.commits and committed != diary.last.holds:
+                with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RebalanceInProgressError):
+                    commit = OffsetAndMetadata(COMMITTED, "", -1)
+                    consumer.commit({TopicPartition(*one): commit for one in diary.last.holds})
+                    committed = diary.last.holds
+    finally:
+        consumer.close(timeout_ms=5_000)
+        diary.gone()
+
+
+def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": post.bootstrap,
+        "group.id": post.group_id,
+        "client.id": post.client_id,
+        "enable.auto.commit": False,
+        "topic.metadata.refresh.interval.ms": post.metadata_age_ms,
+        "log_level": 2,
+    }
+    if post.instance_id:
+        settings["group.instance.id"] = post.instance_id
+    if post.client == "kip-848":
+        settings |= {"group.protocol": "consumer", "group.remote.assignor": post.assignor}
+    else:
+        settings |= {
+            "partition.assignment.strategy": post.assignor,
+            "session.timeout.ms": post.session_ms,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+    consumer = Consumer(settings)
+
+    def standing() -> tuple[str, int]:
+        # librdkafka tells the generation in this alone: a mark of seven bytes, the generation, then names.
+        metadata = consumer.consumer_group_metadata()
+        return consumer.memberid() or "", int.from_bytes(metadata[7:11], "little", signed=True)
+
+    diary = Diary(write, standing)
+    consumer.subscribe(
+        list(post.topics),
+        on_assign=lambda _, partitions: diary.assigned(partitions),
+        on_revoke=lambda _, partitions: diary.revoked(partitions),
+        on_lost=lambda _, partitions: diary.revoked(partitions),
+    )
+    try:
+        while not is_over():
+            consumer.poll(POLL_SECONDS)
+            diary.polled()
+    finally:
+        consumer.close()
+        diary.gone()
+
+
+class Member:
+    """A member in a thread of its own; `notes` grow while it lives."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.notes: list[Note] = []
+        self.failure: BaseException | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=post.client_id, daemon=True)
+        self._thread.start()
+
+    @property
+    def now(self) -> Note | None:
+        """The last note."""
+        if self.failure is not None:
+            raise self.failure
+        return self.notes[-1] if self.notes else None
+
+    def send_home(self) -> None:
+        self._over.set()
+
+    def leave(self) -> None:
+        """Closes it, which a static member's group is not told of."""
+        self.send_home()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive(), f"{self.post.client_id} did not close in time"
+
+    def _live(self) -> None:
+        try:
+            attend(self.post, self.notes.append, self._over.is_set)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+class MemberApart(Member):
+    """A member in a process of its own, which can be killed."""
+
+    def _live(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        with contextlib.suppress(EOFError):
+            while not self._over.is_set():
+                if ours.poll(POLL_SECONDS):
+                    self.notes.append(ours.recv())
+        ours.close()
+        self._process.join()
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._thread.join(PATIENCE_SECONDS)
+        last = self.notes[-1]
+        self.notes.append(replace(last, at_ms=now_ms(), what="gone", partitions=last.holds, holds=frozenset()))
+
+
+def _attend_apart(post: Post, parent: Connection) -> None:
+    attend(post, parent.send, parent.poll)
+
+
+# --- groups ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a group holds of one member."""
+
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: Partitions
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A group at one moment; `generation` is the epoch of a KIP-848 group, None where nobody tells it."""
+
+    state: str
+    protocol: str | None
+    generation: int | None
+    members: Mapping[str, Seat]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """How a group was at `at_ms`, and just before and just after that."""
+
+    at_ms: int
+    sight: Sight
+
+
+class Troupe:
+    """One group, its members of all times, and its rests; used as a context, at whose end all leave."""
+
+    def __init__(self, bootstrap: str, group_id: str, topics: Mapping[str, int], **post: Any) -> None:
+        self.group_id = group_id
+        self.members: list[Member] = []
+        self.rests: list[Rest] = []
+        self.topics = dict(topics)
+        self._post = Post(bootstrap, group_id, "", tuple(topics), **post)
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        self._consumer_admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self.send_home()
+        if error is None:
+            self._end()
+        self._admin.close()
+
+    def join(self, *, apart: bool = False, **post: Any) -> Member:
+        """One more member."""
+        name = f"{self.group_id}-{len(self.members) + 1}"
+        member = (MemberApart if apart else Member)(replace(self._post, **{"client_id": name, **post}))
+        self.members.append(member)
+        return member
+
+    def living(self) -> list[Member]:
+        return [member for member in self.members if (last := member.now) is None or last.what != "gone"]
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Adds partitions to a topic."""
+        self._admin.create_partitions({topic: partitions})
+        self.topics[topic] = partitions
+
+    def delete(self) -> None:
+        """Deletes the empty group."""
+        assert self._admin.delete_groups([self.group_id])[self.group_id] == "OK"
+
+    def rest(self, *, away: int = 0) -> Rest:
+        """Waits until the admin client sees the group stable, with every partition of its topics assigned, and each
+        living member knows the same; `away` others are still members for the broker."""
+        self.rests.append(self._await(lambda sight: self._agreed(sight, away)))
+        return self.rests[-1]
+
+    def empty(self) -> Rest:
+        """Waits until the group has no members."""
+        self.rests.append(self._await(lambda sight: sight if sight.state == "Empty" else None))
+        return self.rests[-1]
+
+    def _end(self) -> None:
+        """Waits until nothing is left that the group's coordinator might still write of by itself."""
+        self._await(lambda sight: sight if sight.state in ("Empty", "Dead") else None)
+
+    def send_home(self) -> None:
+        """All members leave."""
+        for member in self.members:
+            member.send_home()
+        for member in self.members:
+            member.leave()
+
+    def _await(self, agreed: Callable[[Sight], Sight | None]) -> Rest:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        pause = threading.Event()
+        before: Sight | Exception | None = None
+        while True:
+            try:
+                before = self._described()
+                at_ms = now_ms()
+                sight = agreed(before)
+                if sight is not None and self._described() == before:
+                    return Rest(at_ms, sight)
+            except (kafka.errors.KafkaError, KafkaException) as fault:
+                before = fault
+            standing = [member.now for member in self.living()]
+            assert time.monotonic() < deadline, f"{self.group_id} found no rest: {before}; {standing}"
+            pause.wait(POLL_SECONDS)
+
+    def _agreed(self, sight: Sight, away: int) -> Sight | None:
+        notes = [member.now for member in self.living()]
+        known = [note for note in notes if note is not None]
+        wanted = {topic for member in self.living() for topic in member.post.topics}
+        every = {(topic, number) for topic in wanted for number in range(self.topics[topic])}
+        is_settled = (
+            sight.state == "Stable"
+            and len(known) == len(notes)
+            and len(sight.members) == len(known) + away
+            and len({note.generation for note in known}) == 1
+            and frozenset().union(*(seat.partitions for seat in sight.members.values())) == every
+            and all(
+                note.member_id in sight.members and sight.members[note.member_id].partitions == note.holds
+                for note in known
+            )
+        )
+        return replace(sight, generation=known[0].generation) if is_settled else None
+
+    def _described(self) -> Sight:
+        return self._described_consumer() if self._post.client == "kip-848" else self._described_classic()
+
+    def _described_classic(self) -> Sight:
+        group = self._admin.describe_groups([self.group_id])[self.group_id]
+        return Sight(
+            state=group["group_state"],
+            protocol=group["protocol_data"] or None,
+            generation=None,
+            members={
+                member["member_id"]: Seat(
+                    instance_id=member["group_instance_id"],
+                    client_id=member["client_id"],
+                    host=member["client_host"],
+                    partitions=_classic_partitions(member["member_assignment"]),
+                )
+                for member in group["members"]
+            },
+        )
+
+    def _described_consumer(self) -> Sight:
+        group = self._consumer_admin.describe_consumer_groups([self.group_id])[self.group_id].result()
+        return Sight(
+            state=_STATES.get(group.state, group.state.name.title()),
+            protocol=group.partition_assignor,
+            generation=None,
+            members={
+                member.member_id: Seat(
+                    instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    host=member.host,
+                    partitions=_pairs(member.assignment.topic_partitions),
+                )
+                for member in group.members
+            },
+        )
+
+
+_STATES = {ConsumerGroupState.STABLE: "Stable", ConsumerGroupState.EMPTY: "Empty"}
+
+
+def _classic_partitions(assignment: Any) -> Partitions:
+    if not assignment:
+        return frozenset()
+    return frozenset(
+        (part["topic"], number) for part in assignment["assigned_partitions"] for number in part["partitions"]
+    )
