@@ -107,7 +107,7 @@ class Demo:
 
     def _heard(self, line: str) -> None:
         """A line of the pipeline's: a landed batch, or what it is doing."""
-        if not line.startswith("batch "):
+        if not line.startswith(("batch ", "history batch ")):
             self.screen.status(line)
             return
         self.screen.landed(line)
@@ -172,7 +172,7 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
 
 def _tell_how_to_go_on(ingest: Ingest) -> None:
     print(f"\nThe tables stay in {ingest.config.warehouse}. Go on with:")
-    for arguments in (("tables",), ("tables", "group_metadata"), ("sql", '"SELECT * FROM group_records LIMIT 5"')):
+    for arguments in (("tables",), ("show", "group", "billing"), ("sql", '"SELECT * FROM rebalance_storms"')):
         print(f"  {command(ingest.config_file, *arguments)}")
 
 

@@ -1,7 +1,7 @@
-"""`make bench`: how fast commits are decoded into Delta, as ratios measured in one run. See docs/performance.md.
+"""`make bench`: how fast commits are decoded and history is told, as ratios of one run. See docs/performance.md.
 
-Everything runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
-plainly and decoded by turns, on one Spark session that has been warmed up.
+Decoding runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
+plainly and decoded by turns, on one Spark session that has been warmed up. History has `bench_history`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from demo.bench_history import measure as measure_history
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
@@ -160,21 +161,40 @@ def _to_nowhere(rows: DataFrame) -> float:
 def main() -> None:
     """Runs the bench and prints its figures, as text and as one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=4_000_000)
-    count = parser.parse_args().records
+    parser.add_argument("--only", choices=("decode", "history"))
+    parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
+    parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
+    parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
+    parser.add_argument("--commits", type=int, default=49, help="commits in each generation")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as name:
         folder = Path(name)
-        with Broker(
-            folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print
-        ) as broker:
-            figures = _measure(broker, folder, count)
+        if options.only != "history":
+            properties = {"log.cleaner.enable": "false"}
+            with Broker(folder / "kafka", properties=properties, heap="600m", report=print) as broker:
+                figures |= _measure(broker, folder, options.records)
+        if options.only != "decode":
+            config = load_config(None, {"warehouse": str(folder)}, {})
+            spark = start_session(config, "bench", print)
+            try:
+                figures["history"] = measure_history(
+                    spark,
+                    config,
+                    folder,
+                    groups=options.groups,
+                    generations=options.generations,
+                    commits=options.commits,
+                )
+            finally:
+                spark.stop()
     print(json.dumps(figures))
 
 
 def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:
     ensure_offsets_topic(broker.bootstrap)
     config = load_config(None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder)}, {})
-    figures: dict[str, Any] = {"records": count, "cores": os.cpu_count()}
+    figures: dict[str, Any] = {"records": count}
     memory = {}
     loaded = 0
     spark = start_session(config, "bench", print)

@@ -42,11 +42,9 @@ FROM offset_commits WHERE NOT is_tombstone GROUP BY group_id ORDER BY commits DE
     (
         "What made billing rebalance? Member 3 crashes, is missed after its session timeout, and comes back.",
         """\
-SELECT generation, record_at, array_length(members) AS members, member['client_id'] AS client,
-  part['topic'] AS topic, part['partitions'] AS owns
-FROM (SELECT *, unnest(member['assignment']['partitions']) AS part FROM (
-  SELECT generation, record_at, members, unnest(members) AS member FROM group_metadata WHERE group_id = 'billing'))
-WHERE part['topic'] = 'orders' ORDER BY generation, client LIMIT 12""",
+SELECT at, to_generation AS generation, cause, cause_note, array_length(members_joined) AS joined,
+  array_length(members_left) AS left, partitions_moved AS moved, partitions_kept AS kept
+FROM rebalances WHERE group_id = 'billing' ORDER BY at LIMIT 12""",
     ),
     (
         "When were the offsets of replay set back, and how far?",

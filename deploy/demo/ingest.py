@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
 
 _STOP_DEADLINE_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.5
+
+_HISTORY_BATCH = re.compile(r"history batch \d+, up to batch (\d+) of decode")
 
 _CONFIG = """\
 # What `make demo` runs with: GROUPTRAIL_CONFIG={file} grouptrail ...
@@ -49,7 +52,7 @@ class IngestError(GrouptrailError):
 
 
 class Ingest:
-    """`grouptrail run --job decode` on a broker; its tables and settings are below `folder`.
+    """`grouptrail run` on a broker; its tables and settings are below `folder`.
 
     `on_line` gets each line it prints, from another thread. What it says on stderr is in `log_file`.
     """
@@ -61,6 +64,7 @@ class Ingest:
         self.config: Config = load_config(self.config_file, {}, {})
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
+        self._told_to = -1
 
     def start(self) -> None:
         """Returns at once; Spark then needs some ten seconds until the first batch."""
@@ -68,7 +72,7 @@ class Ingest:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
         with self.log_file.open("wb") as log:
             self._process = processes.launch(
-                [str(GROUPTRAIL), "run", "--job", "decode", "--config", str(self.config_file)],
+                [str(GROUPTRAIL), "run", "--config", str(self.config_file)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 environ=environ,
@@ -94,35 +98,40 @@ class Ingest:
         if self._process is not None:
             processes.kill(self._process)
 
-    def wait_until_caught_up(self, deadline_seconds: float = 90) -> None:
-        """Returns when all that can be read of the topic has landed."""
+    def wait_until_caught_up(self, deadline_seconds: float = 120) -> None:
+        """Returns when all that can be read of the topic has landed, and its history has been told."""
         deadline = time.monotonic() + deadline_seconds
         with OffsetsTopic(self.config) as topic:
             while behind := self._behind(topic):
                 self.check()
                 if time.monotonic() > deadline:
-                    raise IngestError(
-                        f"{behind} partitions have not landed whole within {deadline_seconds:.0f} s: "
-                        f"see {self.log_file}"
-                    )
+                    raise IngestError(f"{behind} within {deadline_seconds:.0f} s: see {self.log_file}")
                 time.sleep(_LOOK_EVERY_SECONDS)
 
-    def _behind(self, topic: OffsetsTopic) -> int:
-        """How many partitions hold readable offsets that have not landed."""
-        text = "SELECT record_partition, max(end_offset) AS landed FROM ingest_progress GROUP BY record_partition"
+    def _behind(self, topic: OffsetsTopic) -> str:
+        """What has not landed; empty where nothing is missing."""
+        text = """SELECT record_partition, max(end_offset) AS landed, max(batch_id) AS batch
+            FROM ingest_progress GROUP BY record_partition"""
         try:
-            landed = {row["record_partition"]: row["landed"] for row in query(self.config, text)}
+            rows = query(self.config, text)
         except QueryError:
-            landed = {}  # the pipeline has not made its tables yet
-        return sum(
+            rows = []  # the pipeline has not made its tables yet
+        landed = {row["record_partition"]: row["landed"] for row in rows}
+        waiting = sum(
             log.last_stable_offset > max(landed.get(partition, 0), log.log_start_offset)
             for partition, log in topic.bounds().items()
         )
+        if waiting:
+            return f"{waiting} partitions have not landed whole"
+        return "the history was not told" if self._told_to < max((row["batch"] for row in rows), default=-1) else ""
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._on_line(line.decode(errors="replace").rstrip())
+        for content in process.stdout:
+            line = content.decode(errors="replace").rstrip()
+            if told := _HISTORY_BATCH.match(line):
+                self._told_to = int(told[1])
+            self._on_line(line)
 
     def _last_words(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()

@@ -75,6 +75,8 @@ def _classic_cause(seen: Change, given_up: Collection[Partition]) -> Cause:
     before, after = seen.before, seen.after
     if before.protocol != after.protocol:
         return Cause("assignor_changed", note=f"from {before.protocol} to {after.protocol}")
+    if any(member.topics is None for group in (before, after) for member in group.members.values()):
+        return Cause("unknown", "ambiguous", "subscriptions could not be read")
     had, has = universe(before), universe(after)
     if had is None or has is None:
         return Cause("unknown", "ambiguous", "assignments could not be read")

@@ -84,7 +84,7 @@ def change(before: Group, after: Group, operation: Operation) -> Change:
             for name in touched
             if name in before.members
             and name in after.members
-            and _subscription(before.members[name]) != _subscription(after.members[name])
+            and _is_resubscribed(before.members[name], after.members[name])
         ),
     )
 
@@ -105,8 +105,10 @@ def _others(members: Iterable[Member], without: Iterable[Member]) -> list[Member
     return [member for member in members if member.member_id not in ids]
 
 
-def _subscription(member: Member) -> tuple[tuple[str, ...], str | None]:
-    return member.topics, member.topic_regex
+def _is_resubscribed(before: Member, after: Member) -> bool:
+    if before.topics is None or after.topics is None:
+        return False
+    return (before.topics, before.topic_regex) != (after.topics, after.topic_regex)
 
 
 class Ending(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,7 +16,7 @@ AWAY_EPOCH = -2
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member; `owned` is None where its assignment could not be read.
+    """A member; `owned` is None where its assignment could not be read, `topics` where its subscription could not.
 
     `claimed` and `claimed_generation` are what it said it had when it joined (sticky assignors). The others below
     are of groups that the broker assigns: `target` is what it shall have, `is_settled` whether it needs to give up
@@ -27,7 +28,7 @@ class Member:
     client_id: str = ""
     client_host: str = ""
     rack: str | None = None
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] | None = ()
     topic_regex: str | None = None
     session_timeout_ms: int | None = None
     rebalance_timeout_ms: int | None = None
@@ -51,7 +52,8 @@ class Group:
     """A group; `kind` is None while there is none.
 
     `generation` is the group epoch of a group that the broker assigns, `state_at` (ms) the classic group's last
-    change of state, `fragments` what came of a member before the record that makes it one.
+    change of state, `fragments` what came of a member before the record that makes it one. `settled` counts the
+    members that have settled, by their epoch: to look at each of them at each of their records would take long.
     """
 
     kind: Kind | None = None
@@ -67,6 +69,7 @@ class Group:
     members: Mapping[str, Member] = field(default_factory=dict)
     fragments: Mapping[str, Member] = field(default_factory=dict)
     regexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    settled: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_cooperative(self) -> bool:
@@ -90,8 +93,8 @@ class Group:
             return "NotReady"
         if (self.generation or 0) > (self.assignment_epoch or 0):
             return "Assigning"
-        settled = all(member.is_settled and member.epoch == self.assignment_epoch for member in self.members.values())
-        return "Stable" if settled else "Reconciling"
+        settled = self.settled.get(self.assignment_epoch or 0, 0)
+        return "Stable" if settled == len(self.members) else "Reconciling"
 
 
 def partitions(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[Partition]:
@@ -109,7 +112,7 @@ def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
 
 def group_json(group: Group) -> dict[str, Any]:
     """A group as JSON values."""
-    values = {name: getattr(group, name) for name in Group.__slots__}
+    values = {name: getattr(group, name) for name in Group.__slots__ if name != "settled"}
     for name in ("members", "fragments"):
         values[name] = [_member_json(member) for member in values[name].values()]
     return values
@@ -122,7 +125,13 @@ def group_of_json(values: dict[str, Any]) -> Group:
         for name in ("members", "fragments")
     }
     regexes = {regex: tuple(topics) for regex, topics in values["regexes"].items()}
-    return Group(**{**values, **members, "regexes": regexes})
+    settled = settled_by_epoch(members["members"].values())
+    return Group(**{**values, **members, "regexes": regexes, "settled": settled})
+
+
+def settled_by_epoch(members: Iterable[Member]) -> Counter[int]:
+    """How many members have settled in which epoch: `Group.settled`."""
+    return Counter(member.epoch for member in members if member.is_settled and member.epoch is not None)
 
 
 _PARTITION_SETS = ("owned", "claimed", "target")
@@ -140,4 +149,5 @@ def _member_json(member: Member) -> dict[str, Any]:
 
 def _member_of_json(values: dict[str, Any]) -> Member:
     sets = {name: partitions(values[name]) for name in _PARTITION_SETS if values.get(name) is not None}
-    return Member(**{**values, **sets, "topics": tuple(values.get("topics", ()))})
+    topics = values.get("topics", ())
+    return Member(**{**values, **sets, "topics": None if topics is None else tuple(topics)})

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _AT = ("record_partition", "group_id", "topic", "partition")
-_FEW_GROUPS = 200
+_FEW_GROUPS = 2_000
 
 
-def with_commits(rebalances: DataFrame, commits: DataFrame, lookback_minutes: float) -> DataFrame:
+@dataclass(frozen=True)
+class Span:
+    """When partitions were given up, and in which groups."""
+
+    first: Any
+    last: Any
+    groups: list[str]
+
+    @staticmethod
+    def aggregates(rebalances: str) -> list[Column]:
+        """What `of` needs, over a column of rows of `rebalances` beside `group_id`."""
+        from pyspark.sql import functions as F
+
+        given_up = F.col(f"{rebalances}.handed_over.given_up_at")
+        return [
+            F.min(F.array_min(given_up)).alias("first"),
+            F.max(F.array_max(given_up)).alias("last"),
+            F.collect_set(F.when(F.size(given_up) > 0, F.col("group_id"))).alias("groups"),
+        ]
+
+    @classmethod
+    def of(cls, row: Any) -> Self | None:
+        """From a row of the aggregates; None where nothing was handed over."""
+        return cls(row["first"], row["last"], row["groups"]) if row["groups"] else None
+
+
+def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback_minutes: float) -> DataFrame:
     """Rows of `rebalances` with the commit columns of `handed_over` filled in.
 
     The last commit is sought among those of the `lookback_minutes` before a partition was given up; how many records
@@ -20,62 +47,52 @@ def with_commits(rebalances: DataFrame, commits: DataFrame, lookback_minutes: fl
     from pyspark.sql import functions as F
 
     key = ["group_id", "record_offset"]
-    handed = rebalances.select(
-        "record_partition", *key, F.posexplode("handed_over").alias("position", "handover")
-    ).select("record_partition", *key, "position", "handover", "handover.topic", "handover.partition")
-    span = handed.agg(
-        F.min("handover.given_up_at").alias("first"),
-        F.max("handover.given_up_at").alias("last"),
-        F.collect_set("group_id").alias("groups"),
-    ).first()
-    if span is None or span["first"] is None:
-        return rebalances
+    handed = rebalances.select("record_partition", *key, F.posexplode("handed_over").alias("position", "handover"))
+    handed = handed.select(*handed.columns, "handover.topic", "handover.partition", "handover.given_up_at")
     lookback = F.expr(f"INTERVAL {round(lookback_minutes * 60)} SECONDS")
     near = commits.where(
-        (F.col("record_at") >= F.lit(span["first"]) - lookback)
-        & (F.col("record_at") <= F.lit(span["last"]))
+        (F.col("record_at") >= F.lit(span.first) - lookback)
+        & (F.col("record_at") <= F.lit(span.last))
         & F.col("committed_offset").isNotNull()
+    ).withColumn("commit", F.struct("record_at", "committed_offset"))
+    if len(span.groups) <= _FEW_GROUPS:
+        near = near.where(F.col("group_id").isin(*span.groups))
+        near = near.join(F.broadcast(handed.select(*_AT).distinct()), list(_AT), "left_semi")
+    # One pass in the order of time over both, as a join would pair each handover with all commits of the lookback.
+    events = near.select(*_AT, "record_offset", F.col("record_at").alias("given_up_at"), "commit").unionByName(
+        handed, allowMissingColumns=True
     )
-    if len(span["groups"]) <= _FEW_GROUPS:
-        near = near.where(F.col("group_id").isin(*span["groups"]))
-    near = near.select(*_AT, F.struct("record_at", "record_offset", "committed_offset").alias("commit"))
-    last_two = (
-        near.join(handed.withColumnRenamed("record_offset", "rebalance_offset"), list(_AT))
-        .where(
-            (F.col("commit.record_at") <= F.col("handover.given_up_at"))
-            & (F.col("commit.record_at") >= F.col("handover.given_up_at") - lookback)
-        )
-        .groupBy("group_id", F.col("rebalance_offset").alias("record_offset"), "position")
-        .agg(F.slice(F.sort_array(F.collect_list("commit"), asc=False), 1, 2).alias("commits"))
-    )
-    last, before = F.col("commits")[0], F.try_element_at("commits", F.lit(2))
-    age_ms = F.unix_millis("handover.given_up_at") - F.unix_millis(last["record_at"])
-    between_ms = F.unix_millis(last["record_at"]) - F.unix_millis(before["record_at"])
-    read_between = last["committed_offset"] - before["committed_offset"]
+    in_time = f"OVER (PARTITION BY {', '.join(_AT)} ORDER BY given_up_at, handover IS NOT NULL, record_offset)"
+    told = events.select(
+        *events.columns,
+        *(
+            F.expr(f"lag(commit, {back}) IGNORE NULLS {in_time}").alias(name)
+            for name, back in (("last", 1), ("before", 2))
+        ),
+    ).where(F.col("handover").isNotNull())
+    for name in ("last", "before"):
+        is_near = F.col(f"{name}.record_at") >= F.col("given_up_at") - lookback
+        told = told.withColumn(name, F.when(is_near, F.col(name)))
+    age_ms = F.unix_millis("given_up_at") - F.unix_millis("last.record_at")
+    between_ms = F.unix_millis("last.record_at") - F.unix_millis("before.record_at")
+    read_between = F.col("last.committed_offset") - F.col("before.committed_offset")
     pace = F.when((between_ms > 0) & (read_between >= 0), read_between / between_ms)
-    found = handed.join(last_two, [*key, "position"], "left").select(
-        *key,
-        "position",
-        F.struct(
-            "handover.topic",
-            "handover.partition",
-            "handover.from_member",
-            "handover.to_member",
-            "handover.given_up_at",
-            "handover.taken_at",
-            last["committed_offset"].alias("committed_offset"),
-            age_ms.alias("commit_age_ms"),
-            F.round(pace * age_ms).cast("bigint").alias("may_be_read_twice"),
-        ).alias("handover"),
-    )
-    filled = found.groupBy(*key).agg(
-        F.transform(
-            F.sort_array(F.collect_list(F.struct("position", "handover"))), lambda one: one["handover"]
+    filled = told.groupBy(*key).agg(
+        F.sort_array(
+            F.collect_list(
+                F.struct(
+                    "position",
+                    F.col("handover")
+                    .withField("committed_offset", F.col("last.committed_offset"))
+                    .withField("commit_age_ms", age_ms)
+                    .withField("may_be_read_twice", F.round(pace * age_ms).cast("bigint"))
+                    .alias("handover"),
+                )
+            )
         ).alias("filled")
     )
-    names = rebalances.columns
     return (
-        rebalances.join(filled, key, "left")
-        .withColumn("handed_over", F.coalesce("filled", "handed_over"))
-        .select(*names)
+        rebalances.join(filled.hint("merge"), key, "left")
+        .withColumn("handed_over", F.coalesce("filled.handover", "handed_over"))
+        .select(*rebalances.columns)
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grouptrail import tables
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
-from grouptrail.history.handovers import with_commits
+from grouptrail.history.handovers import Span, with_commits
 from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.open_rows import TABLES
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 JOB = "history"
 PROGRESS = "ingest_progress"
 DECODED = ("offset_commits", "group_metadata", "group_records")
+
+# Each batch is a few thousand rows through some ten plans with wide rows: compiling them takes longer.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 REBUILDING = -1
 """The partition in `history_positions` whose row says that a rebuild is under way, or was broken off."""
@@ -68,7 +71,7 @@ def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
 class Stretch:
     """Offsets that have landed, by partition [start, end), and when their records were written.
 
-    `complete_to` is, by partition, as for `operations`.
+    `complete_to` is, by partition, as for `operations`; `newest_batch` the number of the decode job's.
     """
 
     ranges: dict[int, tuple[int, int]]
@@ -76,6 +79,7 @@ class Stretch:
     earliest: Any
     latest: Any
     has_group_records: bool
+    newest_batch: int | None
 
     @classmethod
     def of(cls, progress: DataFrame) -> Stretch:
@@ -90,6 +94,8 @@ class Stretch:
                 F.min("earliest_record_at").alias("earliest"),
                 F.max("latest_record_at").alias("latest"),
                 F.sum("group_records").alias("group_records"),
+                F.max_by("batch_id", "landed_at").alias("newest_batch"),
+                F.max("landed_at").alias("landed_at"),
             )
             .collect()
         )
@@ -99,6 +105,7 @@ class Stretch:
             earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
             latest=max((row.latest for row in rows if row.latest is not None), default=None),
             has_group_records=any(row.group_records for row in rows),
+            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, None))[1],
         )
 
     def rows(self, table: DataFrame) -> DataFrame:
@@ -132,21 +139,23 @@ class Telling:
         from pyspark.sql import functions as F
 
         started = time.monotonic()
+        spark = progress.sparkSession
+        for name, value in _INTERPRETED.items():
+            spark.conf.set(name, value)
         stretch = Stretch.of(progress.where(F.col("cluster") == self._config.cluster))
-        fresh = fresh_records(self._spark, self._config, stretch).persist()
+        fresh = fresh_records(spark, self._config, stretch).persist()
         try:
             counts = self._tell(fresh, stretch, batch)
         finally:
             fresh.unpersist()
-        if counts:
-            self._report(_summary(batch, counts, time.monotonic() - started))
+        self._report(_summary(batch, stretch.newest_batch, counts, time.monotonic() - started))
 
     def _tell(self, fresh: DataFrame, stretch: Stretch, batch: int) -> dict[str, int]:
         from pyspark.sql import functions as F
 
         names = self._names.of(fresh) if stretch.has_group_records else self._names.known()
         groups = fresh.select("record_partition", "group_id").distinct()
-        positions = tables.read(self._spark, self._config, POSITIONS)
+        positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
         waiting = F.col("waits") & F.col("record_partition").isin(*stretch.ranges)
         states = positions.join(
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
@@ -155,38 +164,47 @@ class Telling:
         changed = fold(fresh.unionByName(records.saved_states(states)), stretch.complete_to, names, self._config, 2)
         changed = changed.persist()
         try:
-            found = _found(changed)
+            found = Found.of(changed)
             self._write(changed, found, batch)
         finally:
             changed.unpersist()
-        return {table: count for table, (count, _) in found.items()}
+        return found.rows
 
-    def _write(self, changed: DataFrame, found: dict[str, tuple[int, list[int]]], batch: int) -> None:
+    def _write(self, changed: DataFrame, found: Found, batch: int) -> None:
         app = self._app()
 
         def write(table: str) -> None:
-            rows = rows_of(changed, table)
-            if table == "rebalances":
-                rows = with_commits(
-                    rows,
-                    tables.read(self._spark, self._config, "offset_commits"),
-                    self._config.history.commit_lookback_minutes,
-                )
-            tables.update(rows, found[table][1], self._config, table, app=app, version=batch)
+            rows = rows_of(changed, table, found, self._config)
+            tables.update(rows, found.buckets[table], self._config, table, app=app, version=batch)
 
         with ThreadPoolExecutor(len(TABLES)) as pool:
-            list(pool.map(write, [table for table in TABLES if table in found]))
-        if POSITIONS in found:
+            list(pool.map(write, [table for table in TABLES if table in found.rows]))
+        if POSITIONS in found.rows:
             write(POSITIONS)
 
 
-def _found(changed: DataFrame) -> dict[str, tuple[int, list[int]]]:
-    """How many rows changed of each table, and in which buckets of open rows."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True)
+class Found:
+    """What changed, by table: how many rows, and in which buckets of open rows, and the handovers."""
 
-    bucketed = tables.with_open_bucket(changed.select("of", "group_id"))
-    rows = bucketed.groupBy("of").agg(F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"))
-    return {row.of: (row.rows, row.buckets) for row in rows.collect()}
+    rows: dict[str, int]
+    buckets: dict[str, list[int]]
+    handovers: Span | None
+
+    @classmethod
+    def of(cls, changed: DataFrame) -> Found:
+        """Of `fold`'s rows."""
+        from pyspark.sql import functions as F
+
+        of_table = tables.with_open_bucket(changed).groupBy("of")
+        rows = of_table.agg(
+            F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"), *Span.aggregates("rebalances")
+        ).collect()
+        return cls(
+            {row.of: row.rows for row in rows},
+            {row.of: row.buckets for row in rows},
+            next((Span.of(row) for row in rows if row.groups), None),
+        )
 
 
 def fresh_records(spark: SparkSession, config: Config, stretch: Stretch) -> DataFrame:
@@ -208,12 +226,16 @@ def fold(
     return records.by_group(group_records, tasks).mapInArrow(stories, output_ddl())
 
 
-def rows_of(changed: DataFrame, table: str) -> DataFrame:
+def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> DataFrame:
     """One table's rows among those that changed."""
-    return changed.where(changed["of"] == table).select(f"{table}.*")
+    rows = changed.where(changed["of"] == table).select(f"{table}.*")
+    if table != "rebalances" or found.handovers is None:
+        return rows
+    commits = tables.read(changed.sparkSession, config, "offset_commits")
+    return with_commits(rows, found.handovers, commits, config.history.commit_lookback_minutes)
 
 
-def _summary(batch: int, counts: dict[str, int], seconds: float) -> str:
+def _summary(batch: int, newest: int | None, counts: dict[str, int], seconds: float) -> str:
     rows = ", ".join(f"{counts[table]:,} {table.replace('_', ' ')}" for table in TABLES if counts.get(table))
-    groups = counts.get(POSITIONS, 0)
-    return f"history batch {batch}: {groups:,} groups; {rows or 'nothing new'} in {seconds:.1f} s"
+    found = f"{counts.get(POSITIONS, 0):,} groups; {rows or 'nothing new'}"
+    return f"history batch {batch}, up to batch {newest} of decode: {found} in {seconds:.1f} s"

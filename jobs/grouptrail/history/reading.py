@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition, partitions
+from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition, partitions, settled_by_epoch
 from grouptrail.history.operations import CLASSIC, Operation, Record
 
 Names = Mapping[str, str]
@@ -90,16 +91,25 @@ def _with_member(group: Group, part: str, record: Record, names: Names) -> Group
     if part == "MemberMetadata" and record.body is None:
         gone = members.pop(record.name, None)
         fragments.pop(record.name, None)
-        return group if gone is None else replace(group, members=members, fragments=fragments)
+        settled = _settled(group, gone, None)
+        return group if gone is None else replace(group, members=members, fragments=fragments, settled=settled)
     home = members if record.name in members or part == "MemberMetadata" else fragments
     known = members.get(record.name) or fragments.pop(record.name, None) or Member(record.name)
     home[record.name] = _MEMBER_PARTS[part](known, record, group, names)
     if home is fragments and record.body is None:
         del fragments[record.name]
-    changed = replace(group, members=members, fragments=fragments)
+    settled = _settled(group, group.members.get(record.name), members.get(record.name))
+    changed = replace(group, members=members, fragments=fragments, settled=settled)
     if part == "MemberMetadata" and group.kind == "consumer":
         return replace(changed, protocol=home[record.name].assignor)
     return changed
+
+
+def _settled(group: Group, old: Member | None, new: Member | None) -> Counter[int]:
+    settled = Counter(group.settled)
+    settled.subtract(settled_by_epoch([old] if old else ()))
+    settled.update(settled_by_epoch([new] if new else ()))
+    return +settled
 
 
 def _with_description(member: Member, record: Record, _group: Group, _names: Names) -> Member:
@@ -186,7 +196,7 @@ def _classic_member(body: Body, before: Member | None) -> Member:
         client_id=body["client_id"],
         client_host=body["client_host"],
         rack=subscription.get("rack_id"),
-        topics=tuple(sorted(set(subscription.get("topics") or ()))),
+        topics=None if "error" in subscription else tuple(sorted(set(subscription.get("topics") or ()))),
         session_timeout_ms=body.get("session_timeout_ms"),
         rebalance_timeout_ms=body.get("rebalance_timeout_ms"),
         owned=_classic_owned(subscription, assignment, before),

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grouptrail import tables
-from grouptrail.history.handovers import with_commits
-from grouptrail.history.job import PROGRESS, REBUILDING, Stretch, ensure_tables, fold, fresh_records, rows_of
+from grouptrail.history.job import PROGRESS, REBUILDING, Found, Stretch, ensure_tables, fold, fresh_records, rows_of
 from grouptrail.history.names import TopicNames
 from grouptrail.history.open_rows import TABLES
 from grouptrail.history.tasks import POSITIONS
@@ -36,8 +35,6 @@ def rebuild_history(config: Config, report: Callable[[str], None] = print) -> No
 
 def rebuild(spark: SparkSession, config: Config, report: Callable[[str], None]) -> None:
     """As `rebuild_history`, in a session that is there."""
-    from pyspark.sql import functions as F
-
     started = time.monotonic()
     ensure_tables(spark, config)
     stretch = Stretch.of(tables.read(spark, config, PROGRESS))
@@ -63,14 +60,10 @@ def rebuild(spark: SparkSession, config: Config, report: Callable[[str], None]) 
     tasks = max(spark.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
     changed = fold(everything, stretch.complete_to, names, config, tasks).persist()
     try:
-        counts = {row.of: row.n for row in changed.groupBy("of").agg(F.count("*").alias("n")).collect()}
+        found = Found.of(changed)
         for table in (*TABLES, POSITIONS):
-            rows = rows_of(changed, table)
-            if table == "rebalances":
-                commits = tables.read(spark, config, "offset_commits")
-                rows = with_commits(rows, commits, config.history.commit_lookback_minutes)
-            tables.replace(rows, config, table)
-            report(f"{table}: {counts.get(table, 0):,} rows")
+            tables.replace(rows_of(changed, table, found, config), config, table)
+            report(f"{table}: {found.rows.get(table, 0):,} rows")
     finally:
         changed.unpersist()
     seconds = time.monotonic() - started

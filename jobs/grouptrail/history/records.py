@@ -21,7 +21,8 @@ _MEMBER = """named_struct(
         'topics', member.subscription.topics, 'owned_partitions', member.subscription.owned_partitions,
         'generation_id', member.subscription.generation_id, 'rack_id', member.subscription.rack_id,
         'previous_partitions', member.subscription.previous_partitions,
-        'previous_generation', member.subscription.previous_generation, 'connect', member.subscription.connect),
+        'previous_generation', member.subscription.previous_generation, 'connect', member.subscription.connect,
+        'error', member.subscription.error),
     'assignment', named_struct(
         'layout', member.assignment.layout, 'version', member.assignment.version,
         'partitions', member.assignment.partitions, 'connect', member.assignment.connect,

@@ -235,11 +235,13 @@ class _Story:
             return {"is_assignors_own": None, "assignment_note": "only consumers' own assignors are computed again"}
         if assigned is None:
             return {"is_assignors_own": None, "assignment_note": "not every assignment can be read"}
+        if any(member.topics is None for member in group.members.values()):
+            return {"is_assignors_own": None, "assignment_note": "not every subscription can be read"}
         subscribers = [
             Subscriber(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
-                topics=frozenset(member.topics),
+                topics=frozenset(member.topics or ()),
                 owned=member.claimed,
                 generation=member.claimed_generation,
                 rack=member.rack,
@@ -281,7 +283,7 @@ class _Story:
 
     def _starts_late(self, now: Group) -> bool:
         first = 1 if now.kind == "classic" else 2
-        return self._incarnation == 1 and (now.generation or 0) > first
+        return self._incarnation == 1 and (now.generation is None or now.generation > first)
 
     def _begin_state(self, seen: Change, state: str, began: int, *, note: str | None) -> None:
         self._open.begin(
@@ -338,7 +340,7 @@ class _Story:
     def _tell_members(self, seen: Change) -> None:
         generation = seen.after.generation
         left_at = seen.boundary
-        began = "there" if seen.before.kind is None and self._starts_late(seen.after) else "joined"
+        began = "there" if seen.before.generation is None and self._starts_late(seen.after) else "joined"
         for member in seen.left:
             told = ending(member, seen)
             self._end_membership(member, left_at, generation, told.ended, told.because)
@@ -421,7 +423,8 @@ class _Story:
             {"owned_until": until, "until_generation": generation, "ended": ended},
         )
         self._owners[partition] = [member.identity, member.member_id, until]
-        self._given_up.add(partition)
+        if ended != "unknown":
+            self._given_up.add(partition)
 
     def _take_over(self, seen: Change, member: Member, partition: Partition, *, counts: bool) -> None:
         topic, number = partition
@@ -462,12 +465,12 @@ class _Story:
                 "taken_at": seen.at,
             }
             unowned = rebalance["unowned_partition_ms"] + max(0, seen.at - given_up_at)
+            rebalance["handed_over"].append(handover)
             self._open.update(
                 "rebalances",
                 _ONE,
                 {
                     "partitions_moved": rebalance["partitions_moved"] + 1,
-                    "handed_over": [*rebalance["handed_over"], handover],
                     "unowned_partition_ms": unowned,
                 },
             )
@@ -638,7 +641,7 @@ def _member_row(member: Member, assigned: frozenset[Partition] | None) -> Row:
         "client_id": member.client_id,
         "client_host": member.client_host,
         "rack": member.rack,
-        "topics": list(member.topics),
+        "topics": None if member.topics is None else list(member.topics),
         "topic_regex": member.topic_regex,
         "partitions": None if assigned is None else by_topic(assigned),
     }

@@ -1,0 +1,187 @@
+"""Stories through Spark: decoded, told in micro-batches some of which die, and told anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import landed
+from grouptrail import contracts, tables
+from grouptrail.config import Config
+from grouptrail.decode import job as decode
+from grouptrail.history.job import PROGRESS, HistoryUnfit, Telling, ensure_tables, refuse_half_rebuilt
+from grouptrail.history.open_rows import TABLES
+from grouptrail.history.rebuild import rebuild
+from grouptrail.history.tasks import POSITIONS
+from grouptrail.ivy import silent
+from grouptrail.kafka import LogBounds
+from grouptrail.wire.blobs import Blob, encode_blob
+from grouptrail.wire.records import Key, Value, encode_key, encode_value
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+WRITES = (*TABLES, POSITIONS)
+
+Raw = tuple[bytes, bytes | None]
+
+
+def metadata(group: str, generation: int, members: Mapping[str, Sequence[int]]) -> Raw:
+    """A GroupMetadata record of consumers of `orders` under round robin."""
+    listed = [
+        {
+            "memberId": name,
+            "clientId": "client",
+            "clientHost": "/10.0.0.1",
+            "rebalanceTimeout": 60_000,
+            "sessionTimeout": 45_000,
+            "subscription": encode_blob(
+                Blob("ConsumerProtocolSubscription", 0, {"topics": ["orders"], "userData": None})
+            ),
+            "assignment": encode_blob(Blob("ConsumerProtocolAssignment", 0, _orders(partitions))),
+        }
+        for name, partitions in members.items()
+    ]
+    value = {
+        "protocolType": "consumer",
+        "generation": generation,
+        "protocol": "roundrobin" if members else None,
+        "leader": next(iter(members), None),
+        "members": listed,
+    }
+    key = Key(2, {"group": group})
+    return encode_key(key), encode_value(key, Value(1, value))
+
+
+def _orders(partitions: Sequence[int]) -> dict[str, Any]:
+    return {"assignedPartitions": [{"topic": "orders", "partitions": list(partitions)}], "userData": None}
+
+
+def gone(group: str) -> Raw:
+    return encode_key(Key(2, {"group": group})), None
+
+
+def commit(group: str, partition: int, offset: int) -> Raw:
+    key = Key(1, {"group": group, "topic": "orders", "partition": partition})
+    value = {"offset": offset, "leaderEpoch": -1, "metadata": "", "commitTimestamp": 0}
+    return encode_key(key), encode_value(key, Value(3, value))
+
+
+# Micro-batches of a log of one partition, whose records are ten seconds apart.
+BATCHES: list[list[Raw]] = [
+    [metadata("billing", 1, {"a": [0, 1, 2, 3]}), commit("billing", 1, 100)],
+    [
+        metadata("audit", 1, {"x": [0, 1]}),
+        commit("billing", 1, 150),
+        metadata("billing", 2, {"a": [0, 2], "b": [1, 3]}),
+    ],
+    [
+        metadata("audit", 2, {"x": [0], "y": [1]}),
+        metadata("billing", 3, {"b": [0, 1, 2, 3]}),
+        metadata("audit", 3, {}),
+    ],
+    [gone("audit"), metadata("billing", 4, {"b": [0, 2], "c": [1, 3]}), metadata("audit", 1, {"z": [0, 1]})],
+]
+
+
+class Log:
+    """The log in the decoded tables of a warehouse."""
+
+    def __init__(self, spark: SparkSession, config: Config) -> None:
+        ensure_tables(spark, config)
+        tables.ensure_table(spark, config, "undecodable_records")
+        self._spark = spark
+        self._config = config
+        self.end = 0
+
+    def land(self, batch: int) -> DataFrame:
+        """Decodes a batch, and gives its rows of `ingest_progress`."""
+        start, self.end = self.end, self.end + len(BATCHES[batch])
+        rows = [
+            (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
+            for index, record in enumerate(BATCHES[batch])
+        ]
+        decode.Landing(
+            self._spark,
+            self._config,
+            app=lambda: "decode",
+            end_offsets=lambda number: {0: start if number < batch else self.end},
+            bounds=lambda: {0: LogBounds(0, self.end, self.end)},
+            report=silent,
+        ).land(self._spark.createDataFrame(rows, COLUMNS).coalesce(1), batch)
+        return tables.read(self._spark, self._config, PROGRESS).where(F.col("batch_id") == batch)
+
+
+def history(config: Config) -> dict[str, list[dict[str, Any]]]:
+    """Each table's rows in the order of its key, with their buckets."""
+    return {
+        table: sorted(
+            landed.rows(config, table), key=lambda row: [row[column] for column in contracts.tables()[table].key]
+        )
+        for table in WRITES
+    }
+
+
+def dying_before(table: str, write: Callable[..., None]) -> Callable[..., None]:
+    """`tables.update` or `tables.replace`, which does not get to a table."""
+
+    def writes(*args: Any, **options: Any) -> None:
+        if table in args:
+            raise RuntimeError(f"killed before {table}")
+        write(*args, **options)
+
+    return writes
+
+
+def test_batches_that_die_and_are_tried_again_tell_what_a_rebuild_tells(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever write a batch dies before, the next try lands what is missing, and nothing twice."""
+    log = Log(spark, config)
+    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):
+        progress = log.land(batch)
+        if table:
+            with monkeypatch.context() as patch:
+                patch.setattr(tables, "update", dying_before(table, tables.update))
+                with pytest.raises(RuntimeError, match=f"killed before {table}"):
+                    telling.land(progress, batch)
+        telling.land(progress, batch)
+    streamed = history(config)
+    rebuild(spark, config, silent)
+    assert history(config) == streamed
+
+    billing = [row for row in streamed["rebalances"] if row["group_id"] == "billing"]
+    assert [(row["to_generation"], row["cause"]) for row in billing] == [
+        (1, "group_started"),
+        (2, "member_joined"),
+        (3, "member_left_or_expired"),
+        (4, "member_joined"),
+    ]
+    assert {row["incarnation"] for row in streamed["generations"] if row["group_id"] == "audit"} == {1, 2}
+    (handed,) = [one for one in billing[1]["handed_over"] if one["partition"] == 1]
+    assert (handed["committed_offset"], handed["commit_age_ms"], handed["may_be_read_twice"]) == (150, 10_000, 25)
+    assert [one["committed_offset"] for one in billing[1]["handed_over"] if one["partition"] == 3] == [None]
+
+
+def test_a_rebuild_that_was_broken_off_must_be_run_again(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job refuses tables of two minds, and takes them again after a whole rebuild."""
+    log = Log(spark, config)
+    log.land(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "replace", dying_before("memberships", tables.replace))
+        with pytest.raises(RuntimeError, match="killed before memberships"):
+            rebuild(spark, config, silent)
+    with pytest.raises(HistoryUnfit, match="run grouptrail rebuild history"):
+        refuse_half_rebuilt(spark, config)
+    rebuild(spark, config, silent)
+    refuse_half_rebuilt(spark, config)
+    assert [row["member_id"] for row in history(config)["memberships"]] == ["a"]
