@@ -53,8 +53,8 @@ format: $(READY) ## Let ruff put the code into its form.
 
 ##@ More
 
-bench: $(READY) ## Measure decoding against a plain copy, on the real topic.
-	PYTHONPATH=deploy $(BIN)/python -m demo.bench
+bench: $(READY) ## Measure decoding on the real topic, and history (ONLY=decode, ONLY=history).
+	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
 
 pins: ## Renew requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)

@@ -107,7 +107,7 @@ class Demo:
 
     def _heard(self, line: str) -> None:
         """A line of the pipeline's: a landed batch, or what it is doing."""
-        if not line.startswith(("batch ", "history batch ")):
+        if not line.startswith(("batch ", "history batch ", "log-offsets batch ")):
             self.screen.status(line)
             return
         self.screen.landed(line)

@@ -43,7 +43,7 @@ trigger_seconds = 2
 [spark]
 "spark.driver.memory" = "1g"
 # Fit for some minutes and some thousand records: starts sooner, and leaves the cores to Kafka and its clients.
-"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """
 
 
@@ -98,7 +98,7 @@ class Ingest:
         if self._process is not None:
             processes.kill(self._process)
 
-    def wait_until_caught_up(self, deadline_seconds: float = 120) -> None:
+    def wait_until_caught_up(self, deadline_seconds: float = 240) -> None:
         """Returns when all that can be read of the topic has landed, and its history has been told."""
         deadline = time.monotonic() + deadline_seconds
         with OffsetsTopic(self.config) as topic:

@@ -86,7 +86,8 @@ class Broker:
 
     `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN, the
     users of `PASSWORDS`) and an authorizer that allows `admin` everything and the others what `allow` grants
-    them; whoever comes through the PLAINTEXT listener stays all-powerful. The process dies with this one.
+    them; whoever comes through the PLAINTEXT listener stays all-powerful. `security="tls"` adds an SSL listener,
+    whose keystore `properties` name. The process dies with this one.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Broker:
         *,
         version: str = VERSIONS[0],
         properties: Mapping[str, str] | None = None,
-        security: Literal["sasl"] | None = None,
+        security: Literal["sasl", "tls"] | None = None,
         heap: str = "400m",
         report: Report = silent,
     ) -> None:
@@ -107,7 +108,7 @@ class Broker:
         self._heap = heap
         self._security = security
         self._properties = dict(properties or {})
-        self._port, self._controller_port, self._sasl_port = _free_ports(3)
+        self._port, self._controller_port, self._secure_port = _free_ports(3)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -118,7 +119,13 @@ class Broker:
     def sasl_bootstrap(self) -> str:
         if self._security != "sasl":
             raise BrokerError('this broker has no SASL listener: make it with security="sasl"')
-        return f"127.0.0.1:{self._sasl_port}"
+        return f"127.0.0.1:{self._secure_port}"
+
+    @property
+    def tls_bootstrap(self) -> str:
+        if self._security != "tls":
+            raise BrokerError('this broker has no TLS listener: make it with security="tls"')
+        return f"127.0.0.1:{self._secure_port}"
 
     @property
     def running(self) -> bool:
@@ -285,9 +292,10 @@ class Broker:
     def _settings(self, data: Path) -> dict[str, str]:
         listeners = {"PLAINTEXT": self._port, "CONTROLLER": self._controller_port}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
-        if self._security == "sasl":
-            listeners["SASL"] = self._sasl_port
-            protocols["SASL"] = "SASL_PLAINTEXT"
+        if self._security is not None:
+            name = self._security.upper()
+            listeners[name] = self._secure_port
+            protocols[name] = {"SASL": "SASL_PLAINTEXT", "TLS": "SSL"}[name]
         addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
         return {
             "process.roles": "broker,controller",

@@ -8,6 +8,9 @@
     [decode]
     max_records_per_batch = 2000000
     trigger_seconds = 5
+    [log_offsets]
+    interval_seconds = 10
+    all_topics = false
     [history]
     commit_lookback_minutes = 60
     offsets_retention_minutes = 10080
@@ -49,7 +52,7 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
-_SECTIONS = (*_FREE_SECTIONS, "decode", "history")
+_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history")
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
@@ -202,6 +205,16 @@ class DecodeConfig(_Section):
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
 
 
+class LogOffsetsConfig(_Section):
+    """What the log-offsets job asks the brokers.
+
+    `all_topics`: the logs of all partitions that the principal may see, not only of those that a group commits to.
+    """
+
+    interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    all_topics: bool = False
+
+
 class HistoryConfig(_Section):
     """What the history job takes from outside the log.
 
@@ -221,6 +234,7 @@ class Config(_Section):
     checkpoints: _Location | None = None
     kafka: dict[str, _Setting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     spark: dict[str, _Setting] = Field(default_factory=dict)
 
@@ -454,5 +468,5 @@ def _told(kind: str, message: str, setting: _Given) -> str:
 def _known_settings() -> list[str]:
     """Every setting but those of the free sections, dotted."""
     names = [name for name in Config.model_fields if name not in _SECTIONS]
-    sections = (("decode", DecodeConfig), ("history", HistoryConfig))
+    sections = (("decode", DecodeConfig), ("log_offsets", LogOffsetsConfig), ("history", HistoryConfig))
     return [*names, *(f"{name}.{field}" for name, section in sections for field in section.model_fields)]

@@ -1,4 +1,4 @@
-"""The offsets topic as the broker describes it: its partitions and the bounds of their logs.
+"""What the brokers say of their topics: who leads which partition, and the bounds of its log.
 
 The only user of kafka-python. It takes the settings of Kafka's Java client, which Spark gets as they are; it joins no
 group and creates no topic.
@@ -14,7 +14,7 @@ import ssl
 import tempfile
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -40,6 +40,22 @@ _LOGIN_REFUSED = (faults.SaslAuthenticationFailedError, faults.UnsupportedSaslMe
 _NO_ANSWER = (faults.IncompatibleBrokerVersion, faults.RequestTimedOutError)
 _DENIED = (faults.AuthorizationError, *_LOGIN_REFUSED)
 _RIGHTS = f"grant the principal READ and DESCRIBE on topic {TOPIC}"
+_NO_ID = UUID(int=0)
+
+# In this order a log that grows meanwhile still has log start <= last stable <= log end.
+_BOUNDS = (
+    (kafka.OffsetSpec.EARLIEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+    (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_COMMITTED),
+    (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+)
+
+# Why a broker tells no offset of a partition, by the code it answers; any other code is told by its name.
+_NO_OFFSET = {
+    3: "topic deleted",
+    5: "leader not available",
+    6: "not led by this broker",
+    29: "DESCRIBE is denied",
+}
 
 _NUMBERS = {
     "request.timeout.ms": "request_timeout_ms",
@@ -97,14 +113,28 @@ class LogBounds:
     log_end_offset: int
 
 
-class OffsetsTopic:
-    """`__consumer_offsets` over one connection that is kept between calls, and made anew after a failure.
+@dataclass(frozen=True)
+class Place:
+    """Where a partition is led: broker `leader` at `server` (`host:port`), or why by none (`error`)."""
 
-    Each method raises KafkaUnreachable (after at most about 10 s), KafkaDenied, TopicAbsent or KafkaSettingError.
+    topic: str
+    partition: int
+    topic_id: str | None = None
+    leader: int | None = None
+    server: str | None = None
+    error: str | None = None
+
+
+class Cluster:
+    """A cluster over one connection that is kept between calls, and made anew after a failure.
+
+    `settings` are those of Kafka's Java client. Each method raises KafkaUnreachable (after at most about 10 s),
+    KafkaDenied or KafkaSettingError.
     """
 
-    def __init__(self, config: Config) -> None:
-        settings = config.kafka_settings()
+    _denied = "describe its topics: grant the principal DESCRIBE on them"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
         self._arguments = client_arguments(settings)
         self._servers = settings["bootstrap.servers"]
         self._protocol = self._arguments["security_protocol"]
@@ -123,66 +153,24 @@ class OffsetsTopic:
         found = self._ask(lambda admin: admin.describe_cluster())
         return sorted(f"{broker['host']}:{broker['port']}" for broker in found["brokers"])
 
-    def partitions(self) -> list[int]:
-        """The topic's partitions, ascending."""
-        [topic] = self._ask(lambda admin: admin.describe_topics([TOPIC]))
-        if topic["error_code"] == _UNKNOWN_TOPIC:
-            raise TopicAbsent(
-                f"there is no topic {TOPIC} at {self._servers}: no consumer group has ever committed on this "
-                'cluster; start one, or correct kafka."bootstrap.servers"'
-            )
-        if topic["error_code"] == _TOPIC_DENIED:
-            raise KafkaDenied(f"{self._servers} does not let this principal see {TOPIC}: {_RIGHTS}")
-        if topic["error_code"]:
-            raise ClusterError(
-                f"{self._servers} does not describe {TOPIC} ({_name(topic['error_code'])}): "
-                "look into the broker's log"
-            )
-        return sorted(partition["partition_index"] for partition in topic["partitions"])
-
-    def bounds(self) -> dict[int, LogBounds]:
-        """The bounds of every partition's log; three requests to each broker that leads some."""
-        partitions = [kafka.TopicPartition(TOPIC, partition) for partition in self.partitions()]
-        committed = kafka.IsolationLevel.READ_COMMITTED
-        ask = (
-            (kafka.OffsetSpec.EARLIEST, kafka.IsolationLevel.READ_UNCOMMITTED),
-            (kafka.OffsetSpec.LATEST, committed),
-            (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_UNCOMMITTED),
-        )
-        start, stable, end = (
-            self._ask(_offsets(dict.fromkeys(partitions, spec), isolation)) for spec, isolation in ask
-        )
-        return {at.partition: LogBounds(start[at].offset, stable[at].offset, end[at].offset) for at in partitions}
-
     def topic_names(self) -> dict[str, str]:
         """Names by topic id (URL-safe base64, as Kafka prints it), of all topics that this principal may DESCRIBE."""
         topics = self._ask(lambda admin: admin.describe_topics())
         return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
 
-    def read_some(self, partition: int, offset: int, *, seconds: float = DEADLINE_SECONDS) -> int:
-        """How many records (at most 100) there are at that offset, waiting for the first at most so long.
+    def places(self, wanted: Mapping[str, Collection[int]] | None = None) -> list[Place]:
+        """Where the wanted partitions, by topic, are led; where none are given, all that this principal may see."""
+        topics = None if wanted is None else list(wanted)
+        told = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, topics))
+        return list(_places(told, wanted))
 
-        Raises KafkaDenied if the principal may not READ.
-        """
-        consumer = self._connected(
-            lambda arguments: kafka.KafkaConsumer(
-                **arguments,
-                group_id=None,
-                enable_auto_commit=False,
-                allow_auto_create_topics=False,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-            )
-        )
-        try:
-            at = kafka.TopicPartition(TOPIC, partition)
-            consumer.assign([at])
-            consumer.seek(at, offset)
-            return len(consumer.poll(timeout_ms=int(seconds * 1000), max_records=100).get(at, ()))
-        except faults.KafkaError as error:
-            self._explain(error)
-        finally:
-            consumer.close(autocommit=False)
+    def log_bounds(
+        self, leader: int, partitions: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], LogBounds | str]:
+        """The bounds of logs that one broker leads, or why it does not tell them; three requests to it alone."""
+        asked = [kafka.TopicPartition(*at) for at in partitions]
+        answers = [self._ask(_offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in _BOUNDS]
+        return {at: _bounds_or_reason([answer.get(at, (-1, -1)) for answer in answers]) for at in partitions}
 
     def close(self) -> None:
         """Closes the connection; the next call makes a new one."""
@@ -222,7 +210,7 @@ class OffsetsTopic:
             share = (deadline - time.monotonic()) / (len(servers) - index)
             try:
                 self._try(host, port, seconds=max(share, 0.5))
-                answering.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+                answering.append(_server(host, port))
             except OSError as error:
                 reasons.append(_reason(error))
         if not answering:
@@ -262,7 +250,7 @@ class OffsetsTopic:
                 f'{self._servers} does not take {self._arguments["sasl_mechanism"]}: correct kafka."sasl.mechanism"'
             ) from error
         if isinstance(error, faults.AuthorizationError):
-            raise KafkaDenied(f"{self._servers} does not let this principal read {TOPIC}: {_RIGHTS}") from error
+            raise KafkaDenied(f"{self._servers} does not let this principal {self._denied}") from error
         if isinstance(error, faults.KafkaConfigurationError):
             raise KafkaSettingError(f"kafka: {_first_line(error)}: correct these settings") from error
         if isinstance(error, faults.BrokerResponseError) and not isinstance(error, _NO_ANSWER):
@@ -273,6 +261,63 @@ class OffsetsTopic:
             f'({type(error).__name__}): correct kafka."bootstrap.servers", kafka."security.protocol", {keystore}or '
             "the broker's advertised.listeners"
         ) from error
+
+
+class OffsetsTopic(Cluster):
+    """`__consumer_offsets`. Each method raises TopicAbsent, too."""
+
+    _denied = f"read {TOPIC}: {_RIGHTS}"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config.kafka_settings())
+
+    def partitions(self) -> list[int]:
+        """The topic's partitions, ascending."""
+        [topic] = self._ask(lambda admin: admin.describe_topics([TOPIC]))
+        if topic["error_code"] == _UNKNOWN_TOPIC:
+            raise TopicAbsent(
+                f"there is no topic {TOPIC} at {self._servers}: no consumer group has ever committed on this "
+                'cluster; start one, or correct kafka."bootstrap.servers"'
+            )
+        if topic["error_code"] == _TOPIC_DENIED:
+            raise KafkaDenied(f"{self._servers} does not let this principal see {TOPIC}: {_RIGHTS}")
+        if topic["error_code"]:
+            raise ClusterError(
+                f"{self._servers} does not describe {TOPIC} ({_name(topic['error_code'])}): "
+                "look into the broker's log"
+            )
+        return sorted(partition["partition_index"] for partition in topic["partitions"])
+
+    def bounds(self) -> dict[int, LogBounds]:
+        """The bounds of every partition's log; three requests to each broker that leads some."""
+        partitions = [kafka.TopicPartition(TOPIC, partition) for partition in self.partitions()]
+        start, stable, end = (self._ask(_offsets(dict.fromkeys(partitions, spec), level)) for spec, level in _BOUNDS)
+        return {at.partition: LogBounds(start[at].offset, stable[at].offset, end[at].offset) for at in partitions}
+
+    def read_some(self, partition: int, offset: int, *, seconds: float = DEADLINE_SECONDS) -> int:
+        """How many records (at most 100) there are at that offset, waiting for the first at most so long.
+
+        Raises KafkaDenied if the principal may not READ.
+        """
+        consumer = self._connected(
+            lambda arguments: kafka.KafkaConsumer(
+                **arguments,
+                group_id=None,
+                enable_auto_commit=False,
+                allow_auto_create_topics=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            )
+        )
+        try:
+            at = kafka.TopicPartition(TOPIC, partition)
+            consumer.assign([at])
+            consumer.seek(at, offset)
+            return len(consumer.poll(timeout_ms=int(seconds * 1000), max_records=100).get(at, ()))
+        except faults.KafkaError as error:
+            self._explain(error)
+        finally:
+            consumer.close(autocommit=False)
 
 
 class _Network:
@@ -318,6 +363,67 @@ def _offsets(asked: dict[Any, Any], isolation: Any) -> Callable[[Any], dict[Any,
         return found
 
     return ask
+
+
+def _offsets_at(
+    leader: int, asked: dict[Any, Any], isolation: Any
+) -> Callable[[Any], dict[tuple[str, int], tuple[int, int]]]:
+    """Asks one broker: error code and offset by topic and partition.
+
+    `list_partition_offsets` asks all leaders, and raises where one of them, or one partition, has none to tell.
+    """
+
+    def ask(admin: Any) -> dict[tuple[str, int], tuple[int, int]]:
+        request = admin._list_partition_offsets_request(asked, isolation.value)
+
+        async def answer() -> Any:
+            return await admin._manager.send(request, node_id=leader)
+
+        return {
+            (topic.name, partition.partition_index): (partition.error_code, partition.offset)
+            for topic in admin._manager.run(answer).topics
+            for partition in topic.partitions
+        }
+
+    return ask
+
+
+def _bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
+    """From (error code, offset) as `_BOUNDS` asks for them."""
+    failed = next((code for code, _ in answers if code), None)
+    if failed is not None:
+        return _NO_OFFSET.get(failed) or _name(failed)
+    return LogBounds(*(offset for _, offset in answers))
+
+
+def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int]] | None) -> Iterator[Place]:
+    """From the cluster's metadata."""
+    servers = {broker["node_id"]: _server(broker["host"], broker["port"]) for broker in told["brokers"]}
+    topics = {topic["name"]: topic for topic in told["topics"]}
+    for name in topics if wanted is None else wanted:
+        topic = topics.get(name, {"error_code": _UNKNOWN_TOPIC, "partitions": ()})
+        code, topic_id = topic["error_code"], _base64_or_none(topic.get("topic_id"))
+        leaders = {partition["partition_index"]: partition["leader_id"] for partition in topic["partitions"]}
+        for partition in sorted(leaders if wanted is None else wanted[name]):
+            leader = leaders.get(partition)
+            if leader in servers:
+                yield Place(name, partition, topic_id, leader, servers[leader])
+            elif code == _UNKNOWN_TOPIC:
+                yield Place(name, partition, error="no such topic")
+            elif code:
+                yield Place(name, partition, topic_id, error=_NO_OFFSET.get(code) or _name(code))
+            else:
+                error = "no such partition" if leader is None else "leader not available"
+                yield Place(name, partition, topic_id, error=error)
+
+
+def _server(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _base64_or_none(topic_id: Any) -> str | None:
+    """Brokers before 2.8 have no topic ids."""
+    return None if topic_id is None or UUID(str(topic_id)) == _NO_ID else _base64(topic_id)
 
 
 def _base64(topic_id: Any) -> str:

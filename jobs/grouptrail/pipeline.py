@@ -1,6 +1,7 @@
 """Start here: the jobs in the order data flows, what each reads and what it writes.
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    offset_commits + brokers --log-offsets-> log_offsets
     these              --history-> generations, group_states, memberships, partition_ownership, rebalances
 
 Each job is one structured-streaming query with a checkpoint of its own. The command line, the schedules and the
@@ -63,6 +64,13 @@ JOBS = (
         module="grouptrail.decode.job",
     ),
     Job(
+        name="log-offsets",
+        about="asks the brokers where the logs begin and end whose partitions a group commits to",
+        reads=("offset_commits",),
+        writes=("log_offsets",),
+        module="grouptrail.log_offsets.job",
+    ),
+    Job(
         name="history",
         about="tells each group's generations, states, members, ownership and rebalances from its records",
         reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
@@ -77,6 +85,12 @@ JOBS = (
         ),
         module="grouptrail.history.job",
     ),
+)
+
+
+_DISK_FULL = (
+    "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
+    "the next run goes on where this one ended"
 )
 
 
@@ -107,9 +121,12 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
         with _stop_signals(spark) as signals:
             # A job that ends by itself leaves its successor all that it found.
             for together in [[job] for job in starts] if once else [starts]:
-                with _stopped_at_the_end(spark) as queries:
+                with _stopped_at_the_end(spark, signals, report) as queries:
                     for job in together:
-                        queries.append(job.start(spark, config, once=once, report=report))
+                        if signals:
+                            break
+                        with _told_of_full_disks():
+                            queries.append(job.start(spark, config, once=once, report=report))
                     _await_all(queries, signals, report)
                 if signals:
                     break
@@ -120,13 +137,27 @@ def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, repor
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(spark: SparkSession) -> Iterator[list[StreamingQuery]]:
+def _told_of_full_disks() -> Iterator[None]:
+    """A job makes its tables and its checkpoint before its query runs: a full disk shows there, too."""
+    try:
+        yield
+    except Exception as fault:
+        if _shows_full_disk(str(fault)):
+            raise JobFailed(_DISK_FULL) from fault
+        raise
+
+
+@contextlib.contextmanager
+def _stopped_at_the_end(spark: SparkSession, signals: list[int], report: Report) -> Iterator[list[StreamingQuery]]:
     """Queries that are stopped when they have landed what they are at; also where one has failed."""
     queries: list[StreamingQuery] = []
     try:
         yield queries
     finally:
-        _await_landing(queries)
+        if not _await_landing(queries) and signals:
+            # To stop a query is to wait for its batch, however long that takes.
+            report("the batch under way takes longer: the next run lands it")
+            _end_at_once(spark, 128 + signals[0])
         running = [query for query in queries if query.isActive]
         if running:  # Spark would log what is broken off where a batch takes longer, or the next has begun
             spark.sparkContext.setLogLevel("OFF")
@@ -182,14 +213,15 @@ def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report
         report("stopping when the batch under way has landed")
 
 
-def _await_landing(queries: list[StreamingQuery]) -> None:
-    """Gives each query some seconds to end the batch that it is in; the next run lands one that takes longer."""
+def _await_landing(queries: list[StreamingQuery]) -> bool:
+    """Gives each query some seconds to end the batch that it is in; whether all have."""
     deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
     for query, done in [(query, _batches_done(query)) for query in queries]:
         while query.isActive and query.status["isTriggerActive"] and _batches_done(query) == done:
             if time.monotonic() > deadline:
-                return
+                return False
             time.sleep(_LAND_LOOK_EVERY_SECONDS)
+    return True
 
 
 def _batches_done(query: StreamingQuery) -> tuple[int, str]:
@@ -201,6 +233,8 @@ def _batches_done(query: StreamingQuery) -> tuple[int, str]:
 def _reason(fault: Exception) -> str:
     """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
     text = str(fault).strip() or type(fault).__name__
+    if _shows_full_disk(text):
+        return _DISK_FULL
     cause = _python_cause(text) or text.splitlines()[0]
     cause = cause.partition("terminated with exception: ")[2] or cause
     if "access group" in cause:
@@ -208,6 +242,10 @@ def _reason(fault: Exception) -> str:
     else:
         remedy = "grouptrail doctor looks for the reason"
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {remedy}"
+
+
+def _shows_full_disk(text: str) -> bool:
+    return "No space left on device" in text or "Disk quota exceeded" in text
 
 
 def _python_cause(text: str) -> str | None:

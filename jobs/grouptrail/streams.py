@@ -1,4 +1,4 @@
-"""The only place that starts a stream: how `__consumer_offsets` is read, and how a job's batches are written."""
+"""The only place that starts a stream: what is read, and how a job's batches are written."""
 
 from __future__ import annotations
 
@@ -65,17 +65,33 @@ def read_table_appends(spark: SparkSession, config: Config, table: str) -> DataF
     return spark.readStream.format("delta").load(config.table_path(table))
 
 
+def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:
+    """What the brokers say of their logs as a stream, a sample a trigger.
+
+    `which` are the options of `log_offsets.source`, which must have been registered, that say of what partitions.
+    """
+    return spark.readStream.format("kafka_log_offsets").options(**config.spark_kafka_options(), **which).load()
+
+
 def start_query(
-    rows: DataFrame, config: Config, job: str, *, land: Callable[[DataFrame, int], None], once: bool
+    rows: DataFrame,
+    config: Config,
+    job: str,
+    *,
+    land: Callable[[DataFrame, int], None],
+    once: bool,
+    every_seconds: float | None = None,
 ) -> StreamingQuery:
     """Starts a job's query: `land` gets each micro-batch and its number, again with the same number after a
-    failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped."""
+    failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped,
+    with a micro-batch every so many seconds (`decode.trigger_seconds`)."""
     writer = (
         rows.writeStream.queryName(job).foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
     )
     if once:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{config.decode.trigger_seconds} seconds").start()
+    seconds = config.decode.trigger_seconds if every_seconds is None else every_seconds
+    return writer.trigger(processingTime=f"{seconds} seconds").start()
 
 
 def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int) -> Mapping[int, int]:

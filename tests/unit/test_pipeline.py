@@ -18,11 +18,8 @@ REMEDY = "grouptrail doctor looks for the reason"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"{HEAD}No space left on device SQLSTATE: XXKST\n=== Streaming Query ===", "No space left on device"),
-        (
-            f"{PYTHON}OSError: [Errno 28] No space left on device\n",
-            "[Errno 28] No space left on device",
-        ),
+        (f"{HEAD}Connection reset SQLSTATE: XXKST\n=== Streaming Query ===", "Connection reset"),
+        (f"{PYTHON}OSError: [Errno 5] Input/output error\n", "[Errno 5] Input/output error"),
         (
             f"{PYTHON}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
             ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.rdd.RDD\n",
@@ -38,3 +35,20 @@ REMEDY = "grouptrail doctor looks for the reason"
 )
 def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
     assert _reason(RuntimeError(text)) == f"{told}: {REMEDY}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD}No space left on device SQLSTATE: XXKST\n=== Streaming Query ===",
+        f"{PYTHON}OSError: [Errno 28] No space left on device\n",
+        f"{PYTHON}OSError: [Errno 122] Disk quota exceeded\n",
+        f"{PYTHON}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
+        ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.rdd.RDD\n"
+        "Caused by: java.io.IOException: No space left on device\n",
+    ],
+)
+def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
+    told = _reason(RuntimeError(text))
+    assert told.startswith("the disk is full: make room")
+    assert "\n" not in told

@@ -125,37 +125,6 @@ def test_deletion_and_remaking_are_kept_apart() -> None:
     assert [row["cause"] for row in of(rows, "rebalances")] == ["group_started", "group_emptied", "group_started"]
 
 
-def test_a_generation_that_goes_back_without_a_tombstone() -> None:
-    """Compaction may have taken the tombstone: the group was made anew all the same."""
-    rows = told([classic(1, 1_000, 9, {"a": {"orders": [0]}}), classic(2, 2_000, 1, {"b": {"orders": [0]}})])
-    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 2]
-    assert [row["ended"] for row in of(rows, "partition_ownership")] == ["group_ended", None]
-
-
-def test_an_assignment_that_cannot_be_read_leaves_ownership_unknown() -> None:
-    """The generation stays; the partitions of that member have no owner that is claimed."""
-    broken = {"layout": "ConsumerProtocolAssignment", "error": "truncated"}
-    rows = told(
-        [
-            classic(1, 1_000, 1, {"a": {"orders": [0]}}),
-            classic(2, 2_000, 2, {"a": member({}, assignment=broken)}),
-        ]
-    )
-    last = of(rows, "generations")[-1]
-    assert (last["members"][0]["partitions"], last["partition_count"], last["skew"]) == (None, None, None)
-    assert [row["ended"] for row in of(rows, "partition_ownership")] == ["unknown"]
-
-
-def test_ten_thousand_members() -> None:
-    """In one group, with a member each that joins and leaves."""
-    many = {f"m{number:05}": {"orders": [number]} for number in range(10_000)}
-    rows = told(
-        [classic(1, 1_000, 1, many), classic(2, 2_000, 2, {**many, "m00000": {"orders": [0, 1]}, "m00001": {}})]
-    )
-    assert of(rows, "generations")[-1]["member_count"] == 10_000
-    assert of(rows, "rebalances")[-1]["partitions_moved"] == 1
-
-
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
 def test_real_logs_are_told_alike_however_they_are_cut(name: str, records: list[Record]) -> None:
     """Record by record, in halves, and at once."""

@@ -34,6 +34,8 @@ DECODED = ("offset_commits", "group_metadata", "group_records")
 # Each batch is a few thousand rows through some ten plans with wide rows: compiling them takes longer.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
+_RECORDS_AT_A_TIME = 2_048
+
 REBUILDING = -1
 """The partition in `history_positions` whose row says that a rebuild is under way, or was broken off."""
 
@@ -79,7 +81,7 @@ class Stretch:
     earliest: Any
     latest: Any
     has_group_records: bool
-    newest_batch: int | None
+    newest_batch: int
 
     @classmethod
     def of(cls, progress: DataFrame) -> Stretch:
@@ -105,7 +107,7 @@ class Stretch:
             earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
             latest=max((row.latest for row in rows if row.latest is not None), default=None),
             has_group_records=any(row.group_records for row in rows),
-            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, None))[1],
+            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, -1))[1],
         )
 
     def rows(self, table: DataFrame) -> DataFrame:
@@ -143,6 +145,8 @@ class Telling:
         for name, value in _INTERPRETED.items():
             spark.conf.set(name, value)
         stretch = Stretch.of(progress.where(F.col("cluster") == self._config.cluster))
+        if not stretch.ranges:
+            return
         fresh = fresh_records(spark, self._config, stretch).persist()
         try:
             counts = self._tell(fresh, stretch, batch)
@@ -221,6 +225,8 @@ def fold(
     group_records: DataFrame, complete_to: dict[int, int], names: dict[str, str], config: Config, tasks: int
 ) -> DataFrame:
     """The changed rows of all tables (`tasks.output_ddl`)."""
+    # A classic group's record holds all its members: as many at a time as commits would fill a worker's memory.
+    group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
     retention_ms = round(config.history.offsets_retention_minutes * 60_000)
     stories = story_rows(complete_to, names, retention_ms)
     return records.by_group(group_records, tasks).mapInArrow(stories, output_ddl())
@@ -235,7 +241,7 @@ def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> Dat
     return with_commits(rows, found.handovers, commits, config.history.commit_lookback_minutes)
 
 
-def _summary(batch: int, newest: int | None, counts: dict[str, int], seconds: float) -> str:
+def _summary(batch: int, newest: int, counts: dict[str, int], seconds: float) -> str:
     rows = ", ".join(f"{counts[table]:,} {table.replace('_', ' ')}" for table in TABLES if counts.get(table))
     found = f"{counts.get(POSITIONS, 0):,} groups; {rows or 'nothing new'}"
     return f"history batch {batch}, up to batch {newest} of decode: {found} in {seconds:.1f} s"

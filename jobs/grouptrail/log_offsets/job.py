@@ -1,0 +1,87 @@
+"""The log-offsets job: samples of the logs that groups commit to, asked of the brokers, into one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from grouptrail import tables
+from grouptrail.kafka import Cluster
+from grouptrail.streams import query_id, read_log_offsets, start_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+JOB = "log-offsets"
+TABLE = "log_offsets"
+COMMITS = "offset_commits"
+
+
+def check(config: Config) -> None:
+    """Whether a broker answers, and the warehouse can be written; raises before Spark is started."""
+    tables.check_warehouse(config)
+    with Cluster(config.kafka_settings()) as cluster:
+        cluster.brokers()
+
+
+def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+    """Starts the query. In: the brokers' word, of the partitions in `offset_commits`; out: `log_offsets`."""
+    from grouptrail.log_offsets.source import register
+
+    for table in (COMMITS, TABLE):
+        tables.ensure_table(spark, config, table)
+    register(spark)
+    sampling = Sampling(config, app=lambda: query_id(spark, config, JOB), report=report)
+    return start_query(
+        read_log_offsets(spark, config, which_partitions(config)),
+        config,
+        JOB,
+        land=sampling.land,
+        once=once,
+        every_seconds=config.log_offsets.interval_seconds,
+    )
+
+
+def which_partitions(config: Config) -> dict[str, str]:
+    """The data source's options for what the configuration asks for."""
+    if config.log_offsets.all_topics:
+        return {}
+    return {"committed": config.table_path(COMMITS), "cluster": config.cluster}
+
+
+class Sampling:
+    """Lands samples, each once, however often a batch is tried; tells of one that differs from the one before."""
+
+    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+        self._config = config
+        self._app = app
+        self._report = report
+        self._told: Mapping[str | None, int] | None = None
+
+    def land(self, rows: DataFrame, batch: int) -> None:
+        """One sample, in the columns of the data source."""
+        from pyspark.sql import functions as F
+
+        started = time.monotonic()
+        rows = rows.withColumn("cluster", F.lit(self._config.cluster)).persist()
+        try:
+            # A shuffle, unlike coalesce, leaves each broker a task of its own, and still makes one file.
+            whole = rows.repartition(1).sortWithinPartitions("topic", "partition")
+            tables.append(whole, self._config, TABLE, app=self._app(), version=batch)
+            found = {row.error: row["count"] for row in rows.groupBy("error").count().collect()}
+        finally:
+            rows.unpersist()
+        if found != self._told:
+            self._told = found
+            self._report(summary(batch, found, time.monotonic() - started))
+
+
+def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:
+    """One line for people: how many partitions (`found` is by error) were asked of, and what is wrong."""
+    faults = sorted(((count, error) for error, count in found.items() if error), reverse=True)
+    wrong = "".join(f"; {count:,} {error}" for count, error in faults)
+    return f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s{wrong}"

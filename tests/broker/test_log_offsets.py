@@ -1,0 +1,298 @@
+"""Log offsets on a real Kafka: against its own GetOffsetShell and another client, and what the cluster may do."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka import KafkaAdminClient, OffsetAndMetadata
+from kafka import TopicPartition as Partition
+
+import landed
+from command import Grouptrail
+from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
+from grouptrail.config import Config
+from grouptrail.kafka import Place
+from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 3
+PATIENCE_SECONDS = 60
+URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
+
+Bounds = tuple[int, int, int]
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Iterator[str]:
+    """A topic of three partitions, of which the last stays empty."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create(broker, name)
+    with producer(broker) as producing:
+        for partition, count in enumerate((5, 2)):
+            for _ in range(count):
+                producing.produce(name, b"x", partition=partition)
+    yield name
+    if name in names(broker):
+        delete(broker, name)
+
+
+def admin(broker: Broker) -> AdminClient:
+    """Kept: what it has been asked fails when it is gone."""
+    return _admin(broker.bootstrap)
+
+
+@cache
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create(broker: Broker, name: str) -> None:
+    admin(broker).create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(PATIENCE_SECONDS)
+    await_that(lambda: name in names(broker))
+
+
+def delete(broker: Broker, name: str) -> None:
+    admin(broker).delete_topics([name])[name].result(PATIENCE_SECONDS)
+    await_that(lambda: name not in names(broker))
+
+
+def names(broker: Broker) -> set[str]:
+    return set(admin(broker).list_topics(timeout=PATIENCE_SECONDS).topics)
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
+    """All that it was given has been written at its end."""
+    producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
+    yield producing
+    assert producing.flush(PATIENCE_SECONDS) == 0
+
+
+def asked(broker: Broker, **options: str) -> list[dict[str, Any]]:
+    """The rows of the data source, planned and asked in this process."""
+    reader = LogOffsetsSource({"kafka.bootstrap.servers": broker.bootstrap, **options}).reader(None)  # type: ignore[arg-type]
+    return [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+def assign(name: str) -> str:
+    return f'{{"{name}": [0, 1, 2]}}'
+
+
+def bounds(rows: list[dict[str, Any]]) -> dict[int, Bounds]:
+    """By partition: log start, last stable and log end offset; nothing may be wrong."""
+    assert {row["error"] for row in rows} == {None}
+    return {
+        row["partition"]: (row["log_start_offset"], row["last_stable_offset"], row["log_end_offset"]) for row in rows
+    }
+
+
+def told_by_another_client(broker: Broker, name: str) -> dict[int, Bounds]:
+    """Likewise, of librdkafka."""
+    found = []
+    for spec, level in (
+        (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
+        (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
+        (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
+    ):
+        wanted = {TopicPartition(name, partition): spec for partition in range(PARTITIONS)}
+        answers = admin(broker).list_offsets(wanted, isolation_level=level)
+        found.append({at.partition: answer.result(PATIENCE_SECONDS).offset for at, answer in answers.items()})
+    return {partition: tuple(answer[partition] for answer in found) for partition in range(PARTITIONS)}  # type: ignore[misc]
+
+
+def told_by_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
+    """GetOffsetShell's offsets by partition; it prints topic:partition:offset."""
+    printed = broker.tool(
+        "org.apache.kafka.tools.GetOffsetShell",
+        *("--bootstrap-server", broker.bootstrap, "--topic", name, "--time", when),
+    )
+    lines = [line.rsplit(":", 2) for line in printed.stdout.splitlines() if line.startswith(f"{name}:")]
+    return {int(partition): int(offset) for _, partition, offset in lines}
+
+
+def assert_true(broker: Broker, name: str) -> dict[int, Bounds]:
+    """The data source, Kafka's own tool and another client say the same."""
+    found = bounds(asked(broker, assign=assign(name)))
+    assert found == told_by_another_client(broker, name)
+    assert {at: start for at, (start, _, _) in found.items()} == told_by_kafkas_tool(broker, name, "earliest")
+    assert {at: end for at, (_, _, end) in found.items()} == told_by_kafkas_tool(broker, name, "latest")
+    return found
+
+
+def test_plain_topic(broker: Broker, topic: str) -> None:
+    """Records, and an empty partition."""
+    assert assert_true(broker, topic) == {0: (0, 5, 5), 1: (0, 2, 2), 2: (0, 0, 0)}
+
+
+def test_open_transaction_holds_the_last_stable_offset(broker: Broker, topic: str) -> None:
+    """Until it ends, which takes an offset of its own."""
+    with producer(broker, **{"transactional.id": topic}) as producing:
+        producing.init_transactions(PATIENCE_SECONDS)
+        producing.begin_transaction()
+        for _ in range(3):
+            producing.produce(topic, b"x", partition=0)
+        assert producing.flush(PATIENCE_SECONDS) == 0
+        assert assert_true(broker, topic)[0] == (0, 5, 8)
+        producing.commit_transaction(PATIENCE_SECONDS)
+    await_that(lambda: bounds(asked(broker, assign=assign(topic)))[0] == (0, 9, 9))
+    assert assert_true(broker, topic)[0] == (0, 9, 9)
+
+
+def test_deleted_records_move_the_log_start(broker: Broker, topic: str) -> None:
+    answers = admin(broker).delete_records([TopicPartition(topic, 0, 4)])
+    assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in answers.values()] == [4]
+    assert assert_true(broker, topic) == {0: (4, 5, 5), 1: (0, 2, 2), 2: (0, 0, 0)}
+
+
+def test_all_topics_are_asked_of_where_none_is_named(broker: Broker, topic: str) -> None:
+    """Kafka's own ones, too; each with its id, and when it was asked."""
+    ensure_offsets_topic(broker.bootstrap)
+    before = time.time()
+    rows = asked(broker)
+    assert {row["topic"] for row in rows} == names(broker)
+    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    ids = {row["topic"]: row["topic_id"] for row in rows}
+    described = admin(broker).describe_topics(TopicCollection([topic]))[topic].result(PATIENCE_SECONDS)
+    assert ids[topic] == str(described.topic_id).translate(URL_SAFE)
+    assert all(before <= row["sampled_at"].timestamp() <= time.time() for row in rows)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_told_of(broker: Broker, topic: str) -> None:
+    """The plan still has it; the other topic's partitions answer; one of the same name has another id."""
+    other = f"other-{topic}"
+    create(broker, other)
+    both = f'{{"{topic}": [0, 1, 2], "{other}": [0, 1, 2]}}'
+    before = {row["topic"]: row["topic_id"] for row in asked(broker, assign=both)}
+    reader = LogOffsetsSource({"kafka.bootstrap.servers": broker.bootstrap, "assign": both}).reader(None)  # type: ignore[arg-type]
+    (planned,) = reader.partitions()
+    delete(broker, other)
+    (batch,) = reader.read(planned)
+    rows = batch.to_pylist()
+    assert [row["error"] for row in rows if row["topic"] == other] == ["topic deleted"] * PARTITIONS
+    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    gone = [row for row in asked(broker, assign=both) if row["topic"] == other]
+    assert [(row["error"], row["topic_id"]) for row in gone] == [("no such topic", None)] * PARTITIONS
+    create(broker, other)
+    after = {row["topic"]: row["topic_id"] for row in asked(broker, assign=both)}
+    assert after[topic] == before[topic]
+    assert after[other] not in (None, before[other])
+    delete(broker, other)
+
+
+def test_a_broker_that_does_not_answer_leaves_the_others(broker: Broker, topic: str) -> None:
+    """A plan that names one where nothing listens, and one that has left the cluster."""
+    settings = {"bootstrap.servers": broker.bootstrap}
+    there = Place(topic, 0, None, 1, broker.bootstrap)
+    (row,) = sample(settings, Asked(2, "127.0.0.1:9", (there,))).to_pylist()
+    assert (row["error"], row["log_end_offset"]) == ("broker 2 did not answer", None)
+    (row,) = sample(settings, Asked(77, broker.bootstrap, (there,))).to_pylist()
+    assert (row["error"], row["log_end_offset"]) == ("broker 77 did not answer", None)
+    assert bounds(asked(broker, assign=assign(topic)))[0] == (0, 5, 5)
+
+
+def test_a_missing_right_is_in_the_rows(broker: Broker, topic: str) -> None:
+    """A principal that may not see a topic learns no offset; one that is refused shows no password."""
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+    def through_sasl(user: str, password: str) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": broker.sasl_bootstrap,
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'{login} username="{user}" password="{password}";',
+            "assign": assign(topic),
+        }
+
+    reader = through_sasl("reader", PASSWORDS["reader"])
+    assert {row["error"] for row in asked(broker, **reader)} == {"DESCRIBE is denied"}
+    broker.allow("reader", "DESCRIBE", "TOPIC", topic)
+    assert bounds(asked(broker, **reader)) == told_by_another_client(broker, topic)
+    wrong = asked(broker, **through_sasl("reader", "hunter2"))
+    assert {row["error"] for row in wrong} == {"the brokers refuse this principal"}
+    assert "hunter2" not in str(wrong)
+
+
+# --- the job -------------------------------------------------------------------------------------------------
+
+
+def commit(broker: Broker, *partitions: tuple[str, int]) -> None:
+    """A commit of a group without members, as an operator's reset makes it."""
+    commits = {Partition(*at): OffsetAndMetadata(1, "", -1) for at in partitions}
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
+        client.alter_group_offsets("samplers", commits)
+
+
+def samples(config: Config) -> list[dict[str, Any]]:
+    return sorted(landed.rows(config, "log_offsets"), key=lambda row: (row["sampled_at"], row["partition"]))
+
+
+def test_the_job_samples_what_groups_have_committed_to(broker: Broker, config: Config, topic: str) -> None:
+    """Once is one sample; of all topics where that is asked for."""
+    ensure_offsets_topic(broker.bootstrap)
+    commit(broker, (topic, 0), (topic, 1))
+    printed = (run := Grouptrail(config, "run", "--job", "decode", "--job", "log-offsets", "--once")).finished()
+    assert run.process.returncode == 0, printed
+    assert "log-offsets batch 0: " in printed
+    mine = [row for row in samples(config) if row["topic"] == topic]
+    truth = told_by_another_client(broker, topic)
+    assert bounds(mine) == {partition: truth[partition] for partition in (0, 1)}
+    assert len(mine) == 2
+
+    everything = {"GROUPTRAIL_LOG_OFFSETS__ALL_TOPICS": "true"}
+    run = Grouptrail(config, "run", "--job", "log-offsets", "--once", environ=everything)
+    printed = run.finished()
+    assert run.process.returncode == 0, printed
+    second = [row for row in samples(config) if row["sampled_at"] > mine[-1]["sampled_at"]]
+    assert {row["topic"] for row in second} == names(broker)
+    assert bounds([row for row in second if row["topic"] == topic]) == truth
+
+
+def test_the_job_outlives_a_broker_that_is_stopped_and_started(broker: Broker, config: Config, topic: str) -> None:
+    """Each sample has its rows; those of the outage say so, and the next ones are true."""
+    ensure_offsets_topic(broker.bootstrap)
+    commit(broker, (topic, 0))
+    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    run = Grouptrail(config, "run", "--job", "log-offsets", environ={"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1"})
+
+    def newest() -> dict[str, Any]:
+        assert run.process.poll() is None, run.finished()
+        return next(row for row in reversed(samples(config)) if row["topic"] == topic)
+
+    lines = run.lines()  # kept to the end: without it the job would print into a closed pipe
+    try:
+        assert next(line for line in lines if line.startswith("log-offsets batch 0: "))
+        assert newest()["error"] is None
+        broker.stop()
+        await_that(lambda: newest()["error"] == "no broker answered")
+        assert newest()["log_end_offset"] is None
+        broker.start()
+        with producer(broker) as producing:
+            producing.produce(topic, b"x", partition=0)
+        await_that(lambda: newest()["error"] is None)
+        await_that(lambda: newest()["log_end_offset"] == 6)
+        run.process.send_signal(signal.SIGTERM)
+        printed = run.finished(60)
+    finally:
+        if run.process.poll() is None:
+            run.kill()
+        broker.start()
+    assert run.process.returncode == 128 + signal.SIGTERM, printed
+    mine = [row for row in samples(config) if row["topic"] == topic]
+    assert len({row["sampled_at"] for row in mine}) == len(mine)

@@ -1,0 +1,137 @@
+"""Samples through Spark where no broker answers: the format, one sample a run, each landed once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import landed
+from grouptrail import contracts, tables
+from grouptrail.config import Config
+from grouptrail.ivy import silent
+from grouptrail.log_offsets import job
+from grouptrail.log_offsets.source import FORMAT, register
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+SILENCE = "no broker answered"
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """A server that refuses connections for as long as the test runs."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def config(config: Config, nowhere: str) -> Config:
+    return config.model_copy(update={"kafka": {"bootstrap.servers": nowhere}})
+
+
+def told(rows: list[Any]) -> list[tuple[str, int, str]]:
+    return sorted((row["topic"], row["partition"], row["error"]) for row in rows)
+
+
+def test_the_format_is_read_in_a_batch(spark: SparkSession, nowhere: str) -> None:
+    """By its name and options alone; silence is in the rows."""
+    register(spark)
+    options = {"kafka.bootstrap.servers": nowhere, "assign": '{"orders": [1, 0]}'}
+    rows = spark.read.format(FORMAT).options(**options).load()
+    assert rows.columns == [column.name for column in contracts.tables()["log_offsets"].columns[1:]]
+    assert told(rows.collect()) == [("orders", 0, SILENCE), ("orders", 1, SILENCE)]
+    assert spark.read.format(FORMAT).options(**{**options, "assign": "{}"}).load().collect() == []
+
+
+def test_spark_shows_no_secret(spark: SparkSession, nowhere: str) -> None:
+    """Neither in its plans nor where an option is refused."""
+    register(spark)
+    reader = spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": nowhere, "assign": "{}"})
+    reader = reader.option("kafka.ssl.key.password", "hunter2")
+    plans = reader.load()._jdf.queryExecution().toString()
+    assert FORMAT in plans
+    assert "hunter2" not in plans
+    with pytest.raises(Exception, match="unknown option asign") as caught:
+        reader.option("asign", "{}").load()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_once_is_one_sample_of_what_was_committed_to(spark: SparkSession, config: Config) -> None:
+    """It ends where there is nothing to ask of, and the next run asks of what has landed since."""
+    assert run_once(spark, config) == ["log-offsets batch 0: 0 partitions"]
+    assert landed.rows(config, "log_offsets") == []
+    commit(spark, config, ("orders", 1), ("orders", 0), ("payments", 3))
+    assert run_once(spark, config) == [f"log-offsets batch 1: 3 partitions; 3 {SILENCE}"]
+    rows = landed.rows(config, "log_offsets")
+    assert told(rows) == [("orders", 0, SILENCE), ("orders", 1, SILENCE), ("payments", 3, SILENCE)]
+    assert {row["cluster"] for row in rows} == {"test"}
+
+
+def run_once(spark: SparkSession, config: Config) -> list[str]:
+    """What the job reports, without the seconds."""
+    lines: list[str] = []
+    query = job.start(spark, config, once=True, report=lines.append)
+    assert query.awaitTermination(120)
+    return [before + after[after.find(" s") + 2 :] for before, _, after in (line.partition(" in ") for line in lines)]
+
+
+def commit(spark: SparkSession, config: Config, *partitions: tuple[str, int]) -> None:
+    """Commits of one group, as the decode job would have landed them."""
+    columns = contracts.tables()["offset_commits"].columns
+    row = dict.fromkeys((column.name for column in columns), None)
+    row |= {"cluster": "test", "record_at": NOON, "group_id": "g", "is_tombstone": False}
+    rows = [
+        row | {"record_partition": 0, "record_offset": offset, "topic": topic, "partition": partition}
+        for offset, (topic, partition) in enumerate(partitions)
+    ]
+    tables.append_new(spark, rows, config, "offset_commits")
+
+
+@pytest.fixture
+def sample(spark: SparkSession) -> DataFrame:
+    """One partition told of, one not."""
+    rows = [("orders", 0, 1, 7, 5, "id", NOON, None), ("orders", 1, None, None, None, None, NOON, SILENCE)]
+    return spark.createDataFrame(rows, contracts.tables()["log_offsets"].ddl(without=("cluster",)))
+
+
+def test_a_sample_that_is_tried_again_lands_once(
+    spark: SparkSession, config: Config, sample: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it died before its append or behind it."""
+    tables.ensure_table(spark, config, "log_offsets")
+    sampling = job.Sampling(config, app=lambda: "query", report=silent)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "append", dies)
+        with pytest.raises(RuntimeError, match="killed here"):
+            sampling.land(sample, 0)
+    assert landed.rows(config, "log_offsets") == []
+    for _ in range(2):
+        sampling.land(sample, 0)
+    assert told(landed.rows(config, "log_offsets")) == [("orders", 0, None), ("orders", 1, SILENCE)]
+    sampling.land(sample, 1)
+    assert len(landed.rows(config, "log_offsets")) == 4
+
+
+def test_a_sample_is_told_of_where_it_differs(spark: SparkSession, config: Config, sample: DataFrame) -> None:
+    """A line each ten seconds that says the same would hide those that do not."""
+    tables.ensure_table(spark, config, "log_offsets")
+    lines: list[str] = []
+    sampling = job.Sampling(config, app=lambda: "query", report=lines.append)
+    for batch, rows in enumerate([sample, sample, sample.where("partition = 0"), sample]):
+        sampling.land(rows, batch)
+    assert [line.partition(" partitions")[0] for line in lines] == [
+        "log-offsets batch 0: 2",
+        "log-offsets batch 2: 1",
+        "log-offsets batch 3: 2",
+    ]

@@ -1,0 +1,327 @@
+"""The data source of log offsets without Spark or a broker: its options, whom it asks, what it says of silence."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+import lake
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.config import Config
+from grouptrail.kafka import ClusterError, KafkaDenied, KafkaUnreachable, LogBounds, Place, _bounds_or_reason, _places
+from grouptrail.log_offsets import source
+from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.log_offsets.job import summary, which_partitions
+from grouptrail.log_offsets.source import Asked, LogOffsetsSource, OptionError, by_leader, sample
+
+SERVERS = {"bootstrap.servers": "kafka:9092"}
+OPTIONS = {"kafka.bootstrap.servers": "kafka:9092"}
+ORDERS = "b3JkZXJzAAAAAAAAAAAAAA"
+ORDERS_0 = Place("orders", 0, ORDERS, 1, "one:9092")
+ORDERS_1 = Place("orders", 1, ORDERS, 2, "two:9092")
+ORDERS_2 = Place("orders", 2, ORDERS, 1, "one:9092")
+GONE = Place("gone", 0, error="no such topic")
+
+
+class Cluster:
+    """Two brokers that lead `orders`; `states` says what else is so of those at a server."""
+
+    states: Mapping[str, ClusterError]
+    asked: list[tuple[str, int]]
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._servers = settings["bootstrap.servers"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Has nothing open."""
+
+    def _answer(self) -> None:
+        if self._servers in self.states:
+            raise self.states[self._servers]
+
+    def places(self, wanted: Mapping[str, Collection[int]] | None = None) -> list[Place]:
+        self._answer()
+        there = {(place.topic, place.partition): place for place in (ORDERS_0, ORDERS_1, ORDERS_2)}
+        if wanted is None:
+            return list(there.values())
+        places = [(topic, partition) for topic in wanted for partition in wanted[topic]]
+        return [there.get(at, Place(*at, error="no such topic")) for at in places]
+
+    def log_bounds(
+        self, leader: int, partitions: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], LogBounds | str]:
+        self._answer()
+        self.asked.append((self._servers, leader))
+        return {at: "topic deleted" if at[1] == 2 else LogBounds(1, 5, 7) for at in partitions}
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
+    monkeypatch.setattr(source, "Cluster", Cluster)
+    monkeypatch.setattr(Cluster, "states", {}, raising=False)
+    monkeypatch.setattr(Cluster, "asked", [], raising=False)
+    return Cluster
+
+
+def rows_of(options: Mapping[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
+    """What a batch read gives, planned and asked in one process, by topic and partition."""
+    reader = LogOffsetsSource(options).reader(None)  # type: ignore[arg-type]
+    batches = [batch for asked in reader.partitions() for batch in reader.read(asked)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert len({(row["topic"], row["partition"]) for row in rows}) == len(rows)
+    return {(row["topic"], row["partition"]): row for row in rows}
+
+
+def test_each_leader_is_one_task() -> None:
+    """And what nobody leads is one more; a task of nothing stands where there is nothing at all."""
+    asked = by_leader([ORDERS_0, GONE, ORDERS_1, ORDERS_2])
+    assert asked == [
+        Asked(1, "one:9092", (ORDERS_0, ORDERS_2)),
+        Asked(2, "two:9092", (ORDERS_1,)),
+        Asked(None, None, (GONE,)),
+    ]
+    assert by_leader([ORDERS_1]) == [Asked(2, "two:9092", (ORDERS_1,))]
+    assert by_leader([]) == [Asked(None, None, ())]
+    assert sample(SERVERS, Asked(None, None, ())).num_rows == 0
+
+
+def test_rows_have_the_contracts_columns() -> None:
+    """In Arrow and in Spark's DDL alike, without the cluster."""
+    columns = contracts.tables()["log_offsets"].columns[1:]
+    batch = sample(SERVERS, Asked(1, "one:9092", (ORDERS_0,)))
+    assert [(field.name, field.type) for field in batch.schema] == [(c.name, arrow_type(c.type)) for c in columns]
+    assert LogOffsetsSource(OPTIONS).schema() == ", ".join(f"`{c.name}` {c.type}" for c in columns)
+
+
+def test_each_leader_is_asked_at_its_own_address(cluster: type[Cluster]) -> None:
+    """What it tells, and what it does not tell, is in the rows; one deleted partition does not spoil the others."""
+    rows = rows_of(OPTIONS | {"assign": '{"orders": [0, 1, 2], "gone": [0]}'})
+    assert cluster.asked == [("one:9092", 1), ("two:9092", 2)]
+    told = {
+        at: (row["log_start_offset"], row["last_stable_offset"], row["log_end_offset"]) for at, row in rows.items()
+    }
+    assert told[("orders", 0)] == told[("orders", 1)] == (1, 5, 7)
+    assert told[("orders", 2)] == told[("gone", 0)] == (None, None, None)
+    assert {at: row["error"] for at, row in rows.items()} == {
+        ("orders", 0): None,
+        ("orders", 1): None,
+        ("orders", 2): "topic deleted",
+        ("gone", 0): "no such topic",
+    }
+    assert {at: row["topic_id"] for at, row in rows.items()} == {
+        **{("orders", partition): ORDERS for partition in (0, 1, 2)},
+        ("gone", 0): None,
+    }
+    assert None not in {row["sampled_at"] for row in rows.values()}
+
+
+def test_without_a_choice_all_partitions_are_asked_of() -> None:
+    assert list(rows_of(OPTIONS)) == [("orders", 0), ("orders", 2), ("orders", 1)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [(KafkaUnreachable("down"), "broker 2 did not answer"), (KafkaDenied("no"), "broker 2 refuses this principal")],
+)
+def test_one_broker_down_leaves_the_others(cluster: type[Cluster], fault: ClusterError, told: str) -> None:
+    """Its rows say which it is; those of the other broker are whole."""
+    cluster.states = {"two:9092": fault}
+    rows = rows_of(OPTIONS)
+    assert {at[1]: row["error"] for at, row in rows.items()} == {0: None, 1: told, 2: "topic deleted"}
+    assert (rows[("orders", 0)]["log_end_offset"], rows[("orders", 1)]["log_end_offset"]) == (7, None)
+
+
+def test_no_broker_at_all_is_a_row_for_each_partition(cluster: type[Cluster]) -> None:
+    """Also where all are asked of: those that were there the last time. None of it ends the stream."""
+    stream = LogOffsetsSource(OPTIONS).streamReader(None)  # type: ignore[arg-type]
+    assert len(stream.partitions({}, {})) == 2
+    cluster.states = {"kafka:9092": KafkaUnreachable("down")}
+    assert set(rows_of(OPTIONS | {"assign": '{"orders": [1]}'})) == {("orders", 1)}
+    (asked,) = stream.partitions({}, {})
+    assert [row["error"] for batch in stream.read(asked) for row in batch.to_pylist()] == ["no broker answered"] * 3
+    stream.stop()
+    assert rows_of(OPTIONS) == {}
+
+
+def test_a_stream_has_always_something_new() -> None:
+    """Its readers go to executors before they have planned anything, and one sample follows another."""
+    stream = pickle.loads(pickle.dumps(LogOffsetsSource(OPTIONS))).streamReader(None)
+    sent = pickle.loads(pickle.dumps(stream))
+    assert stream.latestOffset()["asked_at_ms"] > stream.initialOffset()["asked_at_ms"]
+    (batch,) = sent.read(*by_leader([GONE]))
+    assert batch.to_pylist()[0]["error"] == "no such topic"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "kafka.bootstrap.servers"),
+        (OPTIONS | {"asign": "{}"}, "unknown option asign"),
+        (OPTIONS | {"assign": "orders"}, '{"orders": [0, 1]}'),
+        (OPTIONS | {"assign": "[1]"}, '{"orders": [0, 1]}'),
+        (OPTIONS | {"assign": '{"orders": 1}'}, '{"orders": [0, 1]}'),
+        (OPTIONS | {"committed": "t"}, "committed and cluster"),
+        (OPTIONS | {"committed": "t", "cluster": "c", "assign": "{}"}, "or none"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
+    """In one line, which repeats no value: one may be a secret."""
+    with pytest.raises(OptionError) as caught:
+        LogOffsetsSource({**options, "kafka.sasl.jaas.config": "hunter2"})
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    """Neither by the source nor by its readers, whose repr Spark may log."""
+    of = LogOffsetsSource({**OPTIONS, "kafka.sasl.jaas.config": "hunter2"})
+    reader = of.reader(None)  # type: ignore[arg-type]
+    assert "hunter2" not in f"{of!r} {reader!r} {reader.partitions()!r}"
+
+
+# --- what a cluster's answers say ---------------------------------------------------------------------------
+
+METADATA = {
+    "brokers": [{"node_id": 1, "host": "one", "port": 9092}, {"node_id": 2, "host": "::2", "port": 9092}],
+    "topics": [
+        {
+            "name": "orders",
+            "error_code": 0,
+            "topic_id": "6f726465-7273-0000-0000-000000000000",
+            "partitions": [
+                {"partition_index": 2, "leader_id": -1},
+                {"partition_index": 1, "leader_id": 2},
+                {"partition_index": 0, "leader_id": 1},
+                {"partition_index": 3, "leader_id": 3},
+            ],
+        },
+        {"name": "old", "error_code": 0, "partitions": [{"partition_index": 0, "leader_id": 1}]},
+        {"name": "gone", "error_code": 3, "topic_id": "00000000-0000-0000-0000-000000000000", "partitions": []},
+        {"name": "secret", "error_code": 29, "topic_id": "00000000-0000-0000-0000-000000000000", "partitions": []},
+        {"name": "odd", "error_code": 17, "partitions": []},
+    ],
+}
+
+
+def test_places_of_what_is_wanted() -> None:
+    """Each wanted partition has one, with its leader's address, or with the reason."""
+    wanted = {"orders": [0, 1, 2, 3, 9], "old": [0], "gone": [0], "secret": [0], "odd": [0], "unheard": [0]}
+    places = {(place.topic, place.partition): place for place in _places(METADATA, wanted)}
+    assert sorted(places) == sorted((topic, partition) for topic in wanted for partition in wanted[topic])
+    assert places[("orders", 0)] == ORDERS_0
+    assert (places[("orders", 1)].leader, places[("orders", 1)].server) == (2, "[::2]:9092")
+    assert places[("old", 0)] == Place("old", 0, None, 1, "one:9092")
+    assert {at: place.error for at, place in places.items() if place.leader is None} == {
+        ("orders", 2): "leader not available",
+        ("orders", 3): "leader not available",
+        ("orders", 9): "no such partition",
+        ("gone", 0): "no such topic",
+        ("secret", 0): "DESCRIBE is denied",
+        ("odd", 0): "InvalidTopicError",
+        ("unheard", 0): "no such topic",
+    }
+
+
+def test_places_of_all() -> None:
+    """Those of topics that are there."""
+    found = [(place.topic, place.partition) for place in _places(METADATA, None)]
+    assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([(0, 1), (0, 5), (0, 7)], LogBounds(1, 5, 7)),
+        ([(0, 1), (3, -1), (3, -1)], "topic deleted"),
+        ([(6, -1), (6, -1), (6, -1)], "not led by this broker"),
+        ([(0, 1), (0, 5), (78, -1)], "OffsetNotAvailableError"),
+    ],
+)
+def test_a_partition_is_told_whole_or_not_at_all(answers: list[tuple[int, int]], told: LogBounds | str) -> None:
+    assert _bounds_or_reason(answers) == told
+
+
+# --- which partitions ----------------------------------------------------------------------------------------
+
+
+def commit(offset: int, group: str, topic: str, partition: int, *, deleted: bool = False) -> dict[str, Any]:
+    of = {"group_id": group, "topic": topic, "partition": partition, "cluster": "c"}
+    return {"key_type": 1, "record_offset": offset, "is_tombstone": deleted, **of}
+
+
+def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
+    """As commits land: what one group still has committed counts, what all have deleted does not."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    lay = lake.lay
+    lay(config, "offset_commits", commit(1, "a", "orders", 1), commit(2, "a", "orders", 0), commit(3, "b", "old", 0))
+    committed = CommittedPartitions(config.table_path("offset_commits"), "c")
+    assert committed.now() == {"old": [0], "orders": [0, 1]}
+    assert committed.now() == {"old": [0], "orders": [0, 1]}
+    lay(config, "offset_commits", commit(7, "b", "old", 0, deleted=True), commit(8, "b", "orders", 1, deleted=True))
+    lay(config, "offset_commits", {**commit(9, "a", "else", 0), "cluster": "other"})
+    assert committed.now() == {"orders": [0, 1]}
+    lay(config, "offset_commits", commit(4, "b", "old", 0))  # an older record that lands late
+    assert committed.now() == {"orders": [0, 1]}
+    lay(config, "offset_commits", commit(9, "b", "old", 0))
+    assert committed.now() == {"old": [0], "orders": [0, 1]}
+    assert CommittedPartitions(config.table_path("offset_commits"), "c").now() == committed.now()
+
+
+def test_each_file_is_read_once_and_after_optimize_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample costs what has landed since the one before."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    read: list[int] = []
+    rows_of_files = CommittedPartitions._rows
+
+    def counting(self: CommittedPartitions, files: list[str]) -> Any:
+        read.append(len(files))
+        return rows_of_files(self, files)
+
+    monkeypatch.setattr(CommittedPartitions, "_rows", counting)
+    lake.lay(config, "offset_commits", commit(1, "a", "orders", 1))
+    committed = CommittedPartitions(config.table_path("offset_commits"), "c")
+    committed.now()
+    for offset in (2, 3):
+        lake.lay(config, "offset_commits", commit(offset, "a", "orders", offset))
+    committed.now()
+    committed.now()
+    from deltalake import DeltaTable
+
+    DeltaTable(config.table_path("offset_commits")).optimize.compact()
+    assert committed.now() == {"orders": [1, 2, 3]}
+    assert read == [1, 2, 0, 1]
+
+
+def test_an_empty_table_is_no_partition(tmp_path: Path) -> None:
+    """The job makes it before the decode job has landed anything."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    lake.lay(config, "offset_commits")
+    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    assert rows_of(options) == {}
+    lake.lay(config, "offset_commits", commit(1, "a", "orders", 0))
+    assert set(rows_of(options)) == {("orders", 0)}
+
+
+def test_the_configuration_chooses() -> None:
+    config = Config(warehouse="/lake", cluster="c")
+    assert which_partitions(config) == {"committed": "/lake/offset_commits", "cluster": "c"}
+    assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}
+
+
+def test_the_summary_says_what_is_wrong() -> None:
+    found = {None: 1200, "no such topic": 3, "broker 2 did not answer": 40}
+    told = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
+    assert summary(4, found, 0.51) == told
+    assert summary(0, {}, 0.1) == "log-offsets batch 0: 0 partitions in 0.1 s"
