@@ -42,7 +42,7 @@ FROM offset_commits WHERE NOT is_tombstone GROUP BY group_id ORDER BY commits DE
     (
         "What made billing rebalance? Member 3 crashes, is missed after its session timeout, and comes back.",
         """\
-SELECT at, to_generation AS generation, cause, cause_note, array_length(members_joined) AS joined,
+SELECT at, to_generation AS generation, cause, certainty, array_length(members_joined) AS joined,
   array_length(members_left) AS left, partitions_moved AS moved, partitions_kept AS kept
 FROM rebalances WHERE group_id = 'billing' ORDER BY at LIMIT 12""",
     ),
