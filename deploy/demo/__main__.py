@@ -172,7 +172,11 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
 
 def _tell_how_to_go_on(ingest: Ingest) -> None:
     print(f"\nThe tables stay in {ingest.config.warehouse}. Go on with:")
-    for arguments in (("tables",), ("show", "group", "billing"), ("sql", '"SELECT * FROM rebalance_storms"')):
+    for arguments in (
+        ("tables",),
+        ("show", "group", "billing"),
+        ("sql", "\"SELECT * FROM rebalance_storms('10 minutes')\""),
+    ):
         print(f"  {command(ingest.config_file, *arguments)}")
 
 

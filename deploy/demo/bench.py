@@ -29,6 +29,7 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
+from grouptrail.history.coordinator import coordinator_partition
 from grouptrail.ivy import silent
 from grouptrail.kafka import OffsetsTopic
 from grouptrail.session import start_session
@@ -52,7 +53,7 @@ def commits(count: int) -> Iterator[tuple[int, bytes, bytes]]:
             for partition in range(PARTITIONS_A_TOPIC)
         ]
         offsets = [chance.randrange(10**7) for _ in keys]
-        groups.append((_java_hash(name) % PARTITIONS, keys, offsets, chance.randrange(2, 800)))
+        groups.append((coordinator_partition(name, PARTITIONS), keys, offsets, chance.randrange(2, 800)))
     now = int(time.time() * 1000) - count // 10
     for done in range(0, count, TOPICS_A_GROUP * PARTITIONS_A_TOPIC):
         partition, keys, offsets, step = chance.choice(groups)
@@ -69,13 +70,6 @@ def _key(group: str, topic: str, partition: int) -> bytes:
             *(struct.pack(">h", len(topic)), topic.encode(), struct.pack(">i", partition)),
         ]
     )
-
-
-def _java_hash(text: str) -> int:
-    value = 0
-    for char in text:
-        value = (31 * value + ord(char)) & 0xFFFFFFFF
-    return abs(value - (1 << 32) if value >> 31 else value) & 0x7FFFFFFF
 
 
 class Bench:

@@ -104,7 +104,7 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     """Writes rows by the table's key, in place of those that are open there; once for each `app` and `version`.
 
     `rows` are of `buckets` only. These buckets' open rows are read and written anew, in one commit with the rows that
-    close: the cost follows what is open there, not the table. A MERGE would take some five times as long.
+    close: the cost follows what is open there, not the table.
     """
     table = tables()[name]
     ours = f"cluster = {_literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, cycle, groupby, islice
-from struct import unpack
 from types import SimpleNamespace
 
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
@@ -18,6 +17,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignorMemberMetadataV1,
 )
 from kafka.structs import TopicPartition
+
+from grouptrail.history.coordinator import java_hash
 
 Partition = tuple[str, int]
 Owners = dict[Partition, str]
@@ -347,15 +348,14 @@ def _java_listed(subscribers: Sequence[Subscriber]) -> list[Subscriber]:
     buckets = 16
     while len(subscribers) > buckets * 3 // 4:
         buckets *= 2
-    return sorted(subscribers, key=lambda member: _java_hash(member.member_id) % buckets)
+    return sorted(subscribers, key=lambda member: _map_hash(member.member_id) % buckets)
 
 
 @lru_cache(maxsize=1 << 16)
-def _java_hash(text: str) -> int:
-    value = 0
-    for unit in unpack(f">{len(_utf16(text)) // 2}H", _utf16(text)):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value ^ value >> 16
+def _map_hash(text: str) -> int:
+    """HashMap's hash of a key: String.hashCode as an unsigned int, its upper half folded into the lower."""
+    code = java_hash(text) & 0xFFFFFFFF
+    return code ^ code >> 16
 
 
 def _kafka_python_sticky(

@@ -130,7 +130,6 @@ class Telling:
     def __init__(
         self, spark: SparkSession, config: Config, *, app: Callable[[], str], report: Callable[[str], None]
     ) -> None:
-        self._spark = spark
         self._config = config
         self._app = app
         self._report = report

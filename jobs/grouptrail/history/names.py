@@ -78,7 +78,7 @@ class TopicNames:
     def _told_by_commits(self, wanted: set[str]) -> dict[str, str]:
         from pyspark.sql import functions as F
 
-        if not wanted or not tables.table_exists(self._spark, self._config, "offset_commits"):
+        if not wanted:
             return {}
         commits = tables.read(self._spark, self._config, "offset_commits")
         found = commits.where(F.col("topic_id").isin(*wanted)).select("topic_id", "topic").distinct().collect()
