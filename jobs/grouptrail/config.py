@@ -14,6 +14,13 @@
     [history]
     commit_lookback_minutes = 60
     offsets_retention_minutes = 10080
+    [lag]                          # groups are named by patterns as of a shell
+    window_seconds = 600
+    stop_seconds = 300
+    allowed_lag = 0
+    rate_seconds = 300
+    read_committed_groups = []
+    exact_groups = []
     [spark]                        # any Spark setting
     "spark.driver.memory" = "2g"
 
@@ -35,6 +42,7 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -52,7 +60,7 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
-_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history")
+_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history", "lag")
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
@@ -226,6 +234,31 @@ class HistoryConfig(_Section):
     offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
 
 
+def _split(value: Any) -> Any:
+    """Variables and flags hold text: a list is written with commas there."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
+class LagConfig(_Section):
+    """How lag is judged. Groups are named by patterns as of a shell, such as billing-*.
+
+    `window_seconds`: what the verdict looks back on. `stop_seconds`: a group that has not committed for so long, with
+    records that were unread for as long, has stopped. `allowed_lag`: so many unread records are none to speak of.
+    `rate_seconds`: over what time rates are told. `read_committed_groups`: their lag ends at the last stable offset.
+    `exact_groups`: their first unread record is asked for its age, which takes READ on the topic.
+    """
+
+    window_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
+    stop_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    allowed_lag: int = Field(default=0, ge=0)
+    rate_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    read_committed_groups: Patterns = ()
+    exact_groups: Patterns = ()
+
+
 class Config(_Section):
     """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
 
@@ -236,6 +269,7 @@ class Config(_Section):
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
+    lag: LagConfig = Field(default_factory=LagConfig)
     spark: dict[str, _Setting] = Field(default_factory=dict)
 
     @field_validator("kafka", mode="before")
@@ -468,5 +502,6 @@ def _told(kind: str, message: str, setting: _Given) -> str:
 def _known_settings() -> list[str]:
     """Every setting but those of the free sections, dotted."""
     names = [name for name in Config.model_fields if name not in _SECTIONS]
-    sections = (("decode", DecodeConfig), ("log_offsets", LogOffsetsConfig), ("history", HistoryConfig))
-    return [*names, *(f"{name}.{field}" for name, section in sections for field in section.model_fields)]
+    sections = [(name, field.default_factory) for name, field in Config.model_fields.items() if name in _SECTIONS]
+    closed = [(name, section) for name, section in sections if isinstance(section, type(_Section))]
+    return [*names, *(f"{name}.{field}" for name, section in closed for field in section.model_fields)]

@@ -1,0 +1,1 @@
+"""The exporter: Prometheus metrics from the tables. It knows neither Spark nor decoding."""

@@ -1,0 +1,1 @@
+"""Quality: the tables held against their expectations."""
