@@ -15,7 +15,7 @@ from grouptrail.config import Config
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 HISTORY = ("generations", "group_states", "memberships", "partition_ownership", "rebalances", "ingest_progress")
 _SHARED = {"cluster": "default", "group_id": "billing", "incarnation": 1, "record_partition": 9, "is_open": False}
-_EMPTY: dict[str, Any] = {"string": "", "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
+_EMPTY: dict[str, Any] = {"string": "", "smallint": 0, "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
 
 
 def at(minute: float) -> datetime:

@@ -3,6 +3,12 @@
 --   time.
 -- parameters:
 --   - {name: group, type: string, about: the group}
+-- columns:
+--   - {name: step, type: bigint, about: "the event's number in the group's history"}
+--   - {name: at, type: timestamp, about: when it was}
+--   - {name: event, type: string, about: "rebalance, generation, member joined, member left or state"}
+--   - {name: generation, type: int, null_means: the group has none, about: the generation or epoch then}
+--   - {name: what, type: string, about: "what happened, in words"}
 -- example: SELECT * FROM group_timeline('billing') WHERE at >= '2026-11-21T14:55:00Z' ORDER BY step
 WITH events AS (
   SELECT
@@ -61,7 +67,7 @@ WITH events AS (
   WHERE cluster = :cluster AND group_id = :group
 )
 SELECT
-  row_number() OVER (ORDER BY at, generation NULLS LAST, place, ended_at NULLS LAST, what) AS step,
+  CAST(row_number() OVER (ORDER BY at, generation NULLS LAST, place, ended_at NULLS LAST, what) AS BIGINT) AS step,
   at,
   event,
   generation,

@@ -4,19 +4,29 @@
 -- parameters:
 --   - {name: window, type: interval, about: the length of the window}
 --   - {name: more_than, type: int, about: so many rebalances in a window are no storm yet, default: 3}
+-- columns:
+--   - {name: group_id, type: string, about: the group}
+--   - {name: began_at, type: timestamp, about: its first rebalance}
+--   - {name: ended_at, type: timestamp, about: its last rebalance}
+--   - {name: rebalances, type: bigint, about: how many}
+--   - {name: main_cause, type: string, about: "the cause that most of them had, as in rebalances"}
+--   - {name: main_cause_rebalances, type: bigint, about: how many had it}
 -- example: SELECT * FROM rebalance_storms('10 minutes') ORDER BY rebalances DESC
-WITH counted AS (
-  SELECT
-    group_id,
-    at,
-    count(*) OVER (PARTITION BY group_id ORDER BY at RANGE BETWEEN :window PRECEDING AND CURRENT ROW) AS recent
+WITH placed AS (
+  SELECT group_id, at, row_number() OVER (PARTITION BY group_id ORDER BY at, record_offset) AS place
   FROM rebalances
   WHERE cluster = :cluster
+),
+counted AS (
+  SELECT later.group_id, later.at
+  FROM placed AS later
+  JOIN placed AS earlier
+    ON earlier.group_id = later.group_id AND earlier.place + :more_than = later.place
+    AND earlier.at >= later.at - :window
 ),
 crowded AS (
   SELECT group_id, at, lag(at) OVER (PARTITION BY group_id ORDER BY at) AS crowded_before
   FROM counted
-  WHERE recent > :more_than
 ),
 numbered AS (
   SELECT
@@ -53,7 +63,7 @@ SELECT
   ranked.group_id,
   ranked.began_at,
   storms.ended_at,
-  ranked.rebalances,
+  CAST(ranked.rebalances AS BIGINT) AS rebalances,
   ranked.cause AS main_cause,
   ranked.times AS main_cause_rebalances
 FROM ranked

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.arrow import arrow_type
-from grouptrail.contracts import Column, Table, tables, wire_layouts
+from grouptrail.contracts import Column, Metric, Table, metrics, tables, wire_layouts
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES, own_columns, row_ddl, row_schema
 from grouptrail.wire.layout import Field, Versions, messages, record_types
@@ -121,6 +121,46 @@ def test_nested_types_are_read() -> None:
     inner = pa.struct([pa.field("t", pa.string()), pa.field("p", pa.list_(pa.int32()))])
     expected = pa.struct([pa.field("a", pa.list_(inner)), pa.field("b", pa.binary())])
     assert arrow_type("struct<a: array<struct<t: string, p: array<int>>>, b: binary>") == expected
+
+
+# --- metrics ------------------------------------------------------------------------------------------------
+
+each_metric = pytest.mark.parametrize("metric", metrics().values(), ids=lambda metric: metric.name)
+
+
+@each_metric
+def test_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
+    """Prefix, `_total` for counters alone, unit in the name where it is seconds; never a member's id as a label."""
+    assert metric.name.startswith(("kafka_consumer_group_", "kafka_topic_", "grouptrail_"))
+    assert metric.type in ("gauge", "counter", "histogram")
+    assert metric.name.endswith("_total") is (metric.type == "counter")
+    assert metric.name.endswith("_seconds") is (metric.unit in ("seconds", "unix_seconds"))
+    assert bool(metric.buckets) is (metric.type == "histogram")
+    assert list(metric.buckets) == sorted(set(metric.buckets))
+    allowed = {
+        "group",
+        "topic",
+        "partition",
+        "protocol",
+        "protocol_type",
+        "status",
+        "state",
+        "cause",
+        "type",
+        "outcome",
+        "table",
+        "reason",
+        "version",
+    }
+    assert metric.labels[0] == "cluster"
+    assert set(metric.labels[1:]) <= allowed
+    assert metric.help.endswith(".")
+
+
+@each_metric
+def test_metric_comes_from_a_table_or_the_exporter(metric: Metric) -> None:
+    """`check_results` is the quality part's, and may not be there."""
+    assert metric.table in {*tables(), "exporter", "check_results"}
 
 
 # --- layouts ------------------------------------------------------------------------------------------------

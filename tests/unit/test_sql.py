@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.explore import formats
 from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import list_tables, print_columns, print_tables, run_sql
+from grouptrail.explore.sql import DeltaRs, list_tables, print_columns, print_tables, run_sql, save_sql
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
 MEMBERS = pa.list_(
@@ -50,7 +51,7 @@ def warehouse(tmp_path: Path) -> Config:
     return config
 
 
-def asked(config: Config, text: str, format: formats.Format = "json") -> str:
+def asked(config: Config, text: str, format: formats.TextFormat = "json") -> str:
     out = io.StringIO()
     run_sql(config, text, format=format, out=out)
     return out.getvalue()
@@ -189,6 +190,54 @@ def test_writing_behind_with_is_refused_too(warehouse: Config) -> None:
 def test_queries_of_every_form_are_answered(warehouse: Config, text: str) -> None:
     """With comments and parentheses before them."""
     assert asked(warehouse, text)
+
+
+def test_answer_is_written_to_a_file(warehouse: Config, tmp_path: Path) -> None:
+    """As Parquet with the types of the columns, equal names told apart; or as text."""
+    query = (
+        "SELECT a.group_id, b.group_id, committed_offset FROM offset_commits a "
+        "JOIN offset_commits b USING (committed_offset) ORDER BY committed_offset"
+    )
+    save_sql(warehouse, query, format="parquet", path=tmp_path / "a.parquet", engine=DeltaRs(warehouse))
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column_names == ["group_id", "group_id_2", "committed_offset"]
+    assert table["committed_offset"].to_pylist() == [7, 8]
+    save_sql(warehouse, "SELECT 1 AS one", format="csv", path=tmp_path / "a.csv", engine=DeltaRs(warehouse))
+    assert (tmp_path / "a.csv").read_text() == "one\n1\n"
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_file_that_was_there_stays_if_the_query_fails(warehouse: Config, tmp_path: Path, format: str) -> None:
+    """Also where it fails only while it runs; nothing half-written is left."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "file").write_text("before")
+    query = "SELECT committed_offset / 0 FROM offset_commits"
+    with pytest.raises(QueryError, match="Divide by zero"):
+        save_sql(warehouse, query, format=format, path=folder / "file", engine=DeltaRs(warehouse))  # type: ignore[arg-type]
+    assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("file", "before")]
+
+
+def test_types_that_parquet_lacks_are_told(warehouse: Config, tmp_path: Path) -> None:
+    """With the way out; no file is left."""
+    query = "SELECT INTERVAL '1 month' AS length"
+    with pytest.raises(QueryError, match="cast the column"):
+        save_sql(warehouse, query, format="parquet", path=tmp_path / "a.parquet", engine=DeltaRs(warehouse))
+    assert not list(tmp_path.glob("*parquet*"))
+
+
+def test_file_that_cannot_be_written_is_told(warehouse: Config, tmp_path: Path) -> None:
+    """With the option to correct."""
+    with pytest.raises(QueryError, match="--out"):
+        save_sql(warehouse, "SELECT 1", format="csv", path=tmp_path / "no" / "folder", engine=DeltaRs(warehouse))
+
+
+def test_offsets_are_told_as_kafka_takes_them(warehouse: Config) -> None:
+    """topic,partition,offset without a head, whatever else there is; a query without them is told."""
+    query = "SELECT 'x' AS metadata, 7 AS committed_offset, 2 AS partition, 'orders' AS topic"
+    assert asked(warehouse, query, "reset-offsets") == "orders,2,7\n"
+    with pytest.raises(QueryError, match="no column topic"):
+        asked(warehouse, "SELECT 1 AS committed_offset", "reset-offsets")
 
 
 def test_unknown_table_is_told_with_the_nearest(warehouse: Config) -> None:

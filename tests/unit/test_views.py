@@ -1,4 +1,4 @@
-"""The functions of `grouptrail sql`: what they give, and how their calls are found in a query."""
+"""The views of `grouptrail sql`: what they give at the edges, and how their calls are found in a query."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.contracts import View, tables, views
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import print_columns, print_tables, run_sql
-from grouptrail.explore.views import expand
+from grouptrail.explore.views import DELTA_RS, SPARK, expand, filled
 from lake import at, lay
-
-each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
 
 
 @pytest.fixture(scope="module")
@@ -85,21 +82,6 @@ def refused(config: Config, text: str) -> str:
         asked(config, text)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@each_view
-def test_view_says_what_it_is(view: View) -> None:
-    """And every placeholder is one of its parameters; the example calls it."""
-    assert view.about.rstrip().endswith(".")
-    assert set(re.findall(r":(\w+)", view.sql)) == {"cluster"} | {parameter.name for parameter in view.parameters}
-    assert f"{view.name}(" in view.example
-    assert view.name not in tables()
-
-
-@each_view
-def test_example_of_a_view_is_answered(warehouse: Config, view: View) -> None:
-    """As it stands."""
-    asked(warehouse, view.example)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +202,33 @@ def test_what_is_no_call_stays(text: str) -> None:
     assert expand(text, "c").text == text
 
 
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("SELECT * FROM assignors_in_use", 1),
+        ("SELECT assignors_in_use.groups FROM ASSIGNORS_IN_USE WHERE assignors_in_use.groups = 1", 1),
+        ("SELECT a.groups FROM assignors_in_use a JOIN assignors_in_use() AS b USING (group_kind)", 1),
+        ("WITH assignors_in_use AS (SELECT 1 AS x UNION SELECT 2) SELECT x FROM assignors_in_use", 2),
+        ("SELECT assignors_in_use FROM (SELECT 1 AS assignors_in_use)", 1),
+        ("SELECT * FROM partitions_moved_most", 0),
+    ],
+)
+def test_views_that_need_no_argument_are_called_by_name(warehouse: Config, text: str, rows: int) -> None:
+    """Like tables; a query's own name goes first."""
+    assert len(asked(warehouse, text)) == rows
+
+
+def test_each_dialect_has_its_own_strings_and_times() -> None:
+    """Spark reads backslashes and ${variables}, and counts the time between two timestamps in its own way."""
+    assert DELTA_RS.literal("it's \\ ${x}") == "'it''s \\ ${x}'"
+    assert SPARK.literal("it's \\ ${x}") == r"'it\'s \\ \u0024{x}'"
+    assert filled("SELECT :seconds(a.b, :now)", {"now": 1}, SPARK) == (
+        "SELECT ((unix_micros(a.b) - unix_micros(1)) / 1e6)"
+    )
+    text = r"SELECT 'it\'s owners_at(', r'\', owners_at"
+    assert expand(text, "c", SPARK).text == text
+
+
 def test_an_argument_stays_a_string(warehouse: Config) -> None:
     """Whatever it holds; and it is no placeholder."""
     text = expand("SELECT * FROM members_at('o''x :time) --', now())", "it's").text
@@ -249,7 +258,7 @@ def test_an_argument_stays_a_string(warehouse: Config) -> None:
         ("rebalance_storms('10 minutes', 3.5)", "more_than is a whole number"),
         ("rebalances_by_cause('2026-02-30')", "day is a day such as '2026-11-21'"),
         ("owners_at('biling', now())", "no history of a group 'biling' in cluster default: did you mean billing?"),
-        ("owners_at", "owners_at is a function: write owners_at(group, time)"),
+        ("owners_at", "owners_at is a view: write owners_at(group, time)"),
         ("owner_at('billing', now())", "did you mean owners_at(group, time)?"),
     ],
 )
@@ -266,7 +275,7 @@ def test_only_the_configured_cluster_is_read(warehouse: Config) -> None:
     assert "correct --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
 
 
-def test_tables_lists_the_functions(tmp_path: Path) -> None:
+def test_tables_lists_the_views(tmp_path: Path) -> None:
     """With what a row is; by its name one is told in full."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)

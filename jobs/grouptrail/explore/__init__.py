@@ -1,1 +1,1 @@
-"""What people ask of the tables: SQL and lists of what is there, read with delta-rs, without a JVM."""
+"""What people ask of the tables: SQL, lists of what is there and pictures, read with delta-rs, without a JVM."""

@@ -1,6 +1,6 @@
-"""Rows of Arrow data as text: a table for people, JSON lines or CSV for programs.
+"""Rows of Arrow data as text: a table for people, JSON lines or CSV for programs; and as a Parquet file.
 
-Timestamps are UTC, bytes base64, nested values JSON.
+Timestamps are UTC; in text bytes are base64, nested values JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from arro3.core import Array, DataType, RecordBatch, Schema
@@ -21,7 +23,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-Format = Literal["table", "json", "csv"]
+from grouptrail.explore.errors import QueryError
+
+TextFormat = Literal["table", "json", "csv", "reset-offsets"]
+Format = Literal[TextFormat, "parquet"]
 Row = Sequence[Any]
 
 MAX_TABLE_ROWS = 200
@@ -87,6 +92,57 @@ def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> int:
         writer.writerow(["" if value is None else _cell(value) for value in row])
         count += 1
     return count
+
+
+def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> int:
+    """Lines of topic, partition and offset, as kafka-consumer-groups --reset-offsets --from-file takes them.
+
+    Raises QueryError if a query's columns lack them. Returns how many rows."""
+    wanted = ("topic", "partition", "committed_offset")
+    lacking = [name for name in wanted if name not in names]
+    if lacking:
+        raise QueryError(
+            f"the query has no column {lacking[0]}: --format reset-offsets needs {', '.join(wanted)}, "
+            "as in SELECT * FROM offsets_as_of('billing', now())"
+        )
+    places = [names.index(name) for name in wanted]
+    count = 0
+    writer = csv.writer(out, lineterminator="\n")
+    for row in found:
+        writer.writerow([row[place] for place in places])
+        count += 1
+    return count
+
+
+def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> int:
+    """A Parquet file, which is there once it is whole; returns how many rows. Raises QueryError for other types."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    names = column_names(schema)
+    arrow = pa.schema([field.with_name(name) for field, name in zip(pa.schema(schema), names, strict=True)])
+    count = 0
+    try:
+        with whole_file(path) as partial, ParquetWriter(partial, arrow, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=arrow))
+                count += batch.num_rows
+    except pa.ArrowNotImplementedError as error:
+        raise QueryError(f"Parquet has no such type ({error}): cast the column in the query") from error
+    return count
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what becomes that file if all goes well. Raises QueryError if it cannot be written."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise QueryError(f"{path} cannot be written ({error.strerror or error}): give another --out") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_table(names: list[str], found: Iterable[Row], out: TextIO) -> int:

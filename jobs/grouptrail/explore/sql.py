@@ -1,13 +1,15 @@
-"""`grouptrail sql` and `grouptrail tables`: questions to the Delta tables of a warehouse, answered by delta-rs."""
+"""`grouptrail sql` and `grouptrail tables`: questions to a warehouse, and what there is to ask."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from arro3.core import DataType
+from arro3.core import DataType, RecordBatch, Schema
 from deltalake import DeltaTable
 from rich import box
 from rich.console import Console
@@ -19,14 +21,18 @@ from grouptrail.explore.errors import QueryError
 from grouptrail.explore.formats import (
     MAX_TABLE_ROWS,
     Format,
+    TextFormat,
     column_names,
     console_on,
     rows,
+    whole_file,
     write_csv,
     write_json,
+    write_parquet,
+    write_reset_offsets,
     write_table,
 )
-from grouptrail.explore.views import expand
+from grouptrail.explore.views import DELTA_RS, Dialect, expand
 from grouptrail.explore.warehouse import Warehouse, no_such_table, open_table
 
 if TYPE_CHECKING:
@@ -39,7 +45,9 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
-_WRITERS = {"json": write_json, "csv": write_csv, "table": write_table}
+_WRITERS = {"json": write_json, "csv": write_csv, "table": write_table, "reset-offsets": write_reset_offsets}
+
+ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
 
 
 @dataclass(frozen=True)
@@ -54,22 +62,57 @@ class TableSummary:
     newest_at: str | None = None
 
 
-def run_sql(config: Config, text: str, *, format: Format, out: TextIO) -> None:
-    """Answers one query over the warehouse's tables; QueryError tells in one line whatever is wrong with it."""
-    started = time.monotonic()
+class Engine(Protocol):
+    """What answers queries."""
+
+    dialect: Dialect
+
+    def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
+        """What a query over the tables of those names gives. Raises QueryError, also while the batches are read."""
+
+
+class DeltaRs:
+    """The engine of delta-rs: no JVM, the answer in tens of milliseconds."""
+
+    dialect = DELTA_RS
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
+        """See `Engine`."""
+        return Warehouse(self._config, names).answer(text)
+
+
+def ask(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
+    """What a query over the warehouse's tables gives; QueryError tells in one line whatever is wrong with it."""
     if not _QUERY.match(text):
-        raise QueryError("only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW")
-    query = expand(text, config.cluster)
-    warehouse = Warehouse(config, _named_in(query.text) | ({"generations"} if query.groups else set()))
-    for group_id in sorted(query.groups):
-        warehouse.require_group(group_id)
-    schema, batches = warehouse.answer(query.text)
-    found = rows(batches)
-    count = _WRITERS[format](column_names(schema), found, out)
+        raise QueryError(ONLY_QUERIES)
+    query = expand(text, config.cluster, engine.dialect)
+    groups = Warehouse(config, {table for table, _ in query.groups})
+    for table, group_id in sorted(query.groups):
+        groups.require_group(group_id, table)
+    return engine.answer(query.text, _named_in(query.text))
+
+
+def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
+    """Answers one query as text."""
+    started = time.monotonic()
+    schema, batches = ask(config, text, engine or DeltaRs(config))
+    count = _WRITERS[format](column_names(schema), rows(batches), out)
     if format == "table":
         shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
         plural = "" if count == 1 else "s"
         out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
+
+
+def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
+    """Answers one query into a file; if anything goes wrong, a file that was there stays as it is."""
+    if format == "parquet":
+        write_parquet(*ask(config, text, engine), path)
+        return
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
+        run_sql(config, text, format=format, out=out, engine=engine)
 
 
 def list_tables(config: Config) -> list[TableSummary]:
@@ -78,7 +121,7 @@ def list_tables(config: Config) -> list[TableSummary]:
 
 
 def print_tables(config: Config, out: TextIO) -> None:
-    """`grouptrail tables`: one line a table, then one a function."""
+    """`grouptrail tables`: one line a table, then one a view."""
     summaries = list_tables(config)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
@@ -90,7 +133,7 @@ def print_tables(config: Config, out: TextIO) -> None:
     console = console_on(out)
     console.print(table)
     console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
-    functions = Table("function of SQL", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    functions = Table("view", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for view in contracts.views().values():
         functions.add_row(escape(view.signature), _first_sentence(view.about))
     console.print(functions)
@@ -127,34 +170,41 @@ def _size(count: int) -> str:
 
 
 def print_columns(name: str, out: TextIO) -> None:
-    """`grouptrail tables NAME`: the columns of a table or the parameters of a function, their types and meaning.
+    """`grouptrail tables NAME`: the columns of a table, or the parameters and columns of a view, and what they mean.
 
     Raises QueryError if there is neither.
     """
     console = console_on(out)
     view = contracts.views().get(name)
     if view is not None:
-        _print_parameters(view, console)
+        _print_view(view, console)
         return
     contract = contracts.tables().get(name)
     if contract is None:
         raise QueryError(no_such_table(name))
     console.print(escape(f"{contract.name}: {contract.about.strip()}"))
     console.print(f"key: {', '.join(contract.key)}")
-    table = Table("column", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in contract.columns:
-        null = f" (null: {column.null_means})" if column.null_means else ""
-        table.add_row(column.name, escape(column.type), escape(column.about + null))
-    console.print(table)
+    _print_meanings(contract.columns, console)
 
 
-def _print_parameters(view: contracts.View, console: Console) -> None:
+def _print_view(view: contracts.View, console: Console) -> None:
     console.print(escape(f"{view.signature}: {view.about.strip()}"))
     console.print(f"example: {view.example}", markup=False, soft_wrap=True)
-    table = Table("parameter", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for parameter in view.parameters:
-        default = "" if parameter.default is None else f" (default: {parameter.default})"
-        table.add_row(parameter.name, parameter.type, escape(parameter.about + default))
+    if view.parameters:
+        parameters = Table("parameter", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for parameter in view.parameters:
+            default = "" if parameter.default is None else f" (default: {parameter.default})"
+            parameters.add_row(parameter.name, parameter.type, escape(parameter.about + default))
+        console.print(parameters)
+        console.print()
+    _print_meanings(view.columns, console)
+
+
+def _print_meanings(columns: tuple[contracts.Column, ...], console: Console) -> None:
+    table = Table("column", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        null = f" (null: {column.null_means})" if column.null_means else ""
+        table.add_row(column.name, escape(column.type), escape(column.about + null))
     console.print(table)
 
 

@@ -1,39 +1,37 @@
 """Calls of the views of `schemas/views/` in a query, such as `owners_at('billing', now())`.
 
-The engine has no table functions of its own: each call is replaced by the view's query, with the arguments put in.
+The engines have no such functions of their own: each call is replaced by the view's query, with the arguments put in.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
 
 from grouptrail import contracts
+from grouptrail.explore import tokens
 from grouptrail.explore.errors import QueryError
+from grouptrail.explore.tokens import Token, next_significant
 
-Value = str | int | datetime | date | timedelta
+
+@dataclass(frozen=True)
+class Expression:
+    """A piece of SQL that stands for a value, such as the parameter of a function."""
+
+    sql: str
+
+
+Value = str | int | datetime | date | timedelta | Expression
 
 LATEST = datetime.max.replace(tzinfo=UTC)
 """A time at which everything that has no end yet goes on."""
 
-_TOKEN = re.compile(
-    r"""
-    (?P<comment>/\*)
-    | (?P<blank>\s+|--[^\n]*)
-    | (?P<string>'(?:[^']|'')*')
-    | (?P<quoted>[eE]'(?:[^'\\]|\\.|'')*'|"(?:[^"]|"")*"|`[^`]*`|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
-    | (?P<word>[^\W\d]\w*)
-    | (?P<number>\d[\w.]*)
-    | (?P<other>.)
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-_COMMENT_MARK = re.compile(r"/\*|\*/")
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_SECONDS = re.compile(r"(?<![:\w]):seconds\(([^(),]+),([^(),]+)\)")
 _LENGTH = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
+_AGO = re.compile(r"\s*(\d{1,6})\s*(s|seconds?|m|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE)
 # The engine counts nanoseconds.
 _LONGEST = timedelta(days=36_500)
 _WANTED = {
@@ -43,63 +41,99 @@ _WANTED = {
     "date": "a day such as '2026-11-21', or now()",
     "interval": "a length of time such as '10 minutes'",
 }
+# What may follow a table in FROM and is no name of it.
+_AFTER_TABLE = re.compile(
+    "anti|cross|except|fetch|for|full|group|having|inner|intersect|join|lateral|left|limit|minus|natural|offset|on"
+    "|order|outer|qualify|right|semi|sort|tablesample|union|using|where|window",
+    re.IGNORECASE,
+)
 
 
-class Token(NamedTuple):
-    """A piece of a query; its kind is the name of the group in `_TOKEN`."""
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine writes values, the seconds between two timestamps, and strings."""
 
-    kind: str
-    text: str
+    literal: Callable[[Value], str]
+    seconds: str
+    pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """A query without calls of views, and the groups that these were asked for."""
+    """A query without calls of views, and the groups that these were asked for, each with a table that has it."""
 
     text: str
-    groups: frozenset[str]
-
-
-def expand(text: str, cluster: str) -> Expanded:
-    """Puts the queries of views in the place of their calls. Raises QueryError for arguments that do not fit."""
-    now = datetime.now(UTC)
-    tokens = _tokens(text)
-    parts: list[str] = []
-    groups: set[str] = set()
-    index = 0
-    while index < len(tokens):
-        token = tokens[index]
-        view = contracts.views().get(token.text.lower()) if token.kind == "word" else None
-        opening = _next_significant(tokens, index + 1)
-        if view is None or opening == len(tokens) or tokens[opening].text != "(":
-            parts.append(token.text)
-            index += 1
-            continue
-        given, index = _arguments(view, tokens, opening + 1)
-        values = _values(view, given, now)
-        groups |= {str(value) for name, value in values.items() if name == "group"}
-        # A line break: the query may end in a comment.
-        parts.append(f"({filled(view.sql, values | {'cluster': cluster})}\n)")
-    return Expanded("".join(parts), frozenset(groups))
-
-
-def filled(sql: str, values: Mapping[str, Value]) -> str:
-    """A query with `:name` replaced by values."""
-    return _PLACEHOLDER.sub(lambda found: literal(values[found[1]]), sql)
+    groups: frozenset[tuple[str, str]] = frozenset()
 
 
 def literal(value: Value) -> str:
-    """A value in the engine's SQL."""
+    """A value in the SQL of delta-rs' engine."""
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, datetime):
         # The engine's TIMESTAMP counts nanoseconds and ends in 2262; the columns count microseconds.
         return f"""arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some("UTC"))')"""
+    return _literal(value)
+
+
+def _spark_literal(value: Value) -> str:
+    if isinstance(value, str):
+        # Spark puts variables in the place of ${...} before it reads the query.
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+        return f"'{escaped}'"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.isoformat()}'"
+    return _literal(value)
+
+
+def _literal(value: int | date | timedelta | Expression) -> str:
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, timedelta):
         return f"INTERVAL '{value // timedelta(seconds=1)} seconds'"
-    return str(value)
+    return value.sql if isinstance(value, Expression) else str(value)
+
+
+DELTA_RS = Dialect(literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)", tokens.STANDARD)
+SPARK = Dialect(_spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)", tokens.SPARK)
+
+
+def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> Expanded:
+    """Puts the queries of views in the place of their calls. Raises QueryError for arguments that do not fit."""
+    now = utc_now()
+    found = tokens.tokens(text, dialect.pattern)
+    parts: list[str] = []
+    groups: set[tuple[str, str]] = set()
+    index = 0
+    while index < len(found):
+        view = contracts.views().get(found[index].text.lower()) if found[index].kind == "word" else None
+        end = _call_end(view, found, index) if view else None
+        if view is None or end is None:
+            parts.append(found[index].text)
+            index += 1
+            continue
+        values = _values(view, _arguments(found[index + 1 : end]), now)
+        groups |= {(view.group_table, str(value)) for name, value in values.items() if name == "group"}
+        parts.append(f"({view_query(view, cluster, values, dialect)}\n){_name(view, found, end)}")
+        index = end
+    return Expanded("".join(parts), frozenset(groups))
+
+
+def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], dialect: Dialect) -> str:
+    """A view's query with its parameters put in, and the queries of the views it calls."""
+    sql = filled(view.sql, {"now": utc_now()} | dict(values) | {"cluster": cluster}, dialect)
+    return expand(sql, cluster, dialect).text
+
+
+def filled(sql: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
+    """A query with `:name` replaced by values, and `:seconds(later, earlier)` by what computes them."""
+    sql = _SECONDS.sub(lambda found: dialect.seconds.format(found[1].strip(), found[2].strip()), sql)
+    return _PLACEHOLDER.sub(lambda found: dialect.literal(values[found[1]]), sql)
+
+
+def utc_now() -> datetime:
+    """The time of a query."""
+    return datetime.now(UTC)
 
 
 def parsed_time(text: str) -> datetime:
@@ -111,66 +145,91 @@ def parsed_time(text: str) -> datetime:
         raise ValueError(str(error)) from error
 
 
-def _tokens(text: str) -> list[Token]:
-    tokens = []
-    position = 0
-    while found := _TOKEN.match(text, position):
-        kind, end = str(found.lastgroup), found.end()
-        if kind == "comment":
-            kind, end = "blank", _comment_end(text, position)
-        tokens.append(Token(kind, text[position:end]))
-        position = end
-    return tokens
+def parsed_moment(text: str) -> datetime:
+    """A time as for `parsed_time`, `now`, or so long ago, as in `90 s`, `7d` or `2 hours`. Raises ValueError."""
+    if text.strip() == "now":
+        return utc_now()
+    if ago := _AGO.fullmatch(text):
+        unit = next(name for name in ("seconds", "minutes", "hours", "days", "weeks") if name[0] == ago[2][0].lower())
+        return utc_now() - timedelta(**{unit: int(ago[1])})
+    return parsed_time(text)
 
 
-def _comment_end(text: str, start: int) -> int:
-    """Behind the comment that starts there; comments may hold comments."""
+def _call_end(view: contracts.View, found: list[Token], index: int) -> int | None:
+    """Behind the call of a view that begins at `index`; None if what is there is no call."""
+    opening = next_significant(found, index + 1)
+    if opening < len(found) and found[opening].text == "(":
+        return _closing(view, found, opening)
+    before = [token.text.lower() for token in found[:index] if token.kind != "blank"]
+    is_named_table = any(
+        token.text.lower() == view.name and _opens_named_query(found, place) for place, token in enumerate(found)
+    )
+    by_name = not view.required and before[-1:] in (["from"], ["join"]) and not is_named_table
+    return index + 1 if by_name else None
+
+
+def _closing(view: contracts.View, found: list[Token], opening: int) -> int:
     depth = 0
-    for mark in _COMMENT_MARK.finditer(text, start):
-        depth += 1 if mark[0] == "/*" else -1
+    for index in range(opening, len(found)):
+        depth += (found[index].text == "(") - (found[index].text == ")")
         if depth == 0:
-            return mark.end()
-    return len(text)
-
-
-def _next_significant(tokens: list[Token], index: int) -> int:
-    while index < len(tokens) and tokens[index].kind == "blank":
-        index += 1
-    return index
-
-
-def _arguments(view: contracts.View, tokens: list[Token], start: int) -> tuple[list[list[Token]], int]:
-    """A call's arguments, from behind its parenthesis on, and where it ends."""
-    arguments: list[list[Token]] = [[]]
-    depth = 1
-    for index in range(start, len(tokens)):
-        token = tokens[index]
-        depth += (token.text == "(") - (token.text == ")")
-        if depth == 0:
-            return [given for given in arguments if given or len(arguments) > 1], index + 1
-        if depth == 1 and token.text == ",":
-            arguments.append([])
-        elif token.kind != "blank":
-            arguments[-1].append(token)
+            return index + 1
     raise QueryError(f"{view.signature} has no closing parenthesis: correct the query")
 
 
+def _opens_named_query(found: list[Token], index: int) -> bool:
+    """Whether the word there is the name of a query in WITH."""
+    following = [token.text.lower() for token in found[index + 1 :] if token.kind != "blank"][:2]
+    return following == ["as", "("]
+
+
+def _name(view: contracts.View, found: list[Token], end: int) -> str:
+    """What names a view's rows after the view, unless the query names them itself."""
+    following = next_significant(found, end)
+    is_named = following < len(found) and (
+        found[following].kind == "quoted"
+        or (found[following].kind == "word" and not _AFTER_TABLE.fullmatch(found[following].text))
+    )
+    return "" if is_named else f" AS {view.name}"
+
+
+def _arguments(call: list[Token]) -> list[list[Token]]:
+    """A call's arguments: what stands between its parentheses, cut at the commas."""
+    arguments: list[list[Token]] = [[]]
+    depth = 0
+    for token in call[next_significant(call, 0) + 1 : -1]:
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0 and token.text == ",":
+            arguments.append([])
+        elif token.kind != "blank":
+            arguments[-1].append(token)
+    return [given for given in arguments if given or len(arguments) > 1]
+
+
 def _values(view: contracts.View, given: list[list[Token]], now: datetime) -> dict[str, Value]:
-    least = sum(parameter.default is None for parameter in view.parameters)
-    if not least <= len(given) <= len(view.parameters):
+    if not view.required <= len(given) <= len(view.parameters):
         raise QueryError(f"{view.signature}: not with {len(given)} arguments: write it as in {view.example}")
-    values: dict[str, Value] = {
-        parameter.name: parameter.default for parameter in view.parameters if parameter.default is not None
-    }
-    for parameter, tokens in zip(view.parameters, given, strict=False):
+    values = default_values(view) | {"now": now}
+    for parameter, argument in zip(view.parameters, given, strict=False):
         try:
-            values[parameter.name] = _value(parameter.type, tokens, now)
+            values[parameter.name] = _value(parameter.type, argument, now)
         except (ValueError, OverflowError) as error:
-            text = " ".join(token.text for token in tokens)
+            text = " ".join(token.text for token in argument)
             raise QueryError(
                 f"{view.signature}: {parameter.name} is {_WANTED[parameter.type]}, not {text}: correct the query"
             ) from error
     return values
+
+
+def default_values(view: contracts.View) -> dict[str, Value]:
+    """The values of the parameters that may be left out."""
+    return {
+        parameter.name: _from_string("interval", parameter.default)
+        if isinstance(parameter.default, str)
+        else parameter.default
+        for parameter in view.parameters
+        if parameter.default is not None
+    }
 
 
 def _value(wanted: str, given: list[Token], now: datetime) -> Value:

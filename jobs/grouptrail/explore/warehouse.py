@@ -23,15 +23,20 @@ _NOT_FOUND = re.compile(r"table (?:function )?'(?:datafusion\.public\.)?([^']+)'
 
 
 class Warehouse:
-    """Some of a warehouse's tables, all queries seeing them as they were when they were opened."""
+    """Some of a warehouse's tables, all queries seeing them as they were when they were opened.
+
+    `versions` has those that are there.
+    """
 
     def __init__(self, config: Config, names: Iterable[str]) -> None:
         self._config = config
         self._engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
+        self.versions: dict[str, int] = {}
         for name in names:
             table = open_table(config, name)
             if table is not None:
                 self._engine.register(name, table)
+                self.versions[name] = table.version()
 
     def answer(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
         """What a query gives, batch by batch. Raises QueryError, also while the batches are read."""
@@ -47,10 +52,10 @@ class Warehouse:
         names = column_names(schema)
         return [dict(zip(names, row, strict=True)) for row in rows(batches)]
 
-    def require_group(self, group_id: str) -> None:
-        """Raises QueryError for a group that the table `generations` does not hold."""
+    def require_group(self, group_id: str, table: str = "generations") -> None:
+        """Raises QueryError for a group that the table does not hold."""
         cluster = self._config.cluster
-        among = f"FROM generations WHERE cluster = {literal(cluster)}"
+        among = f"FROM {table} WHERE cluster = {literal(cluster)}"
         if self.rows(f"SELECT 1 {among} AND group_id = {literal(group_id)} LIMIT 1"):
             return
         known = [row["group_id"] for row in self.rows(f"SELECT DISTINCT group_id {among}")]
@@ -58,10 +63,11 @@ class Warehouse:
         if near:
             hint = f"did you mean {' or '.join(near)}?"
         elif known:
-            hint = "`grouptrail sql 'SELECT DISTINCT group_id FROM generations'` lists them"
+            hint = f"`grouptrail sql 'SELECT DISTINCT group_id FROM {table}'` lists them"
         else:
             hint = "the cluster has none at all: run `grouptrail run`, or correct --cluster"
-        raise QueryError(f"there is no history of a group {group_id!r} in cluster {cluster}: {hint}")
+        what = "history" if table == "generations" else f"row in {table}"
+        raise QueryError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}")
 
     def _told(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         """The batches; what fails only while they are computed is told like all else."""
@@ -73,16 +79,8 @@ class Warehouse:
     def _explained(self, error: Exception) -> QueryError:
         missing = _NOT_FOUND.search(str(error))
         if missing is None:
-            return QueryError(
-                f"{_one_line(str(error))}: correct the query (`grouptrail tables NAME` lists the columns)"
-            )
-        name = missing[1]
-        if name in contracts.tables():
-            return QueryError(
-                f"nothing has landed in {name} under {self._config.warehouse} yet: "
-                "run `grouptrail run`, or correct --warehouse"
-            )
-        return QueryError(no_such_table(name))
+            return refused(_one_line(str(error)))
+        return missing_table(self._config, missing[1])
 
 
 def open_table(config: Config, name: str) -> DeltaTable | None:
@@ -97,11 +95,25 @@ def open_table(config: Config, name: str) -> DeltaTable | None:
         raise QueryError(f"{path} cannot be read ({reason}): correct the warehouse, or the rights to it") from error
 
 
+def refused(reason: str) -> QueryError:
+    """That an engine does not take the query."""
+    return QueryError(f"{reason}: correct the query (`grouptrail tables NAME` lists the columns)")
+
+
+def missing_table(config: Config, name: str) -> QueryError:
+    """That a query asks for a table that is not there."""
+    if name in contracts.tables():
+        return QueryError(
+            f"nothing has landed in {name} under {config.warehouse} yet: run `grouptrail run`, or correct --warehouse"
+        )
+    return QueryError(no_such_table(name))
+
+
 def no_such_table(name: str) -> str:
     """That there is none of that name, and what may have been meant."""
     views = contracts.views()
     if name in views:
-        return f"{name} is a function: write {views[name].signature}, as in {views[name].example}"
+        return f"{name} is a view: write {views[name].signature}, as in {views[name].example}"
     near = get_close_matches(name, [*contracts.tables(), *views], n=1)
     meant = [views[name].signature if name in views else name for name in near]
     hint = f"did you mean {meant[0]}?" if meant else "`grouptrail tables` lists them"

@@ -1,0 +1,21 @@
+-- about: One assignor (or Connect's rebalance protocol) that groups with members use now, and how evenly it assigns.
+-- columns:
+--   - {name: group_kind, type: string, about: "classic, consumer, share or streams"}
+--   - {name: assignor, type: string, null_means: "the broker's default", about: "its name, as in generations.protocol"}
+--   - {name: groups, type: bigint, about: how many groups use it}
+--   - {name: members, type: bigint, about: how many members these have}
+--   - {name: partitions, type: bigint, null_means: not known for any group, about: "how many partitions are assigned, as far as they are known"}
+--   - {name: worst_skew, type: int, null_means: not known for any group, about: "the greatest difference, in one group, of most and fewest partitions a member"}
+--   - {name: groups_assigned_otherwise, type: bigint, about: groups whose assignment is not what the assignor computes}
+-- example: SELECT * FROM assignors_in_use ORDER BY groups DESC
+SELECT
+  group_kind,
+  protocol AS assignor,
+  count(*) AS groups,
+  sum(member_count) AS members,
+  sum(partition_count) AS partitions,
+  max(skew) AS worst_skew,
+  count(CASE WHEN NOT is_assignors_own THEN 1 END) AS groups_assigned_otherwise
+FROM generations
+WHERE cluster = :cluster AND ended_at IS NULL AND member_count > 0
+GROUP BY group_kind, protocol

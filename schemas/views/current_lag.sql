@@ -1,0 +1,53 @@
+-- about: >-
+--   One partition of a group in the newest round of samples: how far behind the group is. What no sample of the last
+--   half minute before the newest one holds is gone.
+-- columns:
+--   - {name: group_id, type: string, about: the group}
+--   - {name: topic, type: string, about: the topic}
+--   - {name: partition, type: int, about: its partition}
+--   - {name: sampled_at, type: timestamp, about: when that was so}
+--   - {name: committed_offset, type: bigint, null_means: no commit yet, about: the next offset to consume}
+--   - {name: log_end_offset, type: bigint, null_means: "not told: see problem", about: where the log ended}
+--   - {name: lag, type: bigint, null_means: "cannot be told: see problem", about: how many offsets behind}
+--   - {name: lag_seconds, type: double, null_means: "cannot be told: see problem", about: how many seconds behind}
+--   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (the least it can be) or exact"}
+--   - {name: consume_rate, type: double, null_means: not two samples yet, about: records a second that the group consumes}
+--   - {name: produce_rate, type: double, null_means: not two samples yet, about: records a second that are produced}
+--   - {name: catch_up_seconds, type: double, null_means: "never at these rates, or not known", about: when it has caught up at these rates}
+--   - {name: status, type: string, about: "the verdict: OK, WARN, STALL, STOP, REWIND, EMPTY, UNSUBSCRIBED or UNKNOWN"}
+--   - {name: status_reason, type: string, about: the rule that led to it and the figures it was told by}
+--   - {name: group_state, type: string, null_means: the history does not tell, about: "the group's state"}
+--   - {name: problem, type: string, null_means: none, about: why a figure is null or differs}
+-- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
+WITH recent AS (
+  SELECT *
+  FROM consumer_lag
+  WHERE cluster = :cluster
+    AND sampled_at > (SELECT max(sampled_at) FROM consumer_lag WHERE cluster = :cluster) - INTERVAL '30 seconds'
+),
+newest AS (
+  SELECT group_id, topic, partition, max(sampled_at) AS sampled_at
+  FROM recent
+  GROUP BY group_id, topic, partition
+)
+SELECT
+  recent.group_id,
+  recent.topic,
+  recent.partition,
+  recent.sampled_at,
+  recent.committed_offset,
+  recent.log_end_offset,
+  recent.lag,
+  recent.lag_seconds,
+  recent.lag_seconds_method,
+  recent.consume_rate,
+  recent.produce_rate,
+  recent.catch_up_seconds,
+  recent.status,
+  recent.status_reason,
+  recent.group_state,
+  recent.problem
+FROM recent
+JOIN newest
+  ON newest.group_id = recent.group_id AND newest.topic = recent.topic AND newest.partition = recent.partition
+  AND newest.sampled_at = recent.sampled_at

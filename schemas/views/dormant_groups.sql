@@ -1,0 +1,36 @@
+-- about: >-
+--   One group whose offsets are still there, but that has committed nothing for a while: stopped, forgotten, or with
+--   nothing to read.
+-- parameters:
+--   - {name: window, type: interval, about: for how long, default: 1 day}
+-- columns:
+--   - {name: group_id, type: string, about: the group}
+--   - {name: last_commit_at, type: timestamp, about: its newest commit}
+--   - {name: partitions, type: bigint, about: of how many partitions it has an offset}
+--   - {name: state, type: string, null_means: the history does not tell, about: "its state now, as in group_states"}
+--   - {name: in_state_since, type: timestamp, null_means: the history does not tell, about: since when}
+-- example: SELECT * FROM dormant_groups('7 days') ORDER BY last_commit_at
+WITH quiet AS (
+  SELECT group_id, max(record_at) AS last_commit_at, count(*) AS partitions
+  FROM committed_offsets
+  WHERE cluster = :cluster
+  GROUP BY group_id
+  HAVING max(record_at) < :now - :window
+),
+states AS (
+  SELECT
+    group_id,
+    state,
+    started_at,
+    row_number() OVER (PARTITION BY group_id ORDER BY record_offset DESC, started_at DESC) AS place
+  FROM group_states
+  WHERE cluster = :cluster AND ended_at IS NULL
+)
+SELECT
+  quiet.group_id,
+  quiet.last_commit_at,
+  quiet.partitions,
+  states.state,
+  states.started_at AS in_state_since
+FROM quiet
+LEFT JOIN states ON states.group_id = quiet.group_id AND states.place = 1

@@ -1,0 +1,96 @@
+-- about: >-
+--   One commit of late that set a group's position back (rewind), or set it anywhere while the group had no members
+--   (jump): nobody but an administrator, or a client that assigns itself partitions, commits then.
+-- parameters:
+--   - {name: window, type: interval, about: how far back from now, default: 1 day}
+-- columns:
+--   - {name: group_id, type: string, about: the group}
+--   - {name: topic, type: string, about: the topic}
+--   - {name: partition, type: int, about: its partition}
+--   - {name: at, type: timestamp, about: the commit's record}
+--   - {name: kind, type: string, about: rewind or jump}
+--   - {name: before_offset, type: bigint, null_means: "no commit before it in the window", about: the position before}
+--   - {name: after_offset, type: bigint, about: the position since}
+--   - {name: moved_by, type: bigint, null_means: "no commit before it in the window", about: "by how many offsets: below 0 they are read again"}
+--   - {name: owner_member_id, type: string, null_means: "no member: an administrator, or a client that assigns itself partitions", about: the member that owned the partition then}
+--   - {name: owner_client_id, type: string, null_means: as owner_member_id, about: its client.id}
+--   - {name: group_state, type: string, null_means: the history does not tell, about: "the group's state then"}
+--   - {name: metadata, type: string, about: what the client wrote beside the offset}
+-- example: SELECT * FROM resets('7 days') ORDER BY at DESC
+WITH moves AS (
+  SELECT
+    group_id,
+    topic,
+    partition,
+    record_at AS at,
+    record_offset,
+    committed_offset,
+    metadata,
+    lag(committed_offset) OVER (PARTITION BY group_id, topic, partition ORDER BY record_offset) AS before_offset
+  FROM offset_commits
+  WHERE cluster = :cluster AND record_at >= :now - :window
+),
+empty AS (
+  SELECT group_id, state, started_at, ended_at
+  FROM group_states
+  WHERE cluster = :cluster AND state IN ('Empty', 'Dead')
+),
+suspects AS (
+  SELECT
+    moves.*,
+    empty.state AS empty_state,
+    row_number() OVER (PARTITION BY moves.group_id, moves.record_offset ORDER BY empty.started_at DESC) AS place
+  FROM moves
+  LEFT JOIN empty
+    ON empty.group_id = moves.group_id AND moves.at >= empty.started_at
+    AND (empty.ended_at IS NULL OR moves.at < empty.ended_at)
+  WHERE moves.committed_offset IS NOT NULL
+    AND (
+      moves.committed_offset < moves.before_offset
+      OR (empty.state IS NOT NULL
+        AND (moves.before_offset IS NULL OR moves.committed_offset > moves.before_offset))
+    )
+),
+owners AS (
+  SELECT
+    suspects.*,
+    owned.member_id,
+    owned.client_id,
+    row_number() OVER (
+      PARTITION BY suspects.group_id, suspects.record_offset ORDER BY owned.owned_from DESC, owned.member_id
+    ) AS owner_place
+  FROM suspects
+  LEFT JOIN partition_ownership AS owned
+    ON owned.cluster = :cluster AND owned.group_id = suspects.group_id AND owned.topic = suspects.topic
+    AND owned.partition = suspects.partition AND owned.owned_from <= suspects.at
+    AND (owned.owned_until IS NULL OR suspects.at < owned.owned_until)
+  WHERE suspects.place = 1
+),
+states AS (
+  SELECT
+    owners.*,
+    state_then.state,
+    row_number() OVER (
+      PARTITION BY owners.group_id, owners.record_offset ORDER BY state_then.started_at DESC
+    ) AS state_place
+  FROM owners
+  LEFT JOIN group_states AS state_then
+    ON state_then.cluster = :cluster AND state_then.group_id = owners.group_id
+    AND state_then.started_at <= owners.at AND (state_then.ended_at IS NULL OR owners.at < state_then.ended_at)
+  WHERE owners.owner_place = 1
+)
+SELECT
+  group_id,
+  topic,
+  partition,
+  at,
+  CASE WHEN committed_offset < before_offset THEN 'rewind' ELSE 'jump' END AS kind,
+  before_offset,
+  committed_offset AS after_offset,
+  committed_offset - before_offset AS moved_by,
+  member_id AS owner_member_id,
+  client_id AS owner_client_id,
+  coalesce(empty_state, state) AS group_state,
+  metadata
+FROM states
+WHERE state_place = 1

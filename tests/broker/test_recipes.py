@@ -1,0 +1,49 @@
+"""The recipe that restores offsets, with Kafka's own tool."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+
+from demo.kafka import Broker
+from grouptrail.config import Config
+from grouptrail.explore.sql import DeltaRs, save_sql
+from shop import lay_shop
+
+pytestmark = pytest.mark.broker
+RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+QUERY = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
+
+
+def test_offsets_are_restored_by_kafkas_own_tool(broker: Broker, config: Config, tmp_path: Path) -> None:
+    """The command of docs/recipes.md sets the group back to what the tables tell."""
+    lay_shop(config)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    for _ in range(40):
+        producer.send("orders", b"x", partition=0)
+    producer.flush()
+    partition = TopicPartition("orders", 0)
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="billing", enable_auto_commit=False)
+    consumer.assign([partition])
+    consumer.commit({partition: OffsetAndMetadata(30, "", -1)})
+    consumer.close()
+    save_sql(config, QUERY, format="reset-offsets", path=tmp_path / "offsets.csv", engine=DeltaRs(config))
+
+    run = broker.tool("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *_arguments(broker, tmp_path))
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        offsets = admin.list_group_offsets({"billing": [partition]})["billing"]
+    assert offsets[partition].offset == 15
+
+
+def _arguments(broker: Broker, folder: Path) -> list[str]:
+    """Those of the recipe, for this broker, and to be done."""
+    [command] = re.findall(r"^kafka-consumer-groups.sh (.*?)#", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
+    text = command.replace("\\\n", " ").replace("localhost:9092", broker.bootstrap)
+    return shlex.split(text.replace("offsets.csv", str(folder / "offsets.csv")).replace("--dry-run", "--execute"))

@@ -1,0 +1,366 @@
+"""A warehouse in which every view finds something, what to ask each, and the rows that it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grouptrail.config import Config
+from lake import at, lay
+
+Rows = list[dict[str, Any]]
+
+# Longer than ago: these rows are of 2026-03-04, the views look back from now.
+EVER = "4000 weeks"
+
+
+def lay_shop(config: Config) -> None:
+    """Every row is there for another cluster, too."""
+    for table, listed in _ROWS.items():
+        lay(config, table, *({"cluster": config.cluster, **row} for row in listed))
+        lay(config, table, *({**row, "cluster": "other"} for row in listed))
+
+
+def _lag(group: str, partition: int, minute: float, status: str, lag: int | None, **more: Any) -> dict[str, Any]:
+    row = {"group_id": group, "topic": "orders", "partition": partition, "sampled_at": at(minute), "status": status}
+    seconds = None if lag is None else lag / 10
+    return {**row, "lag": lag, "lag_seconds": seconds, "status_reason": f"because {status}", **more}
+
+
+def _commit(group: str, offset: int, record: int, minute: float, **more: Any) -> dict[str, Any]:
+    where = {"group_id": group, "topic": "orders", "partition": 0, "record_offset": record, "record_at": at(minute)}
+    return {**where, "committed_offset": offset, "metadata": "", "is_tombstone": False, **more}
+
+
+def _owner(member: str, partition: int, since: float, until: float | None, record: int) -> dict[str, Any]:
+    owned = {"topic": "orders", "partition": partition, "member_id": member, "client_id": f"client-{member}"}
+    ended = None if until is None else at(until)
+    return {**owned, "owned_from": at(since), "owned_until": ended, "record_offset": record}
+
+
+def _member(member: str, since: float, until: float | None, **more: Any) -> dict[str, Any]:
+    known = {"member_id": member, "client_id": "client", "client_host": "/10.0.0.1", "began": "joined"}
+    return {**known, "joined_at": at(since), "left_at": None if until is None else at(until), **more}
+
+
+def _generation(group: str, number: int, since: float, **more: Any) -> dict[str, Any]:
+    known = {"group_id": group, "generation": number, "group_kind": "classic", "protocol_type": "consumer"}
+    return {**known, "started_at": at(since), "record_offset": 100 + number, **more}
+
+
+def _rebalance(minute: float, cause: str, moved: int = 0) -> dict[str, Any]:
+    return {"to_generation": 1, "at": at(minute), "cause": cause, "certainty": "recorded", "partitions_moved": moved}
+
+
+def _state(group: str, state: str, since: float, until: float | None, **more: Any) -> dict[str, Any]:
+    ended = None if until is None else at(until)
+    return {"group_id": group, "state": state, "started_at": at(since), "ended_at": ended, **more}
+
+
+def _landed(partition: int, commits: int, others: int, minute: float) -> dict[str, Any]:
+    counts = {"offset_commits": commits, "group_metadata": others, "undecodable_records": 1}
+    return {"record_partition": partition, "landed_at": at(minute), **counts}
+
+
+_ROWS: dict[str, Rows] = {
+    "consumer_lag": [
+        _lag("billing", 0, 0, "OK", 0),
+        _lag("billing", 0, 2, "WARN", 50, committed_offset=100, log_end_offset=150),
+        _lag("billing", 1, 2, "STALL", 20),
+        _lag("billing", 2, 2, "STALL", 30),
+        _lag("audit", 0, 2.1, "OK", 0),
+        _lag("audit", 1, 2.1, "UNKNOWN", None, problem="broker 2 did not answer"),
+        _lag("replay", 0, 2, "REWIND", 5),
+        _lag("deleted", 0, 1, "REWIND", 5),
+    ],
+    "offset_commits": [
+        _commit("billing", 10, 1, 0),
+        _commit("billing", 20, 2, 1),
+        _commit("billing", 15, 3, 2, metadata="again"),
+        _commit("billing", 30, 4, 3),
+        _commit("billing", 7, 5, 3, partition=1),
+        _commit("replay", 900, 6, 0),
+        _commit("replay", 100, 7, 1),
+        _commit("replay", 950, 8, 2),
+        _commit("audit", 1, 9, 1),
+        _commit("audit", 0, 10, 2, committed_offset=None, metadata=None, is_tombstone=True),
+    ],
+    "committed_offsets": [
+        _commit("billing", 30, 4, 3),
+        _commit("billing", 7, 5, 3, partition=1),
+        _commit("replay", 950, 8, 2),
+    ],
+    "generations": [
+        _generation("billing", 1, 0, ended_at=at(5), member_count=1),
+        _generation(
+            "billing", 2, 5, member_count=2, partition_count=3, skew=1, protocol="range", is_assignors_own=False
+        ),
+        _generation("silent", 7, 1, member_count=1, protocol="range", is_assignors_own=True),
+        _generation("connect", 1, 1, member_count=1, protocol_type="connect", protocol="sessioned"),
+        _generation("gone", 4, 0, ended_at=at(9), member_count=1),
+    ],
+    "group_states": [
+        _state("billing", "Stable", 0, None, generation=1),
+        _state("replay", "Stable", 0, 0.5),
+        _state("replay", "Empty", 0.5, None, record_offset=5),
+        _state("gone", "Stable", 0, 9),
+        _state("gone", "Dead", 9, None, note="deleted"),
+        _state("again", "Dead", 1, None, note="deleted"),
+        _state("again", "Stable", 2, None, incarnation=2),
+    ],
+    "memberships": [
+        _member("a", 0, 1, ended="expired"),
+        _member("b", 1.5, 2, ended="left"),
+        _member("c", 2, None),
+        _member("d", 0, None, client_id="steady"),
+        _member("e", 0, 4, group_id="gone", client_id="gone", instance_id="i-1", ended="replaced"),
+        _member("f", 4, 8, group_id="gone", client_id="gone", instance_id="i-1", ended="group_ended"),
+    ],
+    "partition_ownership": [
+        _owner("a", 0, 0, 1, 1),
+        _owner("b", 0, 1.5, 2, 2),
+        _owner("c", 0, 2, None, 3),
+        _owner("d", 1, 0, None, 4),
+        _owner("d", 2, 0, 1, 5),
+        _owner("d", 2, 1, 2, 6),
+    ],
+    "rebalances": [
+        _rebalance(0, "group_started"),
+        _rebalance(1, "member_joined", 2),
+        _rebalance(2, "member_joined", 1),
+        _rebalance(3, "member_left", 1),
+        _rebalance(70, "member_left", 4),
+    ],
+    "ingest_progress": [_landed(3, 50, 5, 0), _landed(3, 20, 3, 1), _landed(7, 19, 0, 2)],
+}
+
+_NO_LAG: dict[str, Any] = dict.fromkeys(
+    ("committed_offset", "log_end_offset", "lag_seconds_method", "consume_rate", "produce_rate", "catch_up_seconds")
+)
+
+# By view: what to ask, and the rows that come.
+ASKED: dict[str, tuple[str, Rows]] = {
+    "assignors_in_use": (
+        "SELECT * FROM assignors_in_use ORDER BY assignor",
+        [
+            {
+                "group_kind": "classic", "assignor": "range", "groups": 2, "members": 3, "partitions": 3,
+                "worst_skew": 1, "groups_assigned_otherwise": 1,
+            },
+            {
+                "group_kind": "classic", "assignor": "sessioned", "groups": 1, "members": 1, "partitions": None,
+                "worst_skew": None, "groups_assigned_otherwise": 0,
+            },
+        ],
+    ),
+    "commits_per_second": (
+        f"SELECT * FROM commits_per_second('{EVER}') ORDER BY group_id",
+        [
+            {
+                "group_id": group, "commits": commits, "commits_per_second": commits / (4000 * 7 * 86_400),
+                "partitions": partitions, "last_commit_at": f"2026-03-04T12:0{minute}:00Z",
+            }
+            for group, commits, partitions, minute in (("audit", 1, 1, 1), ("billing", 5, 2, 3), ("replay", 3, 1, 2))
+        ],
+    ),
+    "current_lag": (
+        "SELECT * FROM current_lag() WHERE group_id = 'billing' AND partition = 0 OR lag IS NULL ORDER BY group_id",
+        [
+            {
+                "group_id": "audit", "topic": "orders", "partition": 1, "sampled_at": "2026-03-04T12:02:06Z",
+                **_NO_LAG, "lag": None, "lag_seconds": None, "status": "UNKNOWN",
+                "status_reason": "because UNKNOWN", "group_state": None, "problem": "broker 2 did not answer",
+            },
+            {
+                "group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": "2026-03-04T12:02:00Z",
+                **_NO_LAG, "committed_offset": 100, "log_end_offset": 150, "lag": 50, "lag_seconds": 5.0,
+                "status": "WARN", "status_reason": "because WARN", "group_state": None, "problem": None,
+            },
+        ],
+    ),
+    "dormant_groups": (
+        "SELECT * FROM dormant_groups('1 minute') ORDER BY group_id",
+        [
+            {
+                "group_id": "billing", "last_commit_at": "2026-03-04T12:03:00Z", "partitions": 2,
+                "state": "Stable", "in_state_since": "2026-03-04T12:00:00Z",
+            },
+            {
+                "group_id": "replay", "last_commit_at": "2026-03-04T12:02:00Z", "partitions": 1,
+                "state": "Empty", "in_state_since": "2026-03-04T12:00:30Z",
+            },
+        ],
+    ),
+    "flapping_members": (
+        f"SELECT * FROM flapping_members('{EVER}')",
+        [
+            {
+                "group_id": "billing", "client_id": "client", "client_host": "/10.0.0.1", "instance_id": None,
+                "joins": 3, "expired": 1, "first_joined_at": "2026-03-04T12:00:00Z",
+                "last_joined_at": "2026-03-04T12:02:00Z", "shortest_stay_seconds": 30.0,
+            }
+        ],
+    ),
+    "group_timeline": (
+        "SELECT step, event, what FROM group_timeline('gone') ORDER BY step",
+        [
+            {"step": 1, "event": "generation", "what": "classic, 1 members, unknown partitions"},
+            {"step": 2, "event": "member joined", "what": "e (instance i-1) from /10.0.0.1: joined"},
+            {"step": 3, "event": "state", "what": "Stable ()"},
+            {"step": 4, "event": "member joined", "what": "f (instance i-1) from /10.0.0.1: joined"},
+            {"step": 5, "event": "member left", "what": "e (instance i-1): replaced"},
+            {"step": 6, "event": "member left", "what": "f (instance i-1): group_ended"},
+            {"step": 7, "event": "state", "what": "Dead (); deleted"},
+        ],
+    ),
+    "groups_never_committing": (
+        "SELECT * FROM groups_never_committing",
+        [
+            {
+                "group_id": "silent", "group_kind": "classic", "member_count": 1, "partition_count": None,
+                "seen_since": "2026-03-04T12:01:00Z", "generation": 7,
+            }
+        ],
+    ),
+    "hottest_offsets_partitions": (
+        f"SELECT * FROM hottest_offsets_partitions('{EVER}') ORDER BY records DESC",
+        [
+            {
+                "record_partition": 3, "records": 80, "share": 0.8, "offset_commits": 70, "undecodable_records": 2,
+                "last_landed_at": "2026-03-04T12:01:00Z",
+            },
+            {
+                "record_partition": 7, "records": 20, "share": 0.2, "offset_commits": 19, "undecodable_records": 1,
+                "last_landed_at": "2026-03-04T12:02:00Z",
+            },
+        ],
+    ),
+    "lag_around": (
+        "SELECT sampled_at, partition, lag, status FROM lag_around('billing', '2026-03-04T11:59:30Z', '90 seconds')",
+        [{"sampled_at": "2026-03-04T12:00:00Z", "partition": 0, "lag": 0, "status": "OK"}],
+    ),
+    "members_at": (
+        "SELECT member_id, instance_id, left_at FROM members_at('gone', '2026-03-04T12:04:00Z')",
+        [{"member_id": "f", "instance_id": "i-1", "left_at": "2026-03-04T12:08:00Z"}],
+    ),
+    "offsets_as_of": (
+        "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')",
+        [
+            {
+                "topic": "orders", "partition": 0, "committed_offset": 15, "committed_at": "2026-03-04T12:02:00Z",
+                "leader_epoch": None, "metadata": "again",
+            }
+        ],
+    ),
+    "owners_at": (
+        "SELECT partition, member_id, client_host, generation FROM owners_at('billing', '2026-03-04T12:01:30Z') "
+        "ORDER BY partition",
+        [
+            {"partition": 0, "member_id": "b", "client_host": "/10.0.0.1", "generation": 1},
+            {"partition": 1, "member_id": "d", "client_host": "/10.0.0.1", "generation": 1},
+            {"partition": 2, "member_id": "d", "client_host": "/10.0.0.1", "generation": 1},
+        ],
+    ),
+    "partitions_moved_most": (
+        f"SELECT * FROM partitions_moved_most('{EVER}')",
+        [
+            {
+                "group_id": "billing", "topic": "orders", "partition": 0, "moves": 2, "owners": 3,
+                "last_moved_at": "2026-03-04T12:02:00Z",
+            }
+        ],
+    ),
+    "rebalance_storms": (
+        "SELECT * FROM rebalance_storms('5 minutes')",
+        [
+            {
+                "group_id": "billing", "began_at": "2026-03-04T12:00:00Z", "ended_at": "2026-03-04T12:03:00Z",
+                "rebalances": 4, "main_cause": "member_joined", "main_cause_rebalances": 2,
+            }
+        ],
+    ),
+    "rebalances_by_cause": (
+        "SELECT * FROM rebalances_by_cause('2026-03-04') ORDER BY cause",
+        [
+            {"group_id": "billing", "cause": cause, "rebalances": count}
+            for cause, count in (("group_started", 1), ("member_joined", 2), ("member_left", 2))
+        ],
+    ),
+    "rebalances_by_hour": (
+        "SELECT * FROM rebalances_by_hour('2026-03-04') ORDER BY hour, cause",
+        [
+            {
+                "hour": f"2026-03-04T{hour}:00:00Z", "group_id": "billing", "cause": cause, "rebalances": count,
+                "partitions_moved": moved,
+            }
+            for hour, cause, count, moved in (
+                (12, "group_started", 1, 0), (12, "member_joined", 2, 3), (12, "member_left", 1, 1),
+                (13, "member_left", 1, 4),
+            )
+        ],
+    ),
+    "resets": (
+        f"SELECT * FROM resets('{EVER}') ORDER BY group_id, at",
+        [
+            {
+                "group_id": "billing", "topic": "orders", "partition": 0, "at": "2026-03-04T12:02:00Z",
+                "kind": "rewind", "before_offset": 20, "after_offset": 15, "moved_by": -5,
+                "owner_member_id": "c", "owner_client_id": "client-c", "group_state": "Stable", "metadata": "again",
+            },
+            *(
+                {
+                    "group_id": "replay", "topic": "orders", "partition": 0, "at": f"2026-03-04T12:0{minute}:00Z",
+                    "kind": kind, "before_offset": before, "after_offset": after, "moved_by": after - before,
+                    "owner_member_id": None, "owner_client_id": None, "group_state": "Empty", "metadata": "",
+                }
+                for minute, kind, before, after in ((1, "rewind", 900, 100), (2, "jump", 100, 950))
+            ),
+        ],
+    ),
+    "static_members": (
+        "SELECT * FROM static_members",
+        [
+            {
+                "group_id": "gone", "instance_id": "i-1", "member_id": "f", "client_id": "gone",
+                "client_host": "/10.0.0.1", "joined_at": "2026-03-04T12:04:00Z", "left_at": "2026-03-04T12:08:00Z",
+                "ended": "group_ended", "member_ids": 2,
+            }
+        ],
+    ),
+    "time_without_owner": (
+        f"SELECT partition, gaps, longest_seconds > 30 longer, seconds_without_owner = 30 half, without_owner_since "
+        f"FROM time_without_owner('{EVER}') ORDER BY partition",
+        [
+            {"partition": 0, "gaps": 1, "longer": False, "half": True, "without_owner_since": None},
+            {"partition": 2, "gaps": 1, "longer": True, "half": False, "without_owner_since": "2026-03-04T12:02:00Z"},
+        ],
+    ),
+    "vanished_groups": (
+        "SELECT * FROM vanished_groups",
+        [
+            {
+                "group_id": "gone", "vanished_at": "2026-03-04T12:09:00Z", "note": "deleted",
+                "last_member_at": "2026-03-04T12:08:00Z", "last_generation": 4,
+            }
+        ],
+    ),
+    "worst_groups": (
+        "SELECT * FROM worst_groups ORDER BY severity DESC",
+        [
+            {
+                "group_id": "replay", "status": "REWIND", "severity": 7, "topic": "orders", "partition": 0,
+                "status_reason": "because REWIND", "partitions_with_it": 1, "partitions": 1, "lag": 5,
+                "max_lag_seconds": 0.5, "sampled_at": "2026-03-04T12:02:00Z",
+            },
+            {
+                "group_id": "billing", "status": "STALL", "severity": 6, "topic": "orders", "partition": 2,
+                "status_reason": "because STALL", "partitions_with_it": 2, "partitions": 3, "lag": 100,
+                "max_lag_seconds": 5.0, "sampled_at": "2026-03-04T12:02:00Z",
+            },
+            {
+                "group_id": "audit", "status": "UNKNOWN", "severity": 3, "topic": "orders", "partition": 1,
+                "status_reason": "because UNKNOWN", "partitions_with_it": 1, "partitions": 2, "lag": 0,
+                "max_lag_seconds": 0.0, "sampled_at": "2026-03-04T12:02:06Z",
+            },
+        ],
+    ),
+}  # fmt: skip

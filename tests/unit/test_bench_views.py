@@ -1,0 +1,39 @@
+"""The warehouse of `make bench ONLY=views` holds something for the views to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from demo.bench_views import GeneratedWarehouse, measure
+from demo.ingest import query
+from grouptrail.config import Config
+from grouptrail.contracts import tables, views
+
+
+def test_each_view_is_measured(tmp_path: Path) -> None:
+    """With the files it opens, and those of the tables it reads."""
+    figures = measure(Config(), tmp_path, groups=20, generations=6, commits=4)
+    assert set(figures) == set(views())
+    assert all(figure["files"] > 0 and figure["seconds"] >= 0 for figure in figures.values())
+    assert figures["worst_groups"]["files_opened"] > 0
+
+
+def test_generated_rows_are_what_the_views_look_for(tmp_path: Path) -> None:
+    """As many as were asked for; every group is behind, rebalances and hands partitions over."""
+    config = Config(warehouse=str(tmp_path))
+    GeneratedWarehouse(config, groups=40, generations=6, commits=4).write()
+
+    def count(text: str) -> Any:
+        [row] = query(config, f"SELECT count(*) AS n FROM {text}")
+        return row["n"]
+
+    assert count("generations") == 240
+    assert count("offset_commits") == 960
+    assert count("current_lag") == 40 * 12
+    assert count("worst_groups WHERE status = 'WARN'") == 2
+    assert count("owners_at('service-00007', now())") == 12
+    assert count("flapping_members('7 days', 1)") == 40 * 3
+    assert count("dormant_groups('7 days')") == 1
+    assert count("static_members") == 4 * 3
+    assert set(tables()) >= {path.name for path in tmp_path.iterdir()}

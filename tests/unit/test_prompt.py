@@ -1,0 +1,89 @@
+"""The prompt of `grouptrail sql`, typed into through a pipe."""
+
+from __future__ import annotations
+
+import io
+import stat
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from grouptrail.config import Config
+from grouptrail.explore.prompt import Names, candidates, prompt
+from grouptrail.explore.sql import DeltaRs
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def typed(config: Config, keys: str) -> str:
+    """What is printed while these keys are typed."""
+    out = io.StringIO()
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        pipe.send_text(keys)
+        prompt(config, DeltaRs(config), out)
+    return out.getvalue()
+
+
+def test_prompt_answers_until_it_is_left(tmp_path: Path) -> None:
+    """An error is one line, and does not end it; nor does Ctrl-C."""
+    told = typed(
+        Config(warehouse=str(tmp_path)),
+        "SELECT 1 AS one;\rSELECT * FROM nosuch\rhalf a line\x03\x1b\rSELECT\x1b\r 2 AS two\rtables resets\r\x04",
+    )
+    assert "one" in told
+    assert "there is no table nosuch" in told
+    assert "half a line" not in told
+    assert "two" in told
+    assert "by how many offsets" in told
+
+
+def test_prompt_lists_the_tables(tmp_path: Path) -> None:
+    """And `exit` leaves it."""
+    told = typed(Config(warehouse=str(tmp_path)), "TABLES\rexit\rSELECT 3 AS three\r")
+    assert "offset_commits" in told
+    assert "three" not in told
+
+
+def test_queries_are_kept_for_this_user_alone(tmp_path: Path) -> None:
+    """In the history file, as they were typed."""
+    typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one;\r\x04")
+    [file] = (tmp_path / "state").rglob("sql_history")
+    assert "SELECT 1 AS one;" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_prompt_needs_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home that cannot be written is no reason not to answer."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert "one" in typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one\r\x04")
+
+
+@pytest.mark.parametrize(
+    ("text", "completed"),
+    [
+        ("SELECT * FROM rebalance_st", {"rebalance_storms("}),
+        ("SELECT * FROM worst_g", {"worst_groups"}),
+        ("SELECT committed_of", {"committed_offset", "committed_offsets"}),
+        ("SELECT metadata FROM resets WHERE owner_m", {"owner_member_id"}),
+        ("sel", {"SELECT"}),
+        ("SELECT ", set()),
+    ],
+)
+def test_names_are_completed(text: str, completed: set[str]) -> None:
+    """Tables, views, columns, keywords."""
+    found = Names().get_completions(Document(text), None)  # type: ignore[arg-type]
+    assert {completion.text for completion in found} == completed
+
+
+def test_columns_are_those_of_the_tables_that_are_named() -> None:
+    """Of all while none is."""
+    assert "lag_seconds" in candidates("SELECT ")
+    assert "lag_seconds" not in candidates("SELECT x FROM group_metadata")

@@ -1,0 +1,79 @@
+"""Every shipped view over a warehouse of literal rows: what it gives, and that its columns are those it tells of."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from grouptrail.arrow import arrow_type
+from grouptrail.config import Config
+from grouptrail.contracts import View, tables, views
+from grouptrail.explore.sql import DeltaRs, ask, run_sql
+from shop import ASKED, lay_shop
+
+each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
+    lay_shop(config)
+    return config
+
+
+def asked(config: Config, text: str) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    run_sql(config, text, format="json", out=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+@each_view
+def test_view_finds_what_is_there(shop: Config, view: View) -> None:
+    """Literal rows in, literal rows out; the other cluster's are not among them."""
+    query, wanted = ASKED[view.name]
+    assert wanted
+    assert asked(shop, query) == [pytest.approx(row) for row in wanted]
+
+
+@each_view
+def test_columns_are_as_told(shop: Config, view: View) -> None:
+    """Names and types, in their order; in the example, too, which is answered as it stands."""
+    schema, _ = ask(shop, view.example, DeltaRs(shop))
+    assert schema.names == [column.name for column in view.columns]
+    types = [_plain(field.type) for field in pa.schema(schema)]
+    assert types == [arrow_type(column.type) for column in view.columns]
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_string_view(type_) or pa.types.is_large_string(type_) else type_
+
+
+@each_view
+def test_view_says_what_it_is(view: View) -> None:
+    """In a sentence; every placeholder is one of its parameters; it reads what it names, of one cluster."""
+    assert view.about.rstrip().endswith(".")
+    named = {"cluster", "now", "seconds"} | {parameter.name for parameter in view.parameters}
+    assert set(re.findall(r":(\w+)", view.sql)) <= named
+    assert {parameter.name for parameter in view.parameters} <= set(re.findall(r":(\w+)", view.sql))
+    assert re.search(rf"(FROM|JOIN) {view.name}\b", view.example)
+    assert view.name not in tables()
+    assert set(view.tables) <= set(tables())
+    assert ":cluster" in view.sql or "()" in view.sql
+
+
+@each_view
+def test_views_in_views_need_neither_argument_nor_time(view: View) -> None:
+    """They are put in as they are, also into a function that is installed to stay."""
+    for name in re.findall(r"FROM (\w+)\(\)", view.sql):
+        assert not views()[name].parameters
+        assert ":now" not in views()[name].sql
+
+
+def test_every_view_is_asked() -> None:
+    """And nothing that is none."""
+    assert set(ASKED) == set(views())
