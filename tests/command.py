@@ -21,6 +21,7 @@ class Grouptrail:
     def __init__(self, config: Config, *arguments: str, environ: dict[str, str] | None = None) -> None:
         settings = {
             "GROUPTRAIL_CLUSTER": config.cluster,
+            "GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0",
             "GROUPTRAIL_WAREHOUSE": config.warehouse,
             "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
             "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),

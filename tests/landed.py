@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
@@ -19,7 +18,7 @@ Bytes = tuple[bytes | None, bytes | None]
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
     """All rows of a table; none where the table is not there yet."""
     path = config.table_path(table)
-    if not (Path(path) / "_delta_log").is_dir():
+    if not DeltaTable.is_deltatable(path):
         return []
     found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
     return found

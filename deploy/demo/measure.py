@@ -33,10 +33,11 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._over.wait(0.25):
-            self.bytes = max(self.bytes, _resident(os.getpid()))
+            self.bytes = max(self.bytes, resident(os.getpid()))
 
 
-def _resident(root: int) -> int:
+def resident(root: int) -> int:
+    """Bytes of a process and its descendants, Kafka's own apart."""
     parents, pages = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -17,7 +17,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 from uuid import UUID
 
 import kafka
@@ -81,6 +81,10 @@ _UNDERSTOOD = re.compile(
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _SERVER = re.compile(r"(?:\w+://)?\[?(?P<host>[^\]/]+?)\]?:(?P<port>\d+)")
 
+# Records come in batches; of each partition's the first is wanted.
+_FIRST_BATCH_BYTES = 64 << 10
+_POLL_MS = 100
+
 T = TypeVar("T")
 
 
@@ -123,6 +127,23 @@ class Place:
     leader: int | None = None
     server: str | None = None
     error: str | None = None
+
+
+class Wanted(NamedTuple):
+    """An offset in a log; whether only committed records count there, as under read_committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    is_isolated: bool = False
+
+
+@dataclass(frozen=True)
+class FirstRecord:
+    """A record's offset and its timestamp (microseconds)."""
+
+    offset: int
+    written_at: int
 
 
 class Cluster:
@@ -318,6 +339,79 @@ class OffsetsTopic(Cluster):
             self._explain(error)
         finally:
             consumer.close(autocommit=False)
+
+
+class RecordReader(Cluster):
+    """Reads single records: for that, the principal needs READ on their topics."""
+
+    _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._consumers: dict[bool, Any] = {}
+
+    def first_records(self, wanted: Collection[Wanted], *, seconds: float) -> dict[Wanted, FirstRecord | None]:
+        """The first record at or behind each offset, None where the log ends before one comes.
+
+        Those that are not found in so many seconds are left out.
+        """
+        deadline = time.monotonic() + seconds
+        found: dict[Wanted, FirstRecord | None] = {}
+        for is_isolated in (False, True):
+            # A consumer has one offset in a partition at a time.
+            waiting = [one for one in wanted if one.is_isolated == is_isolated]
+            while waiting and time.monotonic() < deadline:
+                at = {kafka.TopicPartition(one.topic, one.partition): one for one in waiting}
+                found |= self._read(at, deadline, is_isolated=is_isolated)
+                waiting = [one for one in waiting if one not in at.values()]
+        return found
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for consumer in self._consumers.values():
+            consumer.close(autocommit=False)
+        self._consumers = {}
+        super().close()
+
+    def _read(
+        self, at: Mapping[Any, Wanted], deadline: float, *, is_isolated: bool
+    ) -> dict[Wanted, FirstRecord | None]:
+        found: dict[Wanted, FirstRecord | None] = {}
+        try:
+            consumer = self._consumer(is_isolated=is_isolated)
+            consumer.assign(list(at))
+            consumer.resume(*at)
+            for partition, wanted in at.items():
+                consumer.seek(partition, wanted.offset)
+            ends = consumer.end_offsets(list(at))
+            while len(found) < len(at) and time.monotonic() < deadline:
+                for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
+                    found[at[partition]] = FirstRecord(records[0].offset, records[0].timestamp * 1000)
+                    consumer.pause(partition)
+                for partition, wanted in at.items():
+                    if wanted not in found and consumer.position(partition) >= ends[partition]:
+                        found[wanted] = None
+        except faults.KafkaError as error:
+            self.close()
+            self._explain(error)
+        return found
+
+    def _consumer(self, *, is_isolated: bool) -> Any:
+        level = "read_committed" if is_isolated else "read_uncommitted"
+        if is_isolated not in self._consumers:
+            self._consumers[is_isolated] = self._connected(
+                lambda arguments: kafka.KafkaConsumer(
+                    **arguments,
+                    group_id=None,
+                    enable_auto_commit=False,
+                    allow_auto_create_topics=False,
+                    auto_offset_reset="none",
+                    isolation_level=level,
+                    max_partition_fetch_bytes=_FIRST_BATCH_BYTES,
+                    fetch_max_wait_ms=_POLL_MS,
+                )
+            )
+        return self._consumers[is_isolated]
 
 
 class _Network:

@@ -3,6 +3,7 @@
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     offset_commits + brokers --log-offsets-> log_offsets
     these              --history-> generations, group_states, memberships, partition_ownership, rebalances
+    these and log_offsets  --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query with a checkpoint of its own. The command line, the schedules and the
 docs take the jobs from here.
@@ -84,6 +85,13 @@ JOBS = (
             "history_positions",
         ),
         module="grouptrail.history.job",
+    ),
+    Job(
+        name="lag",
+        about="tells how far behind each group is, in offsets and in seconds, and whether that is a worry",
+        reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
+        writes=("consumer_lag", "committed_offsets"),
+        module="grouptrail.lag.job",
     ),
 )
 
@@ -201,14 +209,17 @@ def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report
     """Returns when every query has ended, or a signal has come. Raises JobFailed when one has failed."""
     from pyspark.errors import StreamingQueryException
 
-    while not signals and any(query.isActive for query in queries):
-        time.sleep(_LOOK_EVERY_SECONDS)
-        for query in queries:
+    running = queries
+    while running and not signals:
+        running = [query for query in queries if query.isActive]
+        for query in queries:  # one that failed before this was looked at, too
             try:
-                if not query.isActive:
+                if query not in running:
                     query.awaitTermination()
             except StreamingQueryException as fault:
                 raise JobFailed(_reason(fault)) from fault
+        if running:
+            time.sleep(_LOOK_EVERY_SECONDS)
     if signals:
         report("stopping when the batch under way has landed")
 

@@ -60,9 +60,10 @@ def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence
     )
 
 
-def read_table_appends(spark: SparkSession, config: Config, table: str) -> DataFrame:
-    """A table as a stream: each row that was or will be appended, once."""
-    return spark.readStream.format("delta").load(config.table_path(table))
+def read_table_appends(spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000) -> DataFrame:
+    """A table as a stream: each row that was or will be appended, once. What is deleted from it is no matter."""
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
+    return reader.option("skipChangeCommits", "true").load(config.table_path(table))
 
 
 def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:

@@ -279,31 +279,6 @@ def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
     assert CommittedPartitions(config.table_path("offset_commits"), "c").now() == committed.now()
 
 
-def test_each_file_is_read_once_and_after_optimize_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample costs what has landed since the one before."""
-    config = Config(warehouse=str(tmp_path), cluster="c")
-    read: list[int] = []
-    rows_of_files = CommittedPartitions._rows
-
-    def counting(self: CommittedPartitions, files: list[str]) -> Any:
-        read.append(len(files))
-        return rows_of_files(self, files)
-
-    monkeypatch.setattr(CommittedPartitions, "_rows", counting)
-    lake.lay(config, "offset_commits", commit(1, "a", "orders", 1))
-    committed = CommittedPartitions(config.table_path("offset_commits"), "c")
-    committed.now()
-    for offset in (2, 3):
-        lake.lay(config, "offset_commits", commit(offset, "a", "orders", offset))
-    committed.now()
-    committed.now()
-    from deltalake import DeltaTable
-
-    DeltaTable(config.table_path("offset_commits")).optimize.compact()
-    assert committed.now() == {"orders": [1, 2, 3]}
-    assert read == [1, 2, 0, 1]
-
-
 def test_an_empty_table_is_no_partition(tmp_path: Path) -> None:
     """The job makes it before the decode job has landed anything."""
     config = Config(warehouse=str(tmp_path), cluster="c")

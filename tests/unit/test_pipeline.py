@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.pipeline import _reason
+from grouptrail.pipeline import JobFailed, _await_all, _reason
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -52,3 +52,31 @@ def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
     told = _reason(RuntimeError(text))
     assert told.startswith("the disk is full: make room")
     assert "\n" not in told
+
+
+class Query:
+    """A query that has ended already, or ends when it has been looked at so often."""
+
+    def __init__(self, looks: int = 0, fault: Exception | None = None) -> None:
+        self._looks = looks
+        self._fault = fault
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        self._looks -= 1
+        return self._looks >= 0
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        if self._fault:
+            raise self._fault
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_a_job_that_fails_is_seen_however_soon(looks: int) -> None:
+    """Also before it was first looked at: a full disk shows when the query writes what it is about to do."""
+    from pyspark.errors import StreamingQueryException
+
+    failed = Query(looks, StreamingQueryException(f"{HEAD}No space left on device"))
+    with pytest.raises(JobFailed, match="the disk is full"):
+        _await_all([Query(looks=1), failed], [], print)  # type: ignore[list-item]
+    _await_all([Query(), Query(looks=2)], [], print)  # type: ignore[list-item]

@@ -169,6 +169,7 @@ def sample(settings: Mapping[str, str], asked: Asked) -> pa.RecordBatch:
     """The rows of a task: what its broker told, or why it did not."""
     told: Mapping[tuple[str, int], LogBounds | str] = {}
     silence = None
+    asked_at = datetime.now(UTC)
     if asked.leader is not None:
         try:
             with Cluster({**settings, "bootstrap.servers": str(asked.server)}) as broker:
@@ -176,17 +177,19 @@ def sample(settings: Mapping[str, str], asked: Asked) -> pa.RecordBatch:
         except ClusterError as error:
             reason = "refuses this principal" if isinstance(error, KafkaDenied) else "did not answer"
             silence = f"broker {asked.leader} {reason}"
-    return _rows([replace(place, error=place.error or silence) for place in asked.places], told)
+    times = {"asked_at": asked_at, "sampled_at": datetime.now(UTC)}
+    return _rows([replace(place, error=place.error or silence) for place in asked.places], told, times)
 
 
-def _rows(places: list[Place], told: Mapping[tuple[str, int], LogBounds | str]) -> pa.RecordBatch:
-    now = datetime.now(UTC)
+def _rows(
+    places: list[Place], told: Mapping[tuple[str, int], LogBounds | str], times: Mapping[str, datetime]
+) -> pa.RecordBatch:
     rows = []
     for place in places:
         found = told.get((place.topic, place.partition), place.error)
         bounds = vars(found) if isinstance(found, LogBounds) else {"error": found}
-        of = {"topic": place.topic, "partition": place.partition, "topic_id": place.topic_id, "sampled_at": now}
-        rows.append({**of, **bounds})
+        of = {"topic": place.topic, "partition": place.partition, "topic_id": place.topic_id}
+        rows.append({**of, **times, **bounds})
     columns = (column for column in contracts.tables()[TABLE].columns if column.name != "cluster")
     return pa.RecordBatch.from_pylist(rows, pa.schema([(column.name, arrow_type(column.type)) for column in columns]))
 

@@ -1,0 +1,224 @@
+"""The lag part of `make bench`: all jobs at once on a real broker, many partitions, a steady stream of commits.
+
+The topics' partitions are real and hold a few records each; the commits are written into `__consumer_offsets` as they
+are. A probe commits for a group of its own and waits until the exporter serves that very offset.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka.admin import NewTopic
+
+from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.measure import resident
+from demo.prometheus import free_port
+from grouptrail.config import Config, load_config
+from grouptrail.history.coordinator import coordinator_partition
+from grouptrail.kafka import Cluster
+
+OFFSETS_PARTITIONS = 50
+PARTITIONS_A_TOPIC = 500
+RECORDS = 20
+PROBE = "probe"
+
+_READY_SECONDS = 900.0
+_PROBE_EVERY_SECONDS = 2.0
+_PROBE_DEADLINE_SECONDS = 60.0
+_READY = re.compile(r"^grouptrail_ready\S* 1$", re.MULTILINE)
+_COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
+
+
+class Load:
+    """Positions of many groups on many partitions, and commits for them, a thousand a second."""
+
+    def __init__(self, broker: Broker, *, partitions: int, groups: int) -> None:
+        self._broker = broker
+        self.topics = [f"events-{number:03d}" for number in range(partitions // PARTITIONS_A_TOPIC)]
+        self._groups = [f"service-{number:03d}" for number in range(groups)]
+        self._partitions = partitions
+
+    def make_topics(self) -> None:
+        """Returns when the broker leads every partition, each of which has some records."""
+        with closing(KafkaAdminClient(bootstrap_servers=self._broker.bootstrap)) as admin:
+            for topic in self.topics:
+                admin.create_topics([NewTopic(topic, PARTITIONS_A_TOPIC, 1)], timeout_ms=60_000)
+        deadline = time.monotonic() + _READY_SECONDS
+        with Cluster({"bootstrap.servers": self._broker.bootstrap}) as cluster:
+            while (there := len(cluster.places())) < self._partitions:
+                assert time.monotonic() < deadline, f"{there:,} of {self._partitions:,} partitions are there"
+                time.sleep(2)
+        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "linger.ms": 50})
+        for topic, partition in itertools.product(self.topics, range(PARTITIONS_A_TOPIC)):
+            for _ in range(RECORDS):
+                while len(producer) > 50_000:
+                    producer.poll(0.1)
+                producer.produce(topic, b"x", partition=partition)
+        assert producer.flush(300) == 0
+
+    def commits(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Of every position once, then again and again, each time a little on."""
+        for round_ in itertools.count():
+            for topic, partition, group in itertools.product(self.topics, range(PARTITIONS_A_TOPIC), self._groups):
+                key = struct.pack(">hh", 1, len(group)) + group.encode()
+                key += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">i", partition)
+                value = struct.pack(">hqihq", 3, round_ % RECORDS, -1, 0, int(time.time() * 1000))
+                yield coordinator_partition(group, OFFSETS_PARTITIONS), key, value
+
+    @property
+    def positions(self) -> int:
+        """How many there are."""
+        return self._partitions * len(self._groups)
+
+
+@contextmanager
+def steady(broker: Broker, commits: Iterator[tuple[int, bytes, bytes]], a_second: int) -> Iterator[None]:
+    """Writes so many a second meanwhile."""
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(1.0):
+            load_raw(broker.bootstrap, itertools.islice(commits, a_second))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measure(folder: Path, *, partitions: int, groups: int, minutes: float, a_second: int = 1_000) -> dict[str, Any]:
+    """Figures of so many real partitions times so many groups, for so long."""
+    with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="1g", report=print) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        load = Load(broker, partitions=partitions, groups=groups)
+        started = time.monotonic()
+        load.make_topics()
+        commits = load.commits()
+        load_raw(broker.bootstrap, itertools.islice(commits, load.positions))
+        print(
+            f"{partitions:,} partitions, {load.positions:,} positions after {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+        config = load_config(
+            None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / "warehouse")}, {}
+        )
+        with _running(config, folder / "pipeline.log") as (process, url):
+            _await_page(process, url)
+            with steady(broker, commits, a_second):
+                figures = _watched(broker, process, url, load.topics[0], minutes)
+        return {"partitions": partitions, "positions": load.positions} | figures | _stored(config)
+
+
+@contextmanager
+def _running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`grouptrail run`, serving what the probe's group has."""
+    listen = f"127.0.0.1:{free_port()}"
+    settings = {
+        "GROUPTRAIL_WAREHOUSE": config.warehouse,
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
+        "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "2",
+        "GROUPTRAIL_EXPORTER__LISTEN": listen,
+        "GROUPTRAIL_EXPORTER__ALLOW_GROUPS": PROBE,
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "grouptrail.cli", "run"], env={**os.environ, **settings}, stdout=out, stderr=out
+        )
+        try:
+            yield process, f"http://{listen}/metrics"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+
+
+def _await_page(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while not _READY.search(_page(url)):
+        assert process.poll() is None, "the pipeline ended: see pipeline.log"
+        assert time.monotonic() < deadline, "no metrics are served"
+        time.sleep(1)
+
+
+def _page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def _watched(
+    broker: Broker, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
+) -> dict[str, Any]:
+    """Probes one after the other, and the pipeline's memory meanwhile."""
+    latencies, memory = [], []
+    ends_at = time.monotonic() + minutes * 60
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        for number in itertools.count(1):
+            began = time.monotonic()
+            if began > ends_at:
+                break
+            wanted = number % RECORDS
+            admin.alter_group_offsets(PROBE, {TopicPartition(topic, 0): OffsetAndMetadata(wanted, "", -1)})
+            committed = time.monotonic()
+            while str(wanted) not in _COMMITTED.findall(_page(url)):
+                assert process.poll() is None, "the pipeline ended: see pipeline.log"
+                assert time.monotonic() < committed + _PROBE_DEADLINE_SECONDS, "a commit was not served"
+                time.sleep(0.2)
+            latencies.append(time.monotonic() - committed)
+            memory.append(resident(process.pid) / 1e6)
+            time.sleep(max(began + _PROBE_EVERY_SECONDS - time.monotonic(), 0))
+    cuts = quantiles(latencies, n=20)
+    thirds = [memory[len(memory) * share // 3 : len(memory) * (share + 1) // 3] for share in range(3)]
+    figures = {
+        "probes": len(latencies),
+        "commit_to_served_seconds": {
+            "p50": round(cuts[9], 1),
+            "p95": round(cuts[18], 1),
+            "most": round(max(latencies), 1),
+        },
+        "memory_mb_by_thirds": [round(max(third, default=0)) for third in thirds],
+    }
+    print(figures, flush=True)
+    return figures
+
+
+def _stored(config: Config) -> dict[str, Any]:
+    """What the samples came to."""
+    times = DeltaTable(config.table_path("log_offsets")).to_pyarrow_dataset().to_table(columns=["sampled_at"])
+    distinct = sorted(set(times["sampled_at"].to_pylist()))
+    apart = [(later - sooner).total_seconds() for sooner, later in itertools.pairwise(distinct)]
+    figures = {
+        "samples": len(distinct),
+        "seconds_between_samples": {"median": sorted(apart)[len(apart) // 2], "most": max(apart)},
+    }
+    lag = DeltaTable(config.table_path("consumer_lag"))
+    rows = sum(lag.get_add_actions(flatten=True)["num_records"].to_pylist())
+    subprocess.run(
+        [sys.executable, "-m", "grouptrail.cli", "maintain", "consumer_lag", "--warehouse", config.warehouse],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    lag.update_incremental()
+    size = sum(lag.get_add_actions(flatten=True)["size_bytes"].to_pylist())
+    return figures | {"lag_rows": rows, "bytes_a_lag_sample": round(size / rows, 2)}

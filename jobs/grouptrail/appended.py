@@ -1,0 +1,51 @@
+"""The rows that a Delta table gains, read by delta-rs: for a driver that follows a table without a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
+
+_ROWS_AT_A_TIME = 1_000_000
+
+
+class AppendedRows:
+    """Rows of a table, each file's once; those of a file that OPTIMIZE has written anew come once more.
+
+    `columns` are read, and `among` says of which rows.
+    """
+
+    def __init__(self, table: str, columns: pa.Schema, among: ds.Expression) -> None:
+        self._table = DeltaTable(table)
+        self._columns = columns
+        self._among = among
+        self._read: set[str] = set()
+
+    def fresh(self) -> Iterator[pa.Table]:
+        """What has come since the last call, about a million rows at a time."""
+        self._table.update_incremental()
+        there = set(self._table.get_add_actions()["path"].to_pylist())
+        yield from rows_of_files(self._table, sorted(there - self._read), self._columns, self._among)
+        self._read = there
+
+
+def rows_of_files(
+    table: DeltaTable, files: list[str], columns: pa.Schema, among: ds.Expression
+) -> Iterator[pa.Table]:
+    """Rows of some of a table's files, about a million at a time: files are many and small, and to fold one costs as
+    much as to fold a thousand."""
+    if not files:
+        return
+    source = PyFileSystem(DeltaStorageHandler(table.table_uri))
+    waiting: list[pa.RecordBatch] = []
+    for batch in ds.dataset(files, columns, format="parquet", filesystem=source).to_batches(filter=among):
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _ROWS_AT_A_TIME:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

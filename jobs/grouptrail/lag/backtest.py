@@ -1,0 +1,217 @@
+"""`grouptrail backtest`: stored lag judged again by other thresholds: when would an alert have fired, how often?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.formats import console_on, write_json, write_table
+from grouptrail.explore.views import literal
+from grouptrail.explore.warehouse import Warehouse
+from grouptrail.lag.board import COLUMNS, TABLE
+from grouptrail.lag.index import UNKNOWN, Index, ints, position_names
+from grouptrail.lag.offsets import matching
+from grouptrail.lag.verdict import Now, Thresholds, Window
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_MICROS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COLUMNS = (
+    *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
+    *("lag", "lag_seconds", "status", "group_state"),
+)
+_STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
+_FOUND = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What fires: one of these verdicts, or a lag in seconds above a bound; once it has held for so many seconds."""
+
+    statuses: frozenset[str] = frozenset({"STOP", "STALL", "REWIND"})
+    above_seconds: float | None = None
+    for_seconds: float = 0
+
+    def fires(self, status: str, lag_seconds: float) -> bool:
+        """At one sample; a lag that is not known is not above."""
+        return status in self.statuses or (self.above_seconds is not None and lag_seconds > self.above_seconds)
+
+
+@dataclass
+class Firing:
+    """An alert on one position, from the sample that it had held for long enough until the first without it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    held_since: int
+    fired_at: int | None
+    ended_at: int | None
+    status: str
+    lag: int
+    reason: str
+
+
+def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) -> Iterator[Firing]:
+    """The firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
+    index, window = Index(), Window(thresholds)
+    held: dict[int, Firing] = {}
+    for rows in samples:
+        numbers = index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
+        at = int(ints(rows["sampled_at"]).max())
+        committed, lag = ints(rows["committed_offset"]), ints(rows["lag"])
+        window.add(at, numbers, committed, lag)
+        seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
+        committed_at = ints(rows["commit_at"])
+        verdict = window.judge(
+            Now(
+                positions=numbers,
+                committed=committed,
+                lag=lag,
+                lag_seconds=seconds,
+                commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS),
+                is_empty=_empty(rows),
+                is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
+            )
+        )
+        fires = [alert.fires(*one) for one in zip(verdict.status, seconds.tolist(), strict=True)]
+        firing = {number: place for place, number in enumerate(numbers.tolist()) if fires[place]}
+        for number in [number for number in held if number not in firing]:
+            if (ended := held.pop(number)).fired_at is not None:
+                ended.ended_at = at
+                yield ended
+        for number, place in firing.items():
+            if number not in held:
+                held[number] = Firing(
+                    group_id=rows["group_id"][place].as_py(),
+                    topic=rows["topic"][place].as_py(),
+                    partition=rows["partition"][place].as_py(),
+                    held_since=at,
+                    fired_at=None,
+                    ended_at=None,
+                    status=verdict.status[place],
+                    lag=int(lag[place]),
+                    reason=verdict.reason[place],
+                )
+            if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * _MICROS:
+                held[number].fired_at = at
+    yield from (firing for firing in held.values() if firing.fired_at is not None)
+
+
+def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """A group without members was judged EMPTY, or, with no lag to speak of, OK."""
+    is_empty = pc.and_(pc.equal(rows["group_state"], "Empty"), pc.is_in(rows["status"], pa.array(["EMPTY", "OK"])))
+    return np.asarray(pc.fill_null(is_empty, False))
+
+
+def backtest(
+    config: Config,
+    alert: Alert,
+    *,
+    groups: Sequence[str],
+    since: datetime,
+    until: datetime,
+    format: Literal["table", "json"],
+    out: TextIO,
+) -> None:
+    """Prints the firings between two times, for the groups that fit one of the patterns (all, where none is given).
+
+    Raises QueryError where nothing was stored of them then.
+    """
+    lag = config.lag
+    thresholds = Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag)
+    stored = _Stored(config, groups, since, until)
+    found = sorted(replay(stored.samples(), thresholds, alert), key=lambda firing: firing.fired_at or 0)
+    rows = [_shown(firing) for firing in found]
+    if format == "json":
+        write_json(list(_FOUND), rows, out)
+        return
+    if rows:
+        write_table(list(_FOUND), rows, out)
+    places = len({row[:3] for row in rows})
+    console_on(out).print(
+        f"{len(rows)} alerts on {places} partitions in {stored.count} samples, "
+        f"{_text(stored.first)} to {_text(stored.last)}; window_seconds {lag.window_seconds:g}, "
+        f"stop_seconds {lag.stop_seconds:g}, allowed_lag {lag.allowed_lag}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+class _Stored:
+    """The stored samples of a time, and, once they have been read, how many they were."""
+
+    def __init__(self, config: Config, groups: Sequence[str], since: datetime, until: datetime) -> None:
+        self._warehouse = Warehouse(config, [TABLE])
+        self._apart = config.log_offsets.interval_seconds / 2 * _MICROS
+        self._where = (
+            f"WHERE cluster = {literal(config.cluster)} "
+            f"AND sampled_at >= {literal(since)} AND sampled_at < {literal(until)}"
+        )
+        known = [
+            row["group_id"] for row in self._warehouse.rows(f"SELECT DISTINCT group_id FROM {TABLE} {self._where}")
+        ]
+        fitting = [
+            name for name, fits in zip(known, matching(pa.array(known, pa.string()), groups), strict=True) if fits
+        ]
+        if not (fitting if groups else known):
+            of = f" of {' or '.join(groups)}" if groups else ""
+            raise QueryError(
+                f"no lag{of} was stored from {_text(since)} to {_text(until)}: give another --from or --to, "
+                "or see `grouptrail tables`"
+            )
+        if groups:
+            self._where += f" AND group_id IN ({', '.join(map(literal, fitting))})"
+        self.count = 0
+        self.first, self.last = until, since
+
+    def samples(self) -> Iterator[pa.Table]:
+        """Answers closer together than half the interval of the samples are of one."""
+        text = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} {self._where} ORDER BY sampled_at"
+        waiting: list[pa.RecordBatch] = []
+        newest = UNKNOWN
+        for found in self._warehouse.answer(text)[1]:
+            batch = pa.record_batch(found).cast(_STORED)
+            times = ints(batch["sampled_at"])
+            cuts = np.flatnonzero(np.diff(times, prepend=times[0] if newest == UNKNOWN else newest) >= self._apart)
+            newest = int(times[-1])
+            for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batch)], strict=True):
+                if begin in cuts and waiting:
+                    yield self._counted(waiting)
+                    waiting = []
+                if end > begin:
+                    waiting.append(batch.slice(begin, end - begin))
+        if waiting:
+            yield self._counted(waiting)
+
+    def _counted(self, parts: list[pa.RecordBatch]) -> pa.Table:
+        sample = pa.Table.from_batches(parts)
+        at = _time(int(ints(sample["sampled_at"]).max()))
+        self.count += 1
+        self.first, self.last = min(self.first, at), max(self.last, at)
+        return sample
+
+
+def _shown(firing: Firing) -> tuple[str | int | float | None, ...]:
+    fired_at = firing.fired_at or 0
+    lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / _MICROS
+    ended_at = None if firing.ended_at is None else _text(_time(firing.ended_at))
+    place = (firing.group_id, firing.topic, firing.partition)
+    return (*place, _text(_time(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
+
+
+def _time(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def _text(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,294 @@
+"""All positions at a glance: from commits and samples of the logs, the rows of `consumer_lag`.
+
+Pure, and in arrays: it knows no table, no broker and no clock. Start at `Board.rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.kafka import FirstRecord, Wanted
+from grouptrail.lag.groups import Group, Position
+from grouptrail.lag.index import (
+    UNKNOWN,
+    Bools,
+    Floats,
+    Index,
+    Ints,
+    at_numbers,
+    ints,
+    partition_names,
+    position_names,
+    whole,
+)
+from grouptrail.lag.offsets import Entries, Lag, lag_in_offsets, matching
+from grouptrail.lag.positions import COMMITS, Positions
+from grouptrail.lag.seconds import LogEnds, Sample
+from grouptrail.lag.verdict import Now, Thresholds, Window
+
+TABLE = "consumer_lag"
+COLUMNS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()[TABLE].columns])
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROS = 1_000_000
+
+Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
+"""Finds first records, as far as they can be told; None: none is left in the log."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """As in the configuration's section [lag]."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    rate_seconds: float = 300
+    read_committed_groups: tuple[str, ...] = ()
+    exact_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Age:
+    """How old the first unread records are; NaN and None where not known."""
+
+    seconds: Floats
+    errors: Floats
+    methods: list[str | None]
+
+
+class Board:
+    """What is known of a cluster's positions; what is read again after a restart is given to it in the same way."""
+
+    def __init__(self, cluster: str, rules: Rules) -> None:
+        self._cluster = cluster
+        self._rules = rules
+        self._index = Index()
+        self._partitions = Index()
+        self._topic_ids: dict[int, str] = {}
+        self._newest_ends = np.empty(0, np.int64)
+        self._ends = LogEnds()
+        self._window = Window(rules.thresholds)
+        self._sample: tuple[int, pa.Table, Ints] | None = None
+        self._first: Mapping[Wanted, FirstRecord | None] = {}
+        self.positions = Positions(self._index)
+
+    def remember(self, rows: pa.Table) -> None:
+        """Rows of `consumer_lag` of one earlier sample, for the verdicts to look back on."""
+        numbers = self._index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
+        at = int(ints(rows["sampled_at"]).max())
+        self._window.add(at, numbers, ints(rows["committed_offset"]), ints(rows["lag"]))
+
+    def sample(self, rows: pa.Table) -> None:
+        """Rows of `log_offsets` of one sample, newer than those before."""
+        numbers = self._partitions.of(partition_names(rows["topic"], rows["partition"]))
+        ends, sampled_at = ints(rows["log_end_offset"]), ints(rows["sampled_at"])
+        is_told = ends != UNKNOWN
+        if is_told.any():
+            column = np.full(len(self._partitions), UNKNOWN)
+            column[numbers] = ends
+            asked_at, told_at = ints(rows["asked_at"])[is_told].min(), sampled_at[is_told].max()
+            self._ends.add(Sample(int(asked_at), int(told_at), column))
+        self._ends.forget(self._others(numbers, ends, rows["topic_id"].to_pylist()))
+        row_of = np.full(len(self._partitions), UNKNOWN)
+        row_of[numbers] = np.arange(len(rows))
+        self._sample = (int(sampled_at.max()), rows, row_of)
+
+    def rows(
+        self,
+        groups: Mapping[str, Group],
+        owned: Sequence[Position] = (),
+        *,
+        until: int | None = None,
+        ask: Ask | None = None,
+    ) -> pa.Table:
+        """`consumer_lag` at the newest sample; empty before the first.
+
+        By the newest commits, or those until a time (microseconds). `owned`: positions that members have, so that
+        one without a commit is seen. `ask`: for `exact_groups`; without it, what was told before stands.
+        """
+        entries = self._entries(owned, until)
+        if entries is None:
+            return COLUMNS.empty_table()
+        of_each = [groups.get(group, _UNTOLD) for group in entries.commits["group_id"].to_pylist()]
+        topics = entries.commits["topic"].to_pylist()
+        is_ignored = np.array([group.ignores(topic) for group, topic in zip(of_each, topics, strict=True)], bool)
+        lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
+        first = self._first_records(entries, lag, ask)
+        age = self._age(entries, lag, first)
+        self._window.add(entries.at, entries.positions, entries.committed, lag.lag)
+        columns = self._measured(entries, lag, age)
+        columns |= self._rates(entries, lag)
+        columns |= self._judged(entries, lag, age, is_ignored, of_each)
+        return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS)
+
+    def _others(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
+        """The partitions whose log is shorter than before, or of another topic of the same name."""
+        before = at_numbers(self._newest_ends, numbers)
+        others = set(numbers[(ends != UNKNOWN) & (ends < before)].tolist())
+        for number, topic_id in zip(numbers.tolist(), topic_ids, strict=True):
+            if topic_id is not None and self._topic_ids.get(number, topic_id) != topic_id:
+                others.add(number)
+            if topic_id is not None:
+                self._topic_ids[number] = topic_id
+        newest = at_numbers(self._newest_ends, np.arange(len(self._partitions)))
+        newest[numbers] = np.where(ends == UNKNOWN, before, ends)
+        self._newest_ends = newest
+        return np.array(sorted(others), np.int64)
+
+    def _entries(self, owned: Sequence[Position], until: int | None) -> Entries | None:
+        """The positions whose logs were sampled, sorted as the table is."""
+        if self._sample is None:
+            return None
+        at, logs, row_of = self._sample
+        commits = _with_owned(self.positions.standing(until), owned)
+        partitions = self._partitions.of(partition_names(commits["topic"], commits["partition"]))
+        commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
+        commits = commits.append_column("number", pa.array(partitions)).filter(pc.field("log") != UNKNOWN)
+        commits = commits.sort_by([(name, "ascending") for name in ("group_id", "topic", "partition")])
+        return Entries(
+            at=at,
+            positions=self._index.of(position_names(commits["topic"], commits["partition"], commits["group_id"])),
+            partitions=ints(commits["number"]),
+            commits=commits.select(COMMITS.names),
+            logs=logs.take(commits["log"]),
+        )
+
+    def _first_records(self, entries: Entries, lag: Lag, ask: Ask | None) -> dict[int, FirstRecord | None]:
+        """By place, the first unread records of exact groups; where there is none, there is no lag."""
+        is_exact = (lag.lag > 0) & matching(entries.commits["group_id"], self._rules.exact_groups)
+        places = np.flatnonzero(is_exact)
+        if not len(places):
+            return {}
+        asked = entries.commits.take(pa.array(places))
+        is_isolated = matching(asked["group_id"], self._rules.read_committed_groups).tolist()
+        offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[places].tolist()
+        columns = (asked["topic"].to_pylist(), asked["partition"].to_pylist(), offsets, is_isolated)
+        wanted = dict(zip(places.tolist(), map(Wanted, *columns), strict=True))
+        if ask is not None:
+            # Where there was none before, there may be one now.
+            known = {at: record for at, record in self._first.items() if record is not None}
+            answers = {**known, **ask([at for at in dict.fromkeys(wanted.values()) if at not in known])}
+            self._first = {at: answers[at] for at in wanted.values() if at in answers}
+        told = {place: self._first[at] for place, at in wanted.items() if at in self._first}
+        ends = entries.end
+        for place, record in told.items():
+            if record is None or record.offset >= ends[place]:
+                lag.lag[place] = 0
+        return told
+
+    def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None]) -> _Age:
+        seconds = np.where(lag.lag == 0, 0.0, np.nan)
+        errors = seconds.copy()
+        methods: list[str | None] = ["observed" if known == 0 else None for known in lag.lag.tolist()]
+        lagging = np.flatnonzero(lag.lag > 0)
+        now = entries.sampled_at
+        told = self._ends.age(entries.partitions[lagging], entries.committed[lagging], now[lagging])
+        seconds[lagging], errors[lagging] = told.seconds, told.errors
+        for place, error in zip(lagging.tolist(), told.errors.tolist(), strict=True):
+            methods[place] = "bounded" if np.isnan(error) else "observed"
+        for place, record in first.items():
+            methods[place], errors[place] = "exact", 0.0
+            waiting = int(now[place]) - record.written_at if record is not None and lag.lag[place] else 0
+            seconds[place] = max(waiting, 0) / _MICROS
+        return _Age(seconds, errors, methods)
+
+    def _measured(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
+        commits, logs = entries.commits, entries.logs
+        return {
+            "cluster": pa.array([self._cluster] * len(entries), pa.string()),
+            **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
+            "commit_at": whole(pc.coalesce(commits["commit_at"], commits["record_at"])),
+            **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
+            "last_stable_offset": whole(logs["last_stable_offset"]),
+            "lag": _or_null(lag.lag),
+            "lost_records": _or_null(lag.lost),
+            "lag_seconds": _seconds(age.seconds),
+            "lag_seconds_method": pa.array(age.methods, pa.string()),
+            "lag_seconds_error": _seconds(age.errors),
+            "problem": pa.array(lag.problem, pa.string()),
+        }
+
+    def _rates(self, entries: Entries, lag: Lag) -> dict[str, pa.Array]:
+        """Over `rate_seconds`, or what there is of them."""
+        committed_then, then = self._window.since(self._rules.rate_seconds, entries.positions)
+        consumed = _rate(entries.committed, committed_then, (entries.at - then) / _MICROS)
+        end_then, end_at = self._ends.end_since(entries.partitions, then)
+        produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)
+        falls = consumed - produced
+        with np.errstate(divide="ignore", invalid="ignore"):
+            catch_up = np.where(lag.lag == 0, 0.0, np.where(falls > 0, lag.lag / falls, np.nan))
+        catch_up[lag.lag == UNKNOWN] = np.nan
+        return {
+            "consume_rate": _seconds(consumed),
+            "produce_rate": _seconds(produced),
+            "catch_up_seconds": _seconds(catch_up),
+        }
+
+    def _judged(
+        self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, of_each: Sequence[Group]
+    ) -> dict[str, pa.Array]:
+        committed_at = entries.committed_at
+        now = Now(
+            positions=entries.positions,
+            committed=entries.committed,
+            lag=lag.lag,
+            lag_seconds=age.seconds,
+            commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
+            is_empty=_left_by_themselves(entries.commits["group_id"].to_pylist(), committed_at, of_each),
+            is_unsubscribed=is_ignored,
+        )
+        verdict = self._window.judge(now)
+        return {
+            "status": pa.array(verdict.status, pa.string()),
+            "status_reason": pa.array(verdict.reason, pa.string()),
+            "group_state": pa.array([group.state for group in of_each], pa.string()),
+        }
+
+
+_UNTOLD = Group()
+
+
+def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
+    """Adds positions that have an owner and no commit."""
+    without = pa.Table.from_pylist(
+        [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned], COMMITS
+    )
+    names = position_names(commits["topic"], commits["partition"], commits["group_id"])
+    theirs = position_names(without["topic"], without["partition"], without["group_id"])
+    return pa.concat_tables([commits, without.filter(pc.invert(pc.is_in(theirs, names)))])
+
+
+def _left_by_themselves(group_ids: list[str], committed_at: Ints, of_each: Sequence[Group]) -> Bools:
+    """Whether the group's members left on purpose, judged by its last commit to any partition."""
+    last: dict[str, int] = {}
+    for group_id, at in zip(group_ids, committed_at.tolist(), strict=True):
+        last[group_id] = max(last.get(group_id, UNKNOWN), at)
+    left = [group.left_by_itself(_time(last[name])) for name, group in zip(group_ids, of_each, strict=True)]
+    return np.array(left, bool)
+
+
+def _time(micros: int) -> datetime | None:
+    return None if micros == UNKNOWN else _EPOCH + timedelta(microseconds=micros)
+
+
+def _rate(now: Ints, then: Ints, seconds: float) -> Floats:
+    """A second; NaN where one of both is not known, or it went back."""
+    is_known = (now != UNKNOWN) & (then != UNKNOWN) & (now >= then) & (seconds > 0)
+    return np.where(is_known, (now - then) / (seconds or 1), np.nan)
+
+
+def _or_null(column: Ints) -> pa.Array:
+    return pa.array(column, mask=column == UNKNOWN)
+
+
+def _seconds(column: Any) -> pa.Array:
+    """To a millisecond: what is beyond it is noise, and would cost as many bytes as the rest."""
+    return pa.array(np.round(column, 3), mask=np.isnan(column))

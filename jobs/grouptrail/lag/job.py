@@ -1,0 +1,271 @@
+"""The lag job: at each sample of the logs, how far behind every group is.
+
+Its stream is `log_offsets`. The commits, the groups' history and, after a start, what was stored before are read by
+delta-rs: a few tens of thousands of rows are there in the time in which Spark plans a query.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts, tables
+from grouptrail.appended import AppendedRows
+from grouptrail.arrow import arrow_type
+from grouptrail.exporter.service import Exporter
+from grouptrail.kafka import ClusterError, FirstRecord, RecordReader, Wanted
+from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
+from grouptrail.lag.groups import TABLES as GROUP_TABLES
+from grouptrail.lag.groups import Groups
+from grouptrail.lag.index import Ints, ints
+from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
+from grouptrail.lag.positions import TABLE as COMMITTED
+from grouptrail.lag.seconds import kept_times
+from grouptrail.lag.verdict import Thresholds
+from grouptrail.streams import query_id, read_table_appends, start_query
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+JOB = "lag"
+SAMPLES = "log_offsets"
+OFFSET_COMMITS = "offset_commits"
+
+_LOOK_EVERY_SECONDS = 1
+# A sample is a file; those of a long absence would not fit into memory at once.
+_SAMPLES_A_BATCH = 20
+_STORE_COMMITTED_EVERY_SECONDS = 30
+_ASK_SECONDS = 2.0
+_MICROS = 1_000_000
+_ENDS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()[SAMPLES].columns])
+
+
+def check(config: Config) -> None:
+    """Whether the warehouse can be written; raises before Spark is started."""
+    tables.check_warehouse(config)
+
+
+def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+    """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`."""
+    for table in (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED):
+        tables.ensure_table(spark, config, table)
+    watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
+    if not once and config.exporter.listen:
+        serve(config, watch, report)
+    samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH)
+    return start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
+
+
+def rules_of(config: Config) -> Rules:
+    """What the configuration asks for."""
+    lag = config.lag
+    return Rules(
+        Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag),
+        lag.rate_seconds,
+        lag.read_committed_groups,
+        lag.exact_groups,
+    )
+
+
+def serve(config: Config, watch: Watch, report: Callable[[str], None]) -> None:
+    """Serves metrics for as long as the process lives: the newest sample by the newest commits."""
+    exporter = Exporter(config, report).start()
+    report(f"metrics are served at {exporter.url}/metrics")
+    ended = threading.Event()
+
+    def publish() -> None:
+        while not ended.wait(_LOOK_EVERY_SECONDS):
+            try:
+                if (rows := watch.news()) is not None:
+                    exporter.publish(rows)
+            except Exception as error:
+                # Figures grow old then, and the exporter says so; the next look may do better.
+                report(f"metrics: the newest lag cannot be told ({type(error).__name__}: {error})")
+
+    publishing = threading.Thread(target=publish, name="lag-publish", daemon=True)
+    publishing.start()
+
+    def end() -> None:
+        ended.set()
+        exporter.stop()
+        publishing.join(timeout=5)
+
+    # A thread that is in native code when the interpreter ends would crash it.
+    atexit.register(end)
+
+
+class Watch:
+    """Lands the lag at each sample, once, however often a batch is tried; what it knows is on the board."""
+
+    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+        self._config = config
+        self._app = app
+        self._report = report
+        self._groups = Groups(config)
+        self._records = RecordReader(config.kafka_settings())
+        self._board: Board | None = None
+        self._commits: AppendedRows | None = None
+        self._stored_at = time.monotonic()
+        self._told: Mapping[str, int] | None = None
+        self._silence = ""
+        self._has_news = False
+        self._lock = threading.Lock()
+
+    def land(self, samples: DataFrame, batch: int) -> None:
+        """A micro-batch of rows of `log_offsets`."""
+        started = time.monotonic()
+        rows = samples.where(samples["cluster"] == self._config.cluster).toArrow().cast(_ENDS)
+        if not len(rows):
+            return
+        with self._lock:
+            found = self._lag(rows)
+            self._has_news = True
+        spark = samples.sparkSession
+        whole = spark.createDataFrame(found).coalesce(1)
+        tables.append(whole, self._config, TABLE, app=self._app(), version=batch)
+        self._store_committed(spark)
+        self._tell(batch, found, time.monotonic() - started)
+
+    def news(self) -> pa.Table | None:
+        """`consumer_lag` at the newest sample, by the commits that have landed since; None where nothing is new."""
+        with self._lock:
+            if self._board is None or not (self._read_commits() or self._has_news):
+                return None
+            self._has_news = False
+            return self._board.rows(self._groups.by_id, self._groups.owned)
+
+    def _lag(self, rows: pa.Table) -> pa.Table:
+        times = ints(rows["sampled_at"])
+        if self._board is None:
+            self._resume(before=int(times.min()))
+        assert self._board is not None
+        self._read_commits()
+        self._groups.refresh()
+        found = []
+        *earlier, newest = one_by_one(rows, times, self._apart_seconds)
+        for sample in earlier:
+            self._board.sample(sample)
+            until = int(ints(sample["sampled_at"]).max())
+            found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until))
+        self._board.sample(newest)
+        found.append(self._board.rows(self._groups.by_id, self._groups.owned, ask=self._ask))
+        return pa.concat_tables(found)
+
+    @property
+    def _apart_seconds(self) -> float:
+        """Answers closer together are of one sample."""
+        return self._config.log_offsets.interval_seconds / 2
+
+    def _read_commits(self) -> bool:
+        """Whether there were any."""
+        assert self._board is not None
+        assert self._commits is not None
+        count = 0
+        for commits in self._commits.fresh():
+            count += len(commits)
+            self._board.positions.add(commits.select(COMMITS.names))
+        return count > 0
+
+    def _resume(self, *, before: int) -> None:
+        """Reads what was stored of the time before a sample (microseconds), and of the commits what stood then."""
+        board = Board(self._config.cluster, rules_of(self._config))
+        committed = pa.concat_tables([STORED.empty_table(), *self._all_rows(COMMITTED, STORED)])
+        standing, newest = resumed(committed)
+        board.positions.add(standing)
+        is_newer = ~pc.field("record_partition").isin(list(newest))
+        for partition, offset in newest.items():
+            is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
+        self._commits = AppendedRows(
+            self._config.table_path(OFFSET_COMMITS), _with_cluster(COMMITS), self._ours() & is_newer
+        )
+        for sample in self._kept_samples(before):
+            board.sample(sample)
+        since = before - round(self._config.lag.window_seconds * _MICROS)
+        recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
+        lag = pa.concat_tables([COLUMNS.empty_table(), *self._all_rows(TABLE, COLUMNS, recent)])
+        for sample in one_by_one(lag, ints(lag["sampled_at"]), self._apart_seconds):
+            board.remember(sample)
+        self._board = board
+
+    def _kept_samples(self, before: int) -> Iterator[pa.Table]:
+        """Samples of the time before, the older the further apart, the oldest first."""
+        only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
+        is_told = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
+        times = [ints(pc.unique(part["sampled_at"])) for part in self._all_rows(SAMPLES, only_times, is_told)]
+        there = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
+        spans = kept_times(there, before, self._apart_seconds)
+        kept = [time for time in there.tolist() if any(first <= time <= last for first, last in spans)]
+        among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
+        rows = pa.concat_tables([_ENDS.empty_table(), *self._all_rows(SAMPLES, _ENDS, among)])
+        yield from one_by_one(rows, ints(rows["sampled_at"]), self._apart_seconds)
+
+    def _all_rows(self, table: str, columns: pa.Schema, among: pc.Expression | None = None) -> Iterator[pa.Table]:
+        """Of a table, this cluster's rows as they are."""
+        wanted = self._ours() if among is None else self._ours() & among
+        return AppendedRows(self._config.table_path(table), columns, wanted).fresh()
+
+    def _ours(self) -> pc.Expression:
+        return pc.field("cluster") == self._config.cluster
+
+    def _ask(self, wanted: Sequence[Wanted]) -> Mapping[Wanted, FirstRecord | None]:
+        """Where nobody tells, the samples do."""
+        try:
+            return self._records.first_records(wanted, seconds=_ASK_SECONDS)
+        except ClusterError as error:
+            if str(error) != self._silence:
+                self._silence = str(error)
+                self._report(f"lag: the records of lag.exact_groups cannot be asked: {error}")
+            return {}
+
+    def _store_committed(self, spark: SparkSession) -> None:
+        """Now and then: what has come since is read from the commits themselves after a restart."""
+        assert self._board is not None
+        if time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS and self._told is not None:
+            return
+        self._stored_at = time.monotonic()
+        with self._lock:
+            rows = stored(self._board.positions.standing())
+        tables.replace(spark.createDataFrame(rows).coalesce(1), self._config, COMMITTED)
+
+    def _tell(self, batch: int, found: pa.Table, seconds: float) -> None:
+        """Of batches that differ in the groups' verdicts from the one before."""
+        counts = {row["values"]: row["counts"] for row in pc.value_counts(found["status"]).to_pylist()}
+        if counts != self._told:
+            self._told = counts
+            self._report(summary(batch, counts, seconds))
+
+
+def summary(batch: int, counts: Mapping[str, int], seconds: float) -> str:
+    """One line for people."""
+    by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
+    return f"lag batch {batch}: {sum(counts.values()):,} positions ({by_status or 'nothing'}) in {seconds:.1f} s"
+
+
+def one_by_one(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Table]:
+    """The samples that rows belong to, the oldest first: answers closer together than this are of one."""
+    if not len(rows):
+        return []
+    distinct = np.unique(times)
+    sample_of = np.cumsum(np.diff(distinct, prepend=distinct[0]) >= apart_seconds * _MICROS)
+    numbers = sample_of[np.searchsorted(distinct, times)]
+    return [rows.filter(pa.array(numbers == number)) for number in range(int(sample_of[-1]) + 1)]
+
+
+def _with_cluster(columns: pa.Schema) -> pa.Schema:
+    return columns if "cluster" in columns.names else columns.append(pa.field("cluster", pa.string()))
+
+
+def _timestamp(micros: int) -> pa.Scalar:
+    return pa.scalar(micros, pa.int64()).cast(pa.timestamp("us", tz="UTC"))

@@ -1,0 +1,299 @@
+"""Lag on a real Kafka, against what Kafka's own tool and the records themselves tell."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
+from kafka import TopicPartition as Partition
+
+import landed
+from command import Grouptrail
+from demo.kafka import Broker, ensure_offsets_topic
+from grouptrail.config import Config
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 3
+PATIENCE_SECONDS = 60
+MILLISECOND = 0.0015  # timestamps of records are whole ones, and lag is told to one
+TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
+SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
+
+Figures = tuple[int | None, int | None, int | None]
+Place = tuple[str, str, int]
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Broker) -> dict[str, str]:
+    """A plain, a transacted and a compacted topic, each with records, the last partition of each empty."""
+    names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in (PLAIN, TRANSACTED, COMPACTED)}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for kind, name in names.items():
+        new = NewTopic(name, PARTITIONS, 1, config=SETTINGS.get(kind, {}))
+        admin.create_topics([new])[name].result(PATIENCE_SECONDS)
+    ensure_offsets_topic(broker.bootstrap)
+    await_that(lambda: set(names.values()) <= set(admin.list_topics(timeout=PATIENCE_SECONDS).topics))
+    for kind in (PLAIN, COMPACTED):
+        with producer(broker) as producing:
+            for number in range(40):
+                producing.produce(names[kind], b"x", key=str(number % 4), partition=number % 2)
+    with producer(broker, **{"transactional.id": names[TRANSACTED]}) as producing:
+        producing.init_transactions(PATIENCE_SECONDS)
+        for number, end in enumerate((producing.commit_transaction, producing.abort_transaction) * 3):
+            producing.begin_transaction()
+            for partition in (0, 1):
+                producing.produce(names[TRANSACTED], str(number), partition=partition)
+            assert producing.flush(PATIENCE_SECONDS) == 0  # an abort takes back what was not sent
+            end(PATIENCE_SECONDS)
+    return names
+
+
+def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
+    """All that it was given has been written at its end."""
+    producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
+    yield producing
+    assert producing.flush(PATIENCE_SECONDS) == 0
+
+
+@contextmanager
+def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[KafkaConsumer]:
+    """A member that has its partitions, and has committed some way into those that hold records."""
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False}
+    # It joins before it knows of the topics' partitions, and again when it does.
+    consumer = KafkaConsumer(*names, **settings, metadata_max_age_ms=500)
+    with closing(consumer):
+
+        def has_all() -> bool:
+            consumer.poll(timeout_ms=100)
+            return len(consumer.assignment()) == PARTITIONS * len(names)
+
+        await_that(has_all)
+        consumer.commit({Partition(name, at): OffsetAndMetadata(3 + at, "", -1) for name in names for at in (0, 1)})
+        yield consumer
+
+
+@contextmanager
+def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Consumer]:
+    """Likewise."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
+    with closing(consumer):
+        consumer.subscribe(names)
+
+        def has_all() -> bool:
+            consumer.poll(0.1)
+            return len(consumer.assignment()) == PARTITIONS * len(names)
+
+        await_that(has_all)
+        commits = [TopicPartition(name, at, 3 + at) for name in names for at in (0, 1)]
+        consumer.commit(offsets=commits, asynchronous=False)
+        yield consumer
+
+
+def described(broker: Broker, *groups: str) -> dict[Place, Figures]:
+    """Committed offset, log end and lag, as `kafka-consumer-groups --describe` has them."""
+    printed = broker.tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", broker.bootstrap, "--describe"),
+        *(part for group in groups for part in ("--group", group)),
+    )
+    found: dict[Place, Figures] = {}
+    for line in printed.stdout.splitlines():
+        words = line.split()
+        if len(words) >= 6 and words[0] in groups:
+            committed, end, lag = (int(word) if re.fullmatch(r"-?\d+", word) else None for word in words[3:6])
+            found[words[0], words[1], int(words[2])] = (committed, end, lag)
+    return found
+
+
+def newest(config: Config, *groups: str) -> dict[Place, dict[str, Any]]:
+    """The newest sample's rows."""
+    rows = sorted(landed.rows(config, "consumer_lag"), key=lambda row: row["sampled_at"])
+    return {
+        (row["group_id"], row["topic"], row["partition"]): row
+        for row in rows
+        if row["group_id"] in groups and row["sampled_at"] >= rows[-1]["sampled_at"]
+    }
+
+
+def figures(rows: dict[Place, dict[str, Any]]) -> dict[Place, Figures]:
+    return {place: (row["committed_offset"], row["log_end_offset"], row["lag"]) for place, row in rows.items()}
+
+
+def run_once(config: Config, **environ: str) -> str:
+    run = Grouptrail(config, "run", "--once", environ=environ)
+    printed = run.finished()
+    assert run.process.returncode == 0, printed
+    return printed
+
+
+def test_lag_is_what_kafkas_own_tool_says(broker: Broker, config: Config, topics: dict[str, str]) -> None:
+    """At rest, for every partition of classic and KIP-848 groups on plain, transacted and compacted topics."""
+    groups = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("classic", "kip848", "alone")]
+    names = list(topics.values())
+    with ExitStack() as members, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        members.enter_context(classic_member(broker, groups[0], names))
+        members.enter_context(kip848_member(broker, groups[1], names))
+        admin.alter_group_offsets(groups[2], {Partition(names[0], 0): OffsetAndMetadata(1, "", -1)})
+        printed = run_once(config)
+        found = newest(config, *groups)
+        truth = described(broker, *groups)
+    assert "lag batch 0: " in printed
+    assert len(truth) == 2 * 3 * PARTITIONS + 1
+    with_commit = {place: told for place, told in truth.items() if told[0] is not None}
+    assert len(with_commit) == 2 * 3 * 2 + 1
+    mine = figures(found)
+    assert {place: mine[place] for place in with_commit} == with_commit
+    # The others belong to a member: where their logs were asked for, too, they are there, without a figure.
+    without = {place: row for place, row in found.items() if place not in with_commit}
+    assert {row["problem"] for row in without.values()} <= {"no commit yet"}
+    assert {row["group_state"] for row in found.values() if row["group_id"] in groups[:2]} == {"Stable"}
+
+
+def test_what_holds_no_record_is_no_lag(broker: Broker, config: Config, topics: dict[str, str]) -> None:
+    """A transaction's marker behind the last record, for a group that asks the records themselves; what was deleted
+    unread is counted, and a commit that no log has reached is no figure."""
+    transacted, plain = topics[TRANSACTED], topics[PLAIN]
+    exact, plainly, ahead = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("exact", "plainly", "ahead"))
+    ends = {at.partition: end for at, end in last_offsets(broker, transacted).items()}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    deleted = admin.delete_records([TopicPartition(plain, 0, 15)])
+    assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in deleted.values()] == [15]
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
+        for group in (exact, plainly):
+            # The last transaction was aborted: behind the last record that counts lie another and two markers.
+            behind = {Partition(transacted, at): OffsetAndMetadata(ends[at] - 3, "", -1) for at in (0, 1)}
+            offsets.alter_group_offsets(group, behind | {Partition(plain, 0): OffsetAndMetadata(10, "", -1)})
+        offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
+    run_once(config, GROUPTRAIL_LAG__EXACT_GROUPS="exact-*", GROUPTRAIL_LAG__READ_COMMITTED_GROUPS="exact-*")
+    rows = newest(config, exact, plainly, ahead)
+    for at in (0, 1):
+        idle = rows[exact, transacted, at]
+        assert (idle["lag"], idle["lag_seconds"], idle["lag_seconds_method"], idle["status"]) == (0, 0, "exact", "OK")
+        assert rows[plainly, transacted, at]["lag"] == 3
+    lost = rows[plainly, plain, 0]
+    assert (lost["lag"], lost["lost_records"], lost["log_start_offset"]) == (10, 5, 15)
+    beyond = rows[ahead, plain, 1]
+    assert (beyond["lag"], beyond["problem"]) == (
+        None,
+        "committed 999 above the log's end 20: truncated or made anew",
+    )
+
+
+def last_offsets(broker: Broker, topic: str) -> dict[Partition, int]:
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap)) as consumer:
+        return dict(consumer.end_offsets([Partition(topic, at) for at in range(PARTITIONS)]))
+
+
+def written(broker: Broker, topic: str) -> dict[int, float]:
+    """When each record of partition 0 was written, in seconds."""
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")) as consumer:
+        partition = Partition(topic, 0)
+        consumer.assign([partition])
+        [end] = consumer.end_offsets([partition]).values()
+        times: dict[int, float] = {}
+        while consumer.position(partition) < end:
+            for record in consumer.poll(timeout_ms=500).get(partition, ()):
+                times[record.offset] = record.timestamp / 1000
+    return times
+
+
+class Traffic:
+    """Writes some twenty records a second, and commits for two groups some way behind, now and then all the way."""
+
+    def __init__(self, broker: Broker, topic: str, groups: list[str]) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._groups = groups
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        behind = itertools.cycle([0, 3, 40, 40, 150, 10])
+        with (
+            producer(self._broker) as producing,
+            closing(KafkaAdminClient(bootstrap_servers=self._broker.bootstrap)) as admin,
+        ):
+            for number in itertools.count(1):
+                producing.produce(self._topic, b"x", partition=0)
+                if number % 40 == 0:
+                    offset = OffsetAndMetadata(max(number - next(behind), 0), "", -1)
+                    for group in self._groups:
+                        admin.alter_group_offsets(group, {Partition(self._topic, 0): offset})
+                producing.poll(0)
+                if self._ended.wait(0.05):
+                    return
+
+
+def test_seconds_are_as_old_as_the_records(broker: Broker, config: Config) -> None:
+    """Observed ones within their bound, always; exact ones to the millisecond; also after kill -9 and a restart."""
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    appended = {"message.timestamp.type": "LogAppendTime"}
+    admin.create_topics([NewTopic(topic, 1, 1, config=appended)])[topic].result(PATIENCE_SECONDS)
+    groups = [f"exact-{topic}", f"sampled-{topic}"]
+    environ = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1", "GROUPTRAIL_LAG__EXACT_GROUPS": "exact-*"}
+
+    def samples() -> int:
+        return len({row["sampled_at"] for row in landed.rows(config, "consumer_lag")})
+
+    with Traffic(broker, topic, groups):
+        for wanted, end in ((10, signal.SIGKILL), (20, signal.SIGTERM)):
+            run = Grouptrail(config, "run", environ=environ)
+            try:
+                await_that(lambda run=run, wanted=wanted: run.process.poll() is not None or samples() >= wanted, 240)
+                assert run.process.poll() is None, run.finished()
+                if end == signal.SIGTERM:
+                    run.process.send_signal(end)
+                    run.finished(60)
+            finally:
+                run.kill()
+    rows = [row for row in landed.rows(config, "consumer_lag") if row["topic"] == topic]
+    assert len({(row["group_id"], row["sampled_at"]) for row in rows}) == len(rows)
+    assert {row["problem"] for row in rows} == {None}
+    times, methods = written(broker, topic), Counter()
+    for row in rows:
+        assert row["lag"] == max(row["log_end_offset"] - row["committed_offset"], 0)
+        methods[row["group_id"], row["lag_seconds_method"]] += 1
+        if not row["lag"]:
+            assert row["lag_seconds"] == row["lag_seconds_error"] == 0
+            continue
+        truth = max(row["sampled_at"].timestamp() - times[row["committed_offset"]], 0)
+        if row["lag_seconds_method"] == "bounded":
+            assert truth >= row["lag_seconds"] - MILLISECOND, row
+        else:
+            assert abs(truth - row["lag_seconds"]) <= row["lag_seconds_error"] + MILLISECOND, row
+    assert methods[groups[0], "exact"] >= 10
+    assert methods[groups[1], "observed"] >= 10
+    # The restart knew the samples of before: no lag became a mere bound by it.
+    restarted = sorted(row["sampled_at"] for row in rows if row["lag_seconds_method"] == "bounded")
+    begun = sorted(row["sampled_at"] for row in rows)[0]
+    assert not restarted or (restarted[-1] - begun).total_seconds() < 10

@@ -1,0 +1,34 @@
+"""Following a Delta table without Spark: what it gains, and what OPTIMIZE writes anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+import lake
+from grouptrail.appended import AppendedRows
+from grouptrail.config import Config
+
+COLUMNS = pa.schema({"record_offset": pa.int64(), "topic": pa.string(), "cluster": pa.string()})
+
+
+def offsets(rows: AppendedRows) -> list[int]:
+    return sorted(offset for part in rows.fresh() for offset in part["record_offset"].to_pylist())
+
+
+def test_each_files_rows_come_once_and_after_optimize_again(tmp_path: Path) -> None:
+    """To follow a table costs what it gains; of rows that are not asked for none comes."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    path = config.table_path("offset_commits")
+    lake.lay(config, "offset_commits", {"record_offset": 1, "cluster": "c"}, {"record_offset": 9, "cluster": "d"})
+    rows = AppendedRows(path, COLUMNS, pc.field("cluster") == "c")
+    assert offsets(rows) == [1]
+    for offset in (2, 3):
+        lake.lay(config, "offset_commits", {"record_offset": offset, "cluster": "c"})
+    assert offsets(rows) == [2, 3]
+    assert offsets(rows) == []
+    DeltaTable(path).optimize.compact()
+    assert offsets(rows) == [1, 2, 3]

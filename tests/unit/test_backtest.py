@@ -1,0 +1,99 @@
+"""`grouptrail backtest`: stored lag judged again by other thresholds."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lake
+from grouptrail.config import Config
+from grouptrail.explore.errors import QueryError
+from grouptrail.lag.backtest import Alert, backtest
+
+
+def row(minute: float, committed: int, lag: int, commit_minute: float, **more: Any) -> dict[str, Any]:
+    """The first unread record has waited since noon."""
+    where = {"group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": lake.at(minute)}
+    told = {"committed_offset": committed, "commit_at": lake.at(commit_minute), "lag": lag}
+    return where | told | {"lag_seconds": minute * 60 if lag else 0.0, "status": "OK"} | more
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Billing commits until 12:05, then not for ten minutes, then it catches up; shipping is well throughout."""
+    config = Config(warehouse=str(tmp_path))
+    rows = [row(minute / 6, 100 + minute, 10, minute / 6) for minute in range(30)]
+    rows += [row(5 + minute / 6, 130, 20, 5) for minute in range(60)]
+    rows += [row(15 + minute / 6, 400, 0, 15) for minute in range(30)]
+    lake.lay(
+        config,
+        "consumer_lag",
+        *rows,
+        *({**one, "group_id": "shipping", "lag": 0, "lag_seconds": 0.0} for one in rows),
+    )
+    return config
+
+
+def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float) -> list[dict[str, Any]]:
+    out = StringIO()
+    config = config.model_copy(update={"lag": config.lag.model_copy(update=lag)})
+    backtest(config, alert or Alert(), groups=groups, since=lake.at(0), until=lake.at(60), format="json", out=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_a_stopped_group_fires_by_the_threshold(config: Config) -> None:
+    """From the first sample that it holds at to the first without it."""
+    [found] = fired(config, Alert(frozenset({"STOP"})))
+    assert (found["group_id"], found["topic"], found["partition"], found["status"]) == (
+        "billing",
+        "orders",
+        0,
+        "STOP",
+    )
+    assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:10:00Z", "2026-03-04T12:15:00Z")
+    assert (found["lasted_seconds"], found["lag"]) == (300, 20)
+    assert found["reason"] == "no commit for 300 s, 20 unread, the first of them for 600 s"
+    [sooner] = fired(config, Alert(frozenset({"STOP"})), stop_seconds=120)
+    assert sooner["fired_at"] == "2026-03-04T12:07:00Z"
+    assert fired(config, Alert(frozenset({"STOP"})), stop_seconds=900) == []
+
+
+def test_it_must_hold_for_as_long_as_asked(config: Config) -> None:
+    """As in Prometheus: what ends before does not fire."""
+    [found] = fired(config, Alert(frozenset({"STOP"}), for_seconds=120))
+    assert (found["fired_at"], found["lasted_seconds"]) == ("2026-03-04T12:12:00Z", 180)
+    assert fired(config, Alert(frozenset({"STOP"}), for_seconds=301)) == []
+
+
+def test_a_lag_in_seconds_fires(config: Config) -> None:
+    """Alone, whatever the verdict; a firing that has not ended has no end."""
+    [found] = fired(config, Alert(frozenset(), above_seconds=480))
+    assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
+    out = StringIO()
+    alert = Alert(frozenset(), above_seconds=480)
+    backtest(config, alert, groups=(), since=lake.at(0), until=lake.at(12), format="table", out=out)
+    assert "1 alerts on 1 partitions in 72 samples, 2026-03-04T12:00:00Z to 2026-03-04T12:11:50Z" in out.getvalue()
+    assert "null" in out.getvalue()
+
+
+def test_groups_are_patterns(config: Config) -> None:
+    """What does not fit is not looked at; nothing that fits is an error, as is a time without samples."""
+    assert len(fired(config, None, "bill*")) == 1
+    assert fired(config, None, "ship*") == []
+    with pytest.raises(QueryError, match=r"no lag of x\* was stored from 2026-03-04T12:00:00Z"):
+        fired(config, None, "x*")
+
+
+def test_an_empty_group_does_not_fire(config: Config) -> None:
+    """Nor where it was judged OK for a lag that was none to speak of then."""
+    rows = [row(20 + minute / 6, 400, 5, 15, group_state="Empty", group_id="left") for minute in range(60)]
+    lake.lay(
+        config,
+        "consumer_lag",
+        *({**one, "status": status} for one, status in zip(rows, ["OK", "EMPTY"] * 30, strict=True)),
+    )
+    assert fired(config, None, "left") == []

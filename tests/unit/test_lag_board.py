@@ -1,0 +1,323 @@
+"""From commits and samples to rows of lag: every figure, and the reason where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.kafka import FirstRecord, Wanted
+from grouptrail.lag.board import COLUMNS, Board, Rules
+from grouptrail.lag.groups import Group
+from grouptrail.lag.positions import COMMITS
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+LOGS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()["log_offsets"].columns])
+THIS_TOPIC, OTHER_TOPIC = "dGhpcwAAAAAAAAAAAAAAAA", "b3RoZXIAAAAAAAAAAAAAAA"
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def commit(seconds: float, offset: int | None, **more: Any) -> dict[str, Any]:
+    """Of group billing to orders-0; no offset is a tombstone. Later records have higher record offsets."""
+    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
+    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
+    return where | record | {"committed_offset": offset, "is_tombstone": offset is None} | more
+
+
+def log(seconds: float, end: int | None, start: int = 0, **more: Any) -> dict[str, Any]:
+    """A sample of orders-0; without an end nobody told."""
+    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
+    bounds = {"log_start_offset": start, "last_stable_offset": end, "log_end_offset": end}
+    return where | (bounds if end is not None else {"error": "broker 1 did not answer"}) | more
+
+
+def board(*commits: dict[str, Any], rules: Rules | None = None) -> Board:
+    made = Board("c", rules or Rules())
+    made.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
+    return made
+
+
+def told(made: Board, *logs: dict[str, Any], **how: Any) -> dict[str, Any]:
+    """The one row at a sample."""
+    made.sample(pa.Table.from_pylist(list(logs), LOGS))
+    [row] = made.rows(how.pop("groups", {}), **how).to_pylist()
+    return dict(row)
+
+
+def test_lag_is_what_lies_between_commit_and_end() -> None:
+    """With the figures it was told by, in the contract's columns."""
+    made = board(commit(-5, 120))
+    row = told(made, log(0, 150, start=30))
+    assert list(row) == COLUMNS.names
+    assert (row["lag"], row["lost_records"], row["problem"], row["status"]) == (30, 0, None, "OK")
+    assert (row["committed_offset"], row["commit_at"], row["sampled_at"]) == (120, at(-5), at(0))
+    assert (row["log_start_offset"], row["log_end_offset"], row["last_stable_offset"]) == (30, 150, 150)
+    assert (row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]) == (0, "bounded", None)
+
+
+def test_without_lag_no_time_passes() -> None:
+    """However long nothing comes: 0 seconds, exactly; and nothing to catch up."""
+    made = board(commit(-5, 150))
+    told(made, log(0, 150))
+    row = told(made, log(9000, 150))
+    assert (row["lag"], row["lag_seconds"], row["lag_seconds_error"], row["catch_up_seconds"]) == (0, 0.0, 0.0, 0.0)
+
+
+def test_a_commit_newer_than_the_sample_is_no_negative_lag() -> None:
+    """The log had gone on when it was made."""
+    row = told(board(commit(1, 160)), log(0, 150))
+    assert (row["lag"], row["problem"], row["lag_seconds"]) == (0, None, 0)
+
+
+def test_a_commit_above_the_logs_end_is_no_lag() -> None:
+    """Where the log was sampled well after it: figures of two logs make none."""
+    row = told(board(commit(-6, 160)), log(0, 20))
+    assert (row["lag"], row["lag_seconds"], row["status"]) == (None, None, "UNKNOWN")
+    assert row["problem"] == "committed 160 above the log's end 20: truncated or made anew"
+
+
+def test_a_topic_made_anew_is_told_by_its_id() -> None:
+    """Also where the new log is long enough by now; a commit without an id is believed."""
+    row = told(board(commit(-5, 10, topic_id=OTHER_TOPIC)), log(0, 150, topic_id=THIS_TOPIC))
+    assert (row["lag"], row["problem"]) == (None, "the topic was deleted and made anew since the commit")
+    assert told(board(commit(-5, 10, topic_id=THIS_TOPIC)), log(0, 150, topic_id=THIS_TOPIC))["lag"] == 140
+    assert told(board(commit(-5, 10)), log(0, 150, topic_id=THIS_TOPIC))["lag"] == 140
+
+
+def test_samples_of_a_log_made_anew_tell_no_time() -> None:
+    """Told by the id, or by an end that went back."""
+    for new in ({"topic_id": OTHER_TOPIC}, {}):
+        made = board(commit(-5, 3))
+        old = {"topic_id": THIS_TOPIC} if new else {}
+        told(made, log(0, 2, **old))
+        told(made, log(10, 200 if new else 300, **old))
+        row = told(made, log(20, 201, **new))
+        assert (row["lag_seconds"], row["lag_seconds_method"]) == (0, "bounded")
+
+
+def test_records_deleted_unread_are_counted() -> None:
+    """As lag, as Kafka's own tool has it, and as lost."""
+    row = told(board(commit(-5, 100)), log(0, 150, start=130))
+    assert (row["lag"], row["lost_records"]) == (50, 30)
+
+
+def test_a_silent_broker_is_no_figure() -> None:
+    """And no lie: what was known before stands in the rows before."""
+    made = board(commit(-5, 100))
+    told(made, log(0, 150))
+    row = told(made, log(10, None))
+    figures = {
+        name: row[name] for name in ("lag", "lost_records", "lag_seconds", "log_end_offset", "catch_up_seconds")
+    }
+    assert set(figures.values()) == {None}
+    assert (row["problem"], row["status"]) == ("broker 1 did not answer", "UNKNOWN")
+    assert told(made, log(20, 151))["lag"] == 51
+
+
+def test_a_deleted_offset_ends_the_lag() -> None:
+    """Deleted or expired: there is no row any more; a later commit begins anew."""
+    made = board(commit(-9, 100), commit(-5, None))
+    made.sample(pa.Table.from_pylist([log(0, 150)], LOGS))
+    assert len(made.rows({})) == 0
+    made.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
+    assert told(made, log(10, 150))["lag"] == 40
+
+
+def test_commits_may_come_in_any_order_and_twice() -> None:
+    """As from files that OPTIMIZE has written anew: the record that came last in the topic counts."""
+    made = board(commit(-1, 140), commit(-5, 120))
+    made.positions.add(pa.Table.from_pylist([commit(-5, 120), commit(-9, None)], COMMITS))
+    assert told(made, log(0, 150))["committed_offset"] == 140
+
+
+def test_an_owned_partition_without_a_commit_is_there() -> None:
+    """It has no lag yet, as Kafka's tool has it; once it has committed, it is there once."""
+    made = board()
+    row = told(made, log(0, 150), owned=[("billing", "orders", 0)])
+    assert (row["group_id"], row["committed_offset"], row["lag"]) == ("billing", None, None)
+    assert (row["problem"], row["status"]) == ("no commit yet", "UNKNOWN")
+    made.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
+    assert told(made, log(10, 150), owned=[("billing", "orders", 0)])["lag"] == 40
+
+
+def test_lag_ends_where_nobody_subscribes_any_more() -> None:
+    """The group has members, and they read other topics; where it has none, it is still behind."""
+    made = board(commit(-5, 100))
+    row = told(made, log(0, 150), groups={"billing": Group("Stable", frozenset({"payments"}))})
+    assert (row["lag"], row["status"], row["group_state"]) == (None, "UNSUBSCRIBED", "Stable")
+    assert row["problem"] == "no member of the group subscribes to the topic"
+    for group in (Group("Empty", frozenset()), Group("Stable"), Group("Stable", frozenset({"orders", "payments"}))):
+        assert told(made, log(10, 150), groups={"billing": group})["lag"] == 50
+
+
+def test_an_empty_group_was_left_or_has_stopped() -> None:
+    """By what the history says of its last members, and by the group's last commit."""
+    made = board(commit(-900, 100), commit(-604, 7, topic="payments"))
+    told(made, log(-800, 100))
+    told(made, log(-700, 150))
+    for endings, emptied_at, status in (
+        ({"left"}, -300, "EMPTY"),
+        ({"expired"}, -600, "STOP"),
+        ({"left_or_expired"}, -600, "EMPTY"),
+        ({"left_or_expired"}, -500, "STOP"),
+        ({"left", "expired"}, -600, "STOP"),
+    ):
+        group = Group("Empty", emptied_at=at(emptied_at), endings=frozenset(endings))
+        made.sample(pa.Table.from_pylist([log(0, 150), log(0, 7) | {"topic": "payments"}], LOGS))
+        statuses = {row["topic"]: row["status"] for row in made.rows({"billing": group}).to_pylist()}
+        assert statuses == {"orders": status, "payments": "OK"}, endings
+
+
+def test_read_committed_groups_read_up_to_the_last_stable_offset() -> None:
+    """An open transaction is no lag of theirs; patterns are as of a shell."""
+    rules = Rules(read_committed_groups=("bill*",))
+    open_transaction = {"last_stable_offset": 120}
+    assert told(board(commit(-5, 120), rules=rules), log(0, 150, **open_transaction))["lag"] == 0
+    assert told(board(commit(-5, 120)), log(0, 150, **open_transaction))["lag"] == 30
+
+
+def test_rates_and_the_time_to_catch_up() -> None:
+    """100 records to go, 10 a second consumed and 5 produced."""
+    made = board(commit(-5, 100))
+    told(made, log(0, 250))
+    made.positions.add(pa.Table.from_pylist([commit(9, 200)], COMMITS))
+    row = told(made, log(10, 300))
+    assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"]) == (10, 5, 20)
+    row = told(made, log(20, 400))
+    assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"]) == (5, 7.5, None)
+
+
+def test_a_group_that_went_back_has_no_rate() -> None:
+    """It has not consumed."""
+    made = board(commit(-5, 100))
+    told(made, log(0, 250))
+    made.positions.add(pa.Table.from_pylist([commit(9, 50)], COMMITS))
+    row = told(made, log(10, 250))
+    assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"], row["status"]) == (
+        None,
+        0,
+        None,
+        "REWIND",
+    )
+
+
+class Records:
+    """Answers as brokers would, and remembers what it was asked."""
+
+    def __init__(self, records: Mapping[int, FirstRecord | None]) -> None:
+        self.records = records
+        self.asked: list[list[Wanted]] = []
+
+    def __call__(self, wanted: Sequence[Wanted]) -> dict[Wanted, FirstRecord | None]:
+        self.asked.append(list(wanted))
+        return {one: self.records[one.offset] for one in wanted if one.offset in self.records}
+
+
+EXACT = Rules(exact_groups=("billing",))
+
+
+def micros(seconds: float) -> int:
+    return round(at(seconds).timestamp() * 1_000_000)
+
+
+def test_exact_groups_are_told_the_records_own_time() -> None:
+    """It is asked for once, as long as the group stands there."""
+    made, records = board(commit(-5, 100), rules=EXACT), Records({100: FirstRecord(103, micros(-7))})
+    for seconds in (0, 10):
+        row = told(made, log(seconds, 150), ask=records)
+        assert (row["lag"], row["lag_seconds_method"], row["lag_seconds_error"]) == (50, "exact", 0)
+        assert row["lag_seconds"] == seconds + 7
+    assert records.asked == [[Wanted("orders", 0, 100)], []]
+    assert made.rows({}).to_pylist() == [row]
+
+
+def test_offsets_that_hold_no_record_are_no_lag_of_exact_groups() -> None:
+    """As the marker of a transaction behind the last record; it is asked again, for one may come."""
+    made, records = board(commit(-5, 100), rules=EXACT), Records({100: None})
+    row = told(made, log(0, 101), ask=records)
+    assert (row["lag"], row["lag_seconds"], row["lag_seconds_method"], row["status"]) == (0, 0, "exact", "OK")
+    records.records = {100: FirstRecord(101, micros(8))}
+    row = told(made, log(10, 103), ask=records)
+    assert (row["lag"], row["lag_seconds"]) == (3, 2)
+
+
+def test_what_brokers_do_not_tell_the_samples_do() -> None:
+    """The first unread record of an exact group is then as old as they show."""
+    made = board(commit(-5, 100), rules=EXACT)
+    told(made, log(0, 100), ask=Records({}))
+    row = told(made, log(10, 150), ask=Records({}))
+    assert (row["lag"], row["lag_seconds_method"]) == (50, "observed")
+
+
+def test_earlier_samples_are_told_by_the_commits_of_their_time() -> None:
+    """Later ones wait for theirs."""
+    made = board(commit(-5, 100), commit(15, 140))
+    assert told(made, log(0, 150), until=micros(0))["lag"] == 50
+    assert told(made, log(10, 150), until=micros(10))["lag"] == 50
+    assert told(made, log(20, 150), until=micros(20))["lag"] == 10
+
+
+def test_verdicts_look_back_on_what_was_stored() -> None:
+    """After a restart the first of them is as if there had been none."""
+    made, rows = board(commit(-5, 100)), []
+    for number in range(31):
+        made.positions.add(pa.Table.from_pylist([commit(number * 10 - 1, 100)], COMMITS))
+        made.sample(pa.Table.from_pylist([log(number * 10, 150 + number)], LOGS))
+        rows.append(made.rows({}))
+    again = board(commit(299, 100))
+    for number, row in enumerate(rows[:-1]):
+        again.sample(pa.Table.from_pylist([log(number * 10, 150 + number)], LOGS))
+        again.remember(row)
+    again.sample(pa.Table.from_pylist([log(300, 180)], LOGS))
+    assert rows[-1]["status"].to_pylist() == ["STALL"]
+    assert again.rows({}).equals(rows[-1])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["billing", "grüße/👋", "a/b"]),
+            st.sampled_from(["orders", "payments"]),
+            st.integers(0, 3),
+            st.one_of(st.none(), st.integers(0, 200)),
+        ),
+        max_size=30,
+    ),
+    st.lists(st.one_of(st.none(), st.integers(0, 200)), min_size=8, max_size=8),
+    st.integers(1, 5),
+)
+def test_lag_is_never_negative_and_always_explained(
+    commits: list[tuple[str, str, int, int | None]], ends: list[int | None], cuts: int
+) -> None:
+    """One row for each standing commit whose log was sampled: end - committed, or why not; whatever comes in what
+    pieces."""
+    rows = [
+        commit(number - 100, offset, group_id=group, topic=topic, partition=partition)
+        for number, (group, topic, partition, offset) in enumerate(commits)
+    ]
+    made = board()
+    for first in range(cuts):
+        made.positions.add(pa.Table.from_pylist(rows[first::cuts], COMMITS))
+    places = [(topic, partition) for topic in ("orders", "payments") for partition in range(4)]
+    logs = [log(0, end, topic=topic, partition=at_) for (topic, at_), end in zip(places, ends, strict=True)]
+    made.sample(pa.Table.from_pylist(logs, LOGS))
+    found = {(row["group_id"], row["topic"], row["partition"]): row for row in made.rows({}).to_pylist()}
+    newest = {row[:3]: row[3] for row in commits}
+    assert set(found) == {at for at, offset in newest.items() if offset is not None}
+    for (_, topic, partition), row in found.items():
+        end = ends[places.index((topic, partition))]
+        if row["problem"] is None:
+            assert row["lag"] == max(end - row["committed_offset"], 0)  # type: ignore[operator]
+            assert row["lag_seconds"] >= 0
+        else:
+            assert (row["lag"], row["lag_seconds"], row["status"]) == (None, None, "UNKNOWN")
+            assert end is None or end < row["committed_offset"]

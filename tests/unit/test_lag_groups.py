@@ -1,0 +1,138 @@
+"""What the lag job takes from the history: states, subscriptions, and how a group's last members went."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import lake
+from grouptrail.config import Config
+from grouptrail.lag.groups import TABLES, Group, Groups
+
+OPEN = {"is_open": True, "open_bucket": 1}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    config = Config(warehouse=str(tmp_path))
+    for table in TABLES:
+        lake.lay(config, table)
+    return config
+
+
+def read(config: Config) -> Groups:
+    groups = Groups(config)
+    groups.refresh()
+    return groups
+
+
+def generation(*members: tuple[list[str] | None, str | None], **more: object) -> dict[str, object]:
+    """Of members with these topics and patterns."""
+    shown = [
+        {"member_id": str(number), "topics": topics, "topic_regex": regex}
+        for number, (topics, regex) in enumerate(members)
+    ]
+    return {"members": shown, "started_at": lake.at(0)} | OPEN | more
+
+
+def test_before_the_history_nothing_is_known(tmp_path: Path) -> None:
+    """The job that is alone, or the first to start."""
+    groups = read(Config(warehouse=str(tmp_path)))
+    assert (groups.by_id, groups.owned) == ({}, [])
+
+
+def test_a_group_has_its_last_state_and_all_its_members_topics(config: Config) -> None:
+    """What has ended, and other clusters' groups of the same name, are not looked at."""
+    lake.lay(
+        config,
+        "group_states",
+        {"state": "Empty", "started_at": lake.at(0), "ended_at": lake.at(1)} | OPEN,
+        {"state": "Stable", "started_at": lake.at(1)} | OPEN,
+        {"state": "Dead", "started_at": lake.at(2), "cluster": "other"} | OPEN,
+    )
+    lake.lay(
+        config,
+        "generations",
+        generation((["old"], None), ended_at=lake.at(1)),
+        generation((["orders"], None), (["orders", "payments"], None)),
+    )
+    assert read(config).by_id == {"billing": Group("Stable", frozenset({"orders", "payments"}))}
+
+
+@pytest.mark.parametrize("member", [(None, None), (["orders"], "^pay")], ids=["unreadable", "a pattern"])
+def test_a_subscription_that_is_not_known_excludes_no_topic(
+    config: Config, member: tuple[list[str] | None, str | None]
+) -> None:
+    """Of one member it is enough."""
+    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
+    lake.lay(config, "generations", generation((["orders"], None), member))
+    [group] = read(config).by_id.values()
+    assert group.topics is None
+    assert not group.ignores("anything")
+
+
+def test_the_last_members_endings_are_those_of_the_empty_group(config: Config) -> None:
+    """Not those of members that had left before."""
+    lake.lay(config, "group_states", {"state": "Empty", "started_at": lake.at(5)} | OPEN)
+    lake.lay(
+        config,
+        "memberships",
+        {"member_id": "a", "left_at": lake.at(1), "ended": "expired"},
+        {"member_id": "b", "left_at": lake.at(5), "ended": "left"},
+        {"member_id": "c", "left_at": lake.at(5), "ended": "left_or_expired"},
+    )
+    [group] = read(config).by_id.values()
+    assert (group.state, group.emptied_at) == ("Empty", lake.at(5))
+    assert group.endings == {"left", "left_or_expired"}
+
+
+@pytest.mark.parametrize(
+    ("endings", "last_commit_at", "by_itself"),
+    [
+        ({"left"}, None, True),
+        ({"expired"}, lake.at(5), False),
+        ({"left_or_expired"}, lake.at(5) - timedelta(seconds=5.9), True),
+        ({"left_or_expired"}, lake.at(5) - timedelta(seconds=6), False),
+        ({"left_or_expired"}, None, False),
+        ({"left", "rejoined"}, lake.at(5), False),
+        (set(), lake.at(5), False),
+    ],
+)
+def test_who_committed_shortly_before_has_not_expired(
+    endings: set[str], last_commit_at: datetime | None, by_itself: bool
+) -> None:
+    """No broker lets a session be shorter than six seconds by default, and committing keeps it alive."""
+    group = Group("Empty", emptied_at=lake.at(5), endings=frozenset(endings))
+    assert group.left_by_itself(last_commit_at) is by_itself
+
+
+def test_owned_partitions_are_those_that_are_owned_now(config: Config) -> None:
+    """Of consumer groups: a Connect connector is no partition, and share groups do not commit."""
+    lake.lay(
+        config,
+        "partition_ownership",
+        {"topic": "orders", "partition": 0, "owned_until": lake.at(1)} | OPEN,
+        {"topic": "orders", "partition": 1, "member_id": "a"} | OPEN,
+        {"topic": "orders", "partition": 1, "member_id": "b"} | OPEN,
+        {"topic": "a-connector", "partition": -1} | OPEN,
+        {"topic": "orders", "partition": 2, "group_id": "sharing"} | OPEN,
+    )
+    lake.lay(
+        config,
+        "generations",
+        {"group_kind": "consumer", "started_at": lake.at(0)} | OPEN,
+        {"group_kind": "share", "group_id": "sharing", "started_at": lake.at(0)} | OPEN,
+    )
+    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
+    assert read(config).owned == [("billing", "orders", 1)]
+
+
+def test_tables_that_have_not_changed_are_not_read_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample costs a look at their logs then."""
+    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
+    groups = read(config)
+    monkeypatch.setattr("grouptrail.lag.groups.told", lambda *_: pytest.fail("read again"))
+    groups.refresh()
+    assert set(groups.by_id) == {"billing"}

@@ -1,0 +1,173 @@
+"""What the lag job reads and finds without Spark: from the tables, and after a restart from what it had stored."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import lake
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.config import Config
+from grouptrail.lag import job
+from grouptrail.lag.job import Watch, one_by_one, summary
+
+NOON = lake.NOON
+LOGS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()["log_offsets"].columns])
+COMMITTED = pa.schema(
+    [(column.name, arrow_type(column.type)) for column in contracts.tables()["committed_offsets"].columns]
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A warehouse whose tables are there and empty, as the job makes them."""
+    config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
+    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *job.GROUP_TABLES):
+        lake.lay(config, table)
+    return config
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def commit(config: Config, seconds: float, offset: int | None, **more: Any) -> None:
+    row = {"topic": "orders", "partition": 0, "record_offset": round(seconds * 10) + 10_000, "record_at": at(seconds)}
+    row |= {"committed_offset": offset, "commit_at": at(seconds), "is_tombstone": offset is None}
+    lake.lay(config, "offset_commits", row | more)
+
+
+def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
+    where = {"cluster": "default", "topic": "orders", "partition": partition}
+    times = {"asked_at": at(seconds), "sampled_at": at(seconds)}
+    return where | times | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+
+
+def watch(config: Config) -> Watch:
+    return Watch(config, app=lambda: "app", report=lambda _: None)
+
+
+def landing(watching: Watch, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a batch of these samples finds; it and the samples are stored, as the jobs do."""
+    rows = pa.Table.from_pylist(list(logs), LOGS)
+    write_deltalake(config.table_path("log_offsets"), rows, mode="append")
+    found = watching._lag(rows)
+    write_deltalake(config.table_path("consumer_lag"), found, mode="append")
+    return [dict(row) for row in found.to_pylist()]
+
+
+def store_committed(config: Config, **row: Any) -> None:
+    where = {"cluster": "default", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 9}
+    rows = pa.Table.from_pylist([where | row], COMMITTED)
+    write_deltalake(config.table_path("committed_offsets"), rows, mode="append")
+
+
+def test_a_batch_is_told_by_what_has_landed(config: Config) -> None:
+    """Commits of this cluster; the state of the groups that the history knows."""
+    commit(config, -5, 100)
+    commit(config, -4, 7, cluster="another")
+    lake.lay(config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1})
+    [row] = landing(watch(config), config, log(0, 150))
+    assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
+
+
+def test_a_batch_may_hold_many_samples(config: Config) -> None:
+    """Of an absence, say: each is told by the commits of its time."""
+    commit(config, -5, 100)
+    commit(config, 15, 140)
+    rows = landing(watch(config), config, log(0, 150), log(20, 160), log(10, 150))
+    assert [(row["sampled_at"], row["lag"]) for row in rows] == [(at(0), 50), (at(10), 50), (at(20), 20)]
+
+
+def test_a_restart_changes_nothing(config: Config) -> None:
+    """Whether the commits were stored meanwhile or not: lag, seconds, rates and verdicts are as without it."""
+    steady, commits = watch(config), 0
+    for number in range(40):
+        commits = 100 + 2 * (number // 8)
+        commit(config, number * 10 - 1, commits)
+        landing(steady, config, log(number * 10, 150 + 3 * number))
+    for stored in (False, True):
+        if stored:
+            store_committed(config, record_offset=10_000 + 10 * 349, committed_offset=106, record_at=at(349))
+        again = watch(config)
+        rows = pa.Table.from_pylist([log(400, 280)], LOGS)
+        expected = steady._lag(rows).to_pylist()
+        assert again._lag(rows).to_pylist() == expected
+    [row] = expected
+    assert (row["lag"], row["lag_seconds_method"], row["status"]) == (172, "bounded", "WARN")
+    assert None not in (row["consume_rate"], row["produce_rate"])
+
+
+def test_a_batch_that_is_tried_again_does_not_believe_itself(config: Config) -> None:
+    """Rows of its own that the first try has stored are not what was before."""
+    commit(config, -1, 100)
+    first = landing(watch(config), config, log(0, 90), log(10, 150))
+    assert [row["lag_seconds_method"] for row in first] == ["observed", "observed"]
+    again = watch(config)._lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
+    assert again.to_pylist() == first
+
+
+def test_commits_that_were_deleted_before_a_restart_stay_so(config: Config) -> None:
+    """Their tombstones come after what was stored."""
+    store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
+    commit(config, 0, 100)
+    commit(config, 5, None)
+    assert landing(watch(config), config, log(10, 150)) == []
+
+
+def test_optimize_changes_nothing(config: Config) -> None:
+    """The files it writes anew are read once more."""
+    watching = watch(config)
+    for number in range(3):
+        commit(config, number * 10 - 1, 100 + number)
+        landing(watching, config, log(number * 10, 150))
+    DeltaTable(config.table_path("offset_commits")).optimize.compact()
+    [row] = landing(watching, config, log(30, 150))
+    assert (row["committed_offset"], row["lag"]) == (102, 48)
+
+
+def test_between_samples_the_newest_commits_count(config: Config) -> None:
+    """What is served meanwhile: the log's end is the sample's."""
+    watching = watch(config)
+    assert watching.news() is None
+    commit(config, -5, 100)
+    landing(watching, config, log(0, 150))
+    assert watching.news() is None
+    commit(config, 4, 130)
+    news = watching.news()
+    assert news is not None
+    [row] = news.to_pylist()
+    assert watching.news() is None
+    assert (row["sampled_at"], row["committed_offset"], row["lag"]) == (at(0), 130, 20)
+
+
+def test_brokers_that_do_not_tell_records_are_told_of(config: Config) -> None:
+    """The samples tell the age then."""
+    lines: list[str] = []
+    config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
+    commit(config, -5, 100)
+    watching = Watch(config, app=lambda: "app", report=lines.append)
+    [row] = landing(watching, config, log(0, 150))
+    assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
+    assert len(lines) == 1
+    assert lines[0].startswith("lag: the records of lag.exact_groups cannot be asked: no Kafka broker answers at")
+
+
+def test_answers_of_several_brokers_are_one_sample() -> None:
+    """Where they came within half the interval; a sample more begins behind it."""
+    rows = pa.Table.from_pylist([log(0, 1), log(0.8, 1, 1), log(10, 2), log(10.2, 2, 1)], LOGS)
+    times = job.ints(rows["sampled_at"])
+    assert [len(sample) for sample in one_by_one(rows, times, 5)] == [2, 2]
+    assert one_by_one(rows.slice(0, 0), times[:0], 5) == []
+
+
+def test_summary_is_one_line() -> None:
+    """How many positions there are of each status."""
+    assert summary(7, {"STOP": 2, "OK": 1200}, 0.31) == "lag batch 7: 1,202 positions (1,200 OK, 2 STOP) in 0.3 s"
+    assert summary(0, {}, 0.31) == "lag batch 0: 0 positions (nothing) in 0.3 s"

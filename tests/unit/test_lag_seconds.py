@@ -1,0 +1,126 @@
+"""When a record was written, told by samples of where its log ended."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grouptrail.lag.index import UNKNOWN
+from grouptrail.lag.seconds import HORIZON_SECONDS, LogEnds, Sample, kept_times
+
+SECOND = 1_000_000
+
+
+def ends_of(*samples: tuple[float, int]) -> LogEnds:
+    """Of one partition, from seconds and ends; every question took 0.1 s."""
+    ends = LogEnds()
+    for seconds, end in samples:
+        at = round(seconds * SECOND)
+        ends.add(Sample(at - SECOND // 10, at, np.array([end])))
+    return ends
+
+
+def age(ends: LogEnds, offset: int, now: float) -> tuple[float, float]:
+    told = ends.age(np.array([0]), np.array([offset]), np.array([round(now * SECOND)]))
+    return round(float(told.seconds[0]), 3), round(float(told.errors[0]), 3)
+
+
+def test_a_record_was_written_between_two_samples() -> None:
+    """As if those between them had come evenly; the error reaches to the farther of both samples."""
+    ends = ends_of((0, 100), (10, 140), (20, 140), (30, 141))
+    assert age(ends, 100, now=30) == (29.974, 9.974)
+    assert age(ends, 139, now=30) == (20.126, 9.974)
+    assert age(ends, 140, now=30) == (5.05, 5.05)
+
+
+def test_what_is_older_than_the_samples_is_at_least_so_old() -> None:
+    """Without an upper bound."""
+    seconds, error = age(ends_of((50, 100), (60, 140)), 99, now=60)
+    assert seconds == 10
+    assert np.isnan(error)
+
+
+def test_a_sample_that_nobody_told_widens_the_bound() -> None:
+    """It neither shows that the record was there, nor that it was not."""
+    ends = ends_of((0, 100), (10, UNKNOWN), (20, 140))
+    assert age(ends, 120, now=20) == (9.799, 10.301)
+
+
+def test_a_log_made_anew_says_nothing_of_the_old_one() -> None:
+    """Its samples are forgotten, those of other partitions are not."""
+    ends = LogEnds()
+    for seconds, of_each in ((0, [100, 100]), (10, [200, 200]), (20, [5, 200])):
+        ends.add(Sample(seconds * SECOND, seconds * SECOND, np.array(of_each)))
+    ends.forget(np.array([0]))
+    told = ends.age(np.array([0, 1]), np.array([3, 150]), np.array([20 * SECOND] * 2))
+    assert np.isnan(told.errors).tolist() == [True, False]
+    assert told.seconds[0] == 0
+
+
+def test_a_clock_that_goes_back_voids_the_samples() -> None:
+    """No figure rests on times of two clocks."""
+    ends = ends_of((100, 10), (110, 20), (50, 30))
+    seconds, error = age(ends, 15, now=50)
+    assert (seconds, np.isnan(error)) == (0, True)
+
+
+def test_a_partition_that_is_new_is_not_in_older_samples() -> None:
+    """Whose columns are shorter."""
+    ends = ends_of((0, 100), (10, 100))
+    ends.add(Sample(20 * SECOND, 20 * SECOND, np.array([100, 7])))
+    told = ends.age(np.array([1]), np.array([3]), np.array([20 * SECOND]))
+    assert (told.seconds.tolist(), np.isnan(told.errors).tolist()) == ([0.0], [True])
+    assert ends.end_since(np.array([0, 1]), 5 * SECOND)[0].tolist() == [100, UNKNOWN]
+
+
+def test_a_week_of_samples_is_kept_in_few() -> None:
+    """All of the last ten minutes, then the older the further apart; what is older than a week goes."""
+    ends = LogEnds()
+    last = HORIZON_SECONDS + 3 * 24 * 3600
+    for seconds in range(0, last + 1, 60):
+        ends.add(Sample(seconds * SECOND, seconds * SECOND, np.array([seconds])))
+    assert len(ends) < 200
+    seconds, error = age(ends, last - 6 * 24 * 3600, now=last)
+    assert abs(seconds - 6 * 24 * 3600) <= error <= 6 * 24 * 3600 * 0.11
+    assert np.isnan(age(ends, 10, now=last)[1])
+
+
+@given(
+    writes=st.lists(st.floats(0, 3000), min_size=1, max_size=60),
+    samples=st.lists(st.floats(0, 3000), min_size=1, max_size=80, unique_by=lambda seconds: round(seconds * SECOND)),
+    offset=st.integers(0, 59),
+    slow=st.floats(0, 8),
+)
+def test_the_truth_lies_within_the_bound(writes: list[float], samples: list[float], offset: int, slow: float) -> None:
+    """Whenever records are written and sampled, however long the brokers take to answer."""
+    written, ends = sorted(round(seconds * SECOND) for seconds in writes), LogEnds()
+    now = 0
+    for asked in sorted(round(seconds * SECOND) for seconds in samples):
+        told = asked + round(slow * SECOND)
+        ends.add(Sample(asked, told, np.array([sum(at <= asked for at in written)])))
+        now = told
+    newest = sum(at <= now - round(slow * SECOND) for at in written)
+    if offset >= newest:
+        return
+    told_age = ends.age(np.array([0]), np.array([offset]), np.array([now]))
+    seconds, error = float(told_age.seconds[0]), float(told_age.errors[0])
+    truth = (now - written[offset]) / SECOND
+    if np.isnan(error):
+        assert truth >= seconds - 1e-6
+    else:
+        assert abs(truth - seconds) <= error + 1e-6
+
+
+@given(st.sets(st.integers(0, HORIZON_SECONDS), min_size=1, max_size=300))
+def test_what_is_read_again_is_what_would_have_been_kept(times: set[int]) -> None:
+    """Spans of times that are there, in order, the newest of all among them."""
+    there = np.array(sorted(times)) * SECOND
+    now = int(there[-1]) + SECOND
+    spans = kept_times(there, now, 5)
+    assert spans[-1][1] == there[-1]
+    assert all(first in there and last in there for first, last in spans)
+    assert [first for first, _ in spans] == sorted(first for first, _ in spans)
+    assert all(one[1] < next_one[0] for one, next_one in pairwise(spans))

@@ -1,0 +1,138 @@
+"""The verdict on a position: each rule holds where it should, and says by which figures."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from grouptrail import contracts
+from grouptrail.lag.index import UNKNOWN
+from grouptrail.lag.verdict import Now, Thresholds, Window
+
+SECOND = 1_000_000
+THRESHOLDS = Thresholds(window_seconds=600, stop_seconds=300)
+
+
+def verdict(
+    *samples: tuple[float, int, int],
+    commit_seconds: float = 5,
+    lag_seconds: float = 60,
+    is_empty: bool = False,
+    is_unsubscribed: bool = False,
+    thresholds: Thresholds = THRESHOLDS,
+) -> tuple[str, str]:
+    """Of one position, from (seconds, committed, lag), the newest last."""
+    window = Window(thresholds)
+    for seconds, committed, lag in samples:
+        window.add(round(seconds * SECOND), np.array([0]), np.array([committed]), np.array([lag]))
+    _, committed, lag = samples[-1]
+    told = window.judge(
+        Now(
+            positions=np.array([0]),
+            committed=np.array([committed]),
+            lag=np.array([lag]),
+            lag_seconds=np.array([lag_seconds]),
+            commit_seconds=np.array([commit_seconds]),
+            is_empty=np.array([is_empty]),
+            is_unsubscribed=np.array([is_unsubscribed]),
+        )
+    )
+    return told.status[0], told.reason[0]
+
+
+def every(seconds: int, *figures: tuple[int, int]) -> list[tuple[float, int, int]]:
+    return [(number * seconds, *figure) for number, figure in enumerate(figures)]
+
+
+def test_no_lag_is_ok() -> None:
+    """Also after a rewind, and in a group that nobody is in."""
+    assert verdict((0, 9, 0), (10, 5, 0), is_empty=True) == ("OK", "lag is not above 0")
+    assert verdict((0, 9, 7), thresholds=Thresholds(allowed_lag=7))[0] == "OK"
+
+
+def test_a_group_that_does_not_commit_has_stopped() -> None:
+    """Once a record has waited for as long: one that came a moment ago is no sign of it."""
+    assert verdict((0, 9, 3), commit_seconds=301, lag_seconds=300) == (
+        "STOP",
+        "no commit for 301 s, 3 unread, the first of them for 300 s",
+    )
+    assert verdict((0, 9, 3), commit_seconds=3600, lag_seconds=4)[0] == "OK"
+    assert verdict((0, 9, 3), commit_seconds=299, lag_seconds=3600)[0] == "OK"
+
+
+def test_a_group_that_was_left_on_purpose_has_not_stopped() -> None:
+    """It is empty; nor is one that has gone over to other topics behind."""
+    assert verdict((0, 9, 3), commit_seconds=9999, lag_seconds=9999, is_empty=True)[0] == "EMPTY"
+    assert verdict((0, 9, UNKNOWN), is_unsubscribed=True)[0] == "UNSUBSCRIBED"
+
+
+def test_a_rewind_is_told_until_it_is_made_up_for() -> None:
+    """And only within the window."""
+    assert verdict(*every(10, (100, 5), (40, 65), (60, 45))) == ("REWIND", "committed went back from 100 to 40")
+    assert verdict(*every(10, (100, 5), (40, 65), (100, 9)))[0] == "OK"
+    assert verdict(*every(10, (100, 5), (40, 65), (100, 9), (90, 19)))[0] == "REWIND"
+    assert verdict((0, 100, 5), (10, 40, 65), (700, 50, 60))[0] == "OK"
+
+
+def test_a_group_that_had_caught_up_is_ok() -> None:
+    """Within the window, however far behind it is now."""
+    assert verdict(*every(100, (10, 5), (20, 0), (20, 50), (20, 60), (20, 70))) == (
+        "OK",
+        "had caught up within 600 s",
+    )
+
+
+def test_a_group_that_commits_the_same_offset_has_stalled() -> None:
+    """It is alive: it has committed since; one that has not is not judged so."""
+    same = every(100, (20, 50), (20, 60), (20, 70), (20, 80))
+    assert verdict(*same) == ("STALL", "commits offset 20 again and again for 300 s, 80 unread")
+    assert verdict(*same, commit_seconds=300, lag_seconds=250)[0] == "WARN"
+    assert verdict(*same[:3])[0] == "OK"
+
+
+def test_lag_that_never_falls_is_a_warning() -> None:
+    """It may stay as it is; once it falls, the group is coming on."""
+    assert verdict(*every(100, (20, 50), (21, 50), (22, 60), (23, 70))) == (
+        "WARN",
+        "lag did not fall in 300 s: 50 before, 70 now",
+    )
+    assert verdict(*every(100, (20, 50), (21, 60), (22, 59), (23, 70)))[0] == "OK"
+
+
+def test_what_is_not_known_is_passed_over() -> None:
+    """A broker's silence is neither a fall of lag nor a rewind."""
+    gap = (UNKNOWN, UNKNOWN)
+    assert verdict(*every(100, (20, 50), gap, (22, 60), (23, 70)))[0] == "WARN"
+    assert verdict((0, 20, 0), (10, UNKNOWN, UNKNOWN)) == ("UNKNOWN", "there is no lag to judge")
+
+
+def test_a_first_sample_is_no_verdict_yet() -> None:
+    """A window of one sample tells nothing but that a group has stopped."""
+    assert verdict((0, 20, 50)) == ("OK", "too short a time to tell")
+
+
+def test_a_sample_may_be_told_again_with_newer_commits() -> None:
+    """It takes the place of what was told before."""
+    assert verdict((0, 20, 50), (10, 20, 60), (10, 21, 40)) == ("OK", "lag fell in the window")
+
+
+def test_a_clock_that_goes_back_begins_a_new_window() -> None:
+    """What was later cannot have been before."""
+    assert verdict((5000, 100, 5), (0, 40, 65))[0] == "OK"
+
+
+def test_the_window_has_some_sixty_samples_at_most() -> None:
+    """However often it is sampled; the oldest of the window stays."""
+    window = Window(THRESHOLDS)
+    for second in range(2000):
+        window.add(second * SECOND, np.array([0]), np.array([second]), np.array([1]))
+    assert 55 <= len(window) <= 65
+    assert window.since(600, np.array([0]))[1] / SECOND == pytest.approx(1400, abs=15)
+
+
+def test_the_view_of_the_worst_groups_has_the_same_order() -> None:
+    """It is written once in SQL and once here."""
+    severities = dict(re.findall(r"WHEN '(\w+)' THEN (\d)", contracts.views()["worst_groups"].sql))
+    assert (*sorted(severities, key=lambda status: -int(severities[status])), "UNSUBSCRIBED") == contracts.statuses()
