@@ -1,35 +1,21 @@
 """The configuration: a TOML file, then the environment, then flags, each overriding the one before.
 
-    cluster = "default"            # the name in every row
-    warehouse = "warehouse"        # a folder or URI; in a file a relative one starts at the file's folder
-    # checkpoints = "..."          # <warehouse>/_checkpoints unless given
+    cluster = "production"
     [kafka]                        # any setting of Kafka's Java client, by Kafka's own name
     "bootstrap.servers" = "localhost:9092"
     [decode]
-    max_records_per_batch = 2000000
     trigger_seconds = 5
-    [log_offsets]
-    interval_seconds = 10
-    all_topics = false
-    [history]
-    commit_lookback_minutes = 60
-    offsets_retention_minutes = 10080
-    [lag]                          # groups are named by patterns as of a shell
-    window_seconds = 600
-    stop_seconds = 300
-    allowed_lag = 0
-    rate_seconds = 300
-    read_committed_groups = []
-    exact_groups = []
     [spark]                        # any Spark setting
     "spark.driver.memory" = "2g"
 
-`GROUPTRAIL_DECODE__TRIGGER_SECONDS` is `decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is
-`kafka."sasl.mechanism"`. The file is `--config`, else `GROUPTRAIL_CONFIG`, else `grouptrail.toml` if there is one.
+Each setting's meaning stands below it; docs/settings.md has them all. `GROUPTRAIL_DECODE__TRIGGER_SECONDS` is
+`decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is `kafka."sasl.mechanism"`. The file is `--config`, else
+`GROUPTRAIL_CONFIG`, else `grouptrail.toml` if there is one.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -37,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -45,10 +31,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -60,7 +48,7 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
-_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history", "lag")
+_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history", "lag", "exporter", "maintain")
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
@@ -71,6 +59,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")
+_LISTEN = re.compile(r"(\[[\w.:%]+\]|[\w.-]+):\d{1,5}")
 _URI = re.compile(r"[a-zA-Z][\w+.-]+:/")
 
 _OWNED_BY_GROUPTRAIL = {
@@ -203,35 +192,36 @@ _Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True, use_attribute_docstrings=True
+    )
 
 
 class DecodeConfig(_Section):
     """How the decode job cuts the topic into micro-batches."""
 
     max_records_per_batch: int = Field(default=2_000_000, gt=0)
+    """At most so many records in a micro-batch."""
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
+    """How often a micro-batch starts."""
 
 
 class LogOffsetsConfig(_Section):
-    """What the log-offsets job asks the brokers.
-
-    `all_topics`: the logs of all partitions that the principal may see, not only of those that a group commits to.
-    """
+    """What the log-offsets job asks the brokers."""
 
     interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """How often the brokers are asked where the logs end."""
     all_topics: bool = False
+    """Of all partitions that the principal may see, not only of those that groups commit to."""
 
 
 class HistoryConfig(_Section):
-    """What the history job takes from outside the log.
-
-    `commit_lookback_minutes`: how long before a partition changed hands its last commit is looked for.
-    `offsets_retention_minutes`: the brokers' offsets.retention.minutes, by which expired and deleted are told apart.
-    """
+    """What the history job takes from outside the log."""
 
     commit_lookback_minutes: float = Field(default=60, gt=0, allow_inf_nan=False)
+    """How long before a partition changed hands its last commit is looked for."""
     offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
+    """The brokers' `offsets.retention.minutes`: tells expired groups from deleted ones."""
 
 
 def _split(value: Any) -> Any:
@@ -239,37 +229,132 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_split)]
+def _compiled(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses what a shell would take for a pattern that matches nothing, or for text."""
+    for pattern in patterns:
+        sets = re.sub(r"\[!?\]?[^\]]*\]", "", pattern)
+        ranges = re.findall(r"(.)-(.)", "".join(re.findall(r"\[!?(\]?[^\]]*)\]", pattern)))
+        if not pattern:
+            raise ValueError("an empty pattern matches nothing: leave it out")
+        if "[" in sets:
+            raise ValueError(f"{pattern!r} is no pattern: [ without ], or [[] for the character itself")
+        if any(low > high for low, high in ranges):
+            raise ValueError(f"{pattern!r} is no pattern: a range runs backwards")
+    return patterns
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_compiled)]
 
 
 class LagConfig(_Section):
-    """How lag is judged. Groups are named by patterns as of a shell, such as billing-*.
-
-    `window_seconds`: what the verdict looks back on. `stop_seconds`: a group that has not committed for so long, with
-    records that were unread for as long, has stopped. `allowed_lag`: so many unread records are none to speak of.
-    `rate_seconds`: over what time rates are told. `read_committed_groups`: their lag ends at the last stable offset.
-    `exact_groups`: their first unread record is asked for its age, which takes READ on the topic.
-    """
+    """How lag is judged. Groups are named by patterns as of a shell, such as billing-*."""
 
     window_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
+    """What a verdict looks back on."""
     stop_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    """A group that has not committed for so long, while a record waited for as long, has stopped."""
     allowed_lag: int = Field(default=0, ge=0)
+    """So many unread records are none to speak of."""
     rate_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    """Over what time rates are told."""
     read_committed_groups: Patterns = ()
+    """Groups whose lag ends at the last stable offset."""
     exact_groups: Patterns = ()
+    """Groups whose first unread record is asked for its age, which takes READ on its topic."""
+
+
+def _listen(value: str) -> str:
+    if value and (not _LISTEN.fullmatch(value) or int(value.rpartition(":")[2]) > 65535):
+        raise ValueError("takes host:port, such as 127.0.0.1:9308 or [::]:9308")
+    return value
+
+
+class ExporterConfig(_Section):
+    """What metrics are served, and where. Groups and topics are named by patterns as of a shell."""
+
+    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:9308"
+    """Where the lag job and `grouptrail serve` do, as host:port; empty for not at all."""
+    refresh_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """How often metrics are made anew at least."""
+    granularity: Literal["partition", "topic", "group"] = "partition"
+    """The finest series: `partition`, `topic` or `group`."""
+    allow_groups: Patterns = ("*",)
+    """Groups that have series."""
+    deny_groups: Patterns = ()
+    """Groups that have none all the same."""
+    allow_topics: Patterns = ("*",)
+    """Topics that have series."""
+    deny_topics: Patterns = ()
+    """Topics that have none all the same."""
+    series_budget: int = Field(default=100_000, gt=0)
+    """So many series at most; the groups with the least lag are put together as group `other`."""
+    also_as: Annotated[
+        tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], BeforeValidator(_split)
+    ] = ()
+    """Exporters whose names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
+    tls_certificate: Path | None = None
+    """PEM file: metrics are served over TLS."""
+    tls_key: Path | None = None
+    """PEM file of its key."""
+    tls_client_ca: Path | None = None
+    """PEM file: who asks must show a certificate that it signed."""
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together: give both")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key: without them there is no TLS")
+        return self
+
+
+def _thinning(value: Any) -> Any:
+    steps = _split(value)
+    pairs = [str(step).split(":") for step in steps] if isinstance(steps, (list, tuple)) else []
+    try:
+        told = tuple((float(days), int(seconds)) for days, seconds in pairs)
+    except ValueError:
+        told = ((-1.0, 0),)
+    if any(not 0 < days < math.inf or seconds < 1 for days, seconds in told) or not isinstance(steps, (list, tuple)):
+        raise ValueError("takes pairs days:seconds, such as 7:600: after 7 days one sample in 600 s stays")
+    return told
+
+
+class MaintainConfig(_Section):
+    """How long `grouptrail maintain` keeps rows."""
+
+    decoded_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """How long records stay, and the batches they landed in; 0: for ever. The newest of each key stays."""
+    history_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """How long what has ended stays in the history; 0: for ever."""
+    samples_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """How long log_offsets and consumer_lag stay; 0: for ever."""
+    check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)
+    """How long results of checks stay; 0: for ever."""
+    thin_samples: Annotated[
+        tuple[tuple[float, int], ...],
+        BeforeValidator(_thinning),
+        PlainSerializer(lambda steps: [f"{days:g}:{seconds}" for days, seconds in steps]),
+    ] = ("1:60", "7:600")  # type: ignore[assignment]
+    """Pairs days:seconds: from so many days on one sample in so many seconds stays, and where a verdict changes."""
 
 
 class Config(_Section):
     """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
 
     cluster: str = Field(default="default", min_length=1)
+    """The cluster's name in every row."""
     warehouse: _Location = "warehouse"
+    """Folder or URI of the Delta tables; in a file a relative one starts at the file's folder."""
     checkpoints: _Location | None = None
+    """Where the jobs keep their positions; `<warehouse>/_checkpoints` unless given."""
     kafka: dict[str, _Setting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)
+    exporter: ExporterConfig = Field(default_factory=ExporterConfig)
+    maintain: MaintainConfig = Field(default_factory=MaintainConfig)
     spark: dict[str, _Setting] = Field(default_factory=dict)
 
     @field_validator("kafka", mode="before")
@@ -479,7 +564,11 @@ def _validated(given: list[_Given], problems: list[str]) -> Config | None:
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_context=True, include_input=False):
             path = tuple(str(part) for part in fault["loc"])
-            setting = places.get(path) or next(found for at, found in places.items() if at[0] == path[0])
+            setting = (
+                places.get(path)
+                or places.get(path[:2])
+                or next(found for at, found in places.items() if at[0] == path[0])
+            )
             problems.append(f"{setting.place}: {_told(fault['type'], fault['msg'], setting)}")
     return None
 

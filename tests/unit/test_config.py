@@ -243,3 +243,55 @@ def test_a_section_takes_no_single_value() -> None:
     assert "is a section" in problems(write('kafka = "b:1"'))[0]
     os.remove("grouptrail.toml")
     assert "is a section" in problems(GROUPTRAIL_KAFKA="b:1")[0]
+
+
+# --- exporter -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ('deny_groups = ["a", "b["]', "exporter.deny_groups: 'b[' is no pattern: [ without ]"),
+        ('allow_topics = ["x[z-a]"]', "exporter.allow_topics: 'x[z-a]' is no pattern: a range runs backwards"),
+        ('allow_groups = [""]', "exporter.allow_groups: an empty pattern matches nothing"),
+        ('also_as = ["kminion", "telegraf"]', "exporter.also_as: Input should be 'kafka_exporter'"),
+        ('listen = "9308"', "exporter.listen: takes host:port"),
+        ('listen = "localhost:99999"', "exporter.listen: takes host:port"),
+        ('granularity = "member"', "exporter.granularity: Input should be 'partition', 'topic' or 'group'"),
+        ("series_budget = 0", "exporter.series_budget: "),
+        ('tls_key = "key.pem"', "tls_certificate and tls_key belong together: give both"),
+        ('tls_client_ca = "ca.pem"', "tls_client_ca needs tls_certificate and tls_key"),
+    ],
+)
+def test_what_the_exporter_cannot_take_is_told_with_its_place(setting: str, hint: str) -> None:
+    """Patterns that match nothing among it: in a shell's words they would be taken for text."""
+    file = write(f"[exporter]\n{setting}\n")
+    (problem,) = problems(file)
+    assert problem.startswith(f"{file}: ")
+    assert hint in problem
+
+
+def test_patterns_of_a_shell_are_taken() -> None:
+    """With sets, ranges and ] or - in them; in variables and flags with commas between."""
+    patterns = ("*", "billing-?", "[[]x]", "a[]-]b", "[!a-z0-9]*", "a-b", "]")
+    config = load_config(None, {"exporter.deny_groups": ", ".join(patterns)}, {})
+    assert config.exporter.deny_groups == patterns
+
+
+def test_thinning_is_read_from_every_source(tmp_path: Path) -> None:
+    """A list in the file, text with commas in a variable or flag; shown as it is written."""
+    expected = ((1.0, 60), (7.0, 600))
+    assert load_config(None, {}, {}).maintain.thin_samples == expected
+    file = tmp_path / "own.toml"
+    file.write_text('[maintain]\nthin_samples = ["0.5:30", "7:600"]\n')
+    assert load_config(file, {}, {}).maintain.thin_samples == ((0.5, 30), (7.0, 600))
+    assert load_config(None, {"maintain.thin_samples": "1:60, 7:600"}, {}).maintain.thin_samples == expected
+    assert load_config(None, {}, {"GROUPTRAIL_MAINTAIN__THIN_SAMPLES": ""}).maintain.thin_samples == ()
+    assert load_config(None, {}, {}).redacted()["maintain"]["thin_samples"] == ["1:60", "7:600"]
+
+
+@pytest.mark.parametrize("text", ["7", "0:60", "1:0", "1:60:2", "day:60", "-1:60", "inf:60", "1:0.5"])
+def test_thinning_that_makes_no_sense_is_refused(text: str) -> None:
+    """With what is wanted."""
+    with pytest.raises(ConfigError, match=r"--set maintain.thin_samples: takes pairs days:seconds"):
+        load_config(None, {"maintain.thin_samples": text}, {})

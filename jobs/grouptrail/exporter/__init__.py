@@ -1,1 +1,16 @@
-"""The exporter: Prometheus metrics from the tables. It knows neither Spark nor decoding."""
+"""The exporter: Prometheus metrics from the tables. It knows neither Spark nor decoding.
+
+    consumer_lag, group_states, generations, rebalances, offset_commits, ingest_progress
+        --snapshot--> Snapshot --families--> Family, … --governor--> those to serve --text--> /metrics
+
+`grouptrail serve` runs it over the tables alone. A job that has the newest lag in its hands runs it in its
+own process and spares it the way through the table:
+
+    from grouptrail.exporter.service import Exporter
+
+    with Exporter(config) as exporter:        # listens on exporter.listen; raises ExporterError where it cannot
+        while sampling:
+            exporter.publish(lag_rows)        # a pyarrow Table: one sample, with the columns of consumer_lag
+
+`publish` may be called from any thread and does not wait: the rows are served once the rest of the snapshot is read.
+"""

@@ -1,0 +1,53 @@
+"""docs/settings.md: every setting with its variable, default and meaning, from the configuration's models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from grouptrail.config import Config
+
+_HEAD = """\
+# Settings
+
+Made from `jobs/grouptrail/config.py` by `make docs`: change that. A TOML file (`--config`, else `GROUPTRAIL_CONFIG`,
+else `grouptrail.toml`), then the environment, then flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and
+`--set SECTION.NAME=VALUE` for any other), each over the one before. `grouptrail config` shows what is in effect.
+
+In the file a list is one of TOML's; in variables and flags it is written with commas between. Groups and topics are
+named by patterns as of a shell: `billing-*`.
+
+`[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
+`sasl.mechanism`), `[spark]` any of Spark's.
+
+| setting | variable | default | meaning |
+| --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    return _HEAD + "".join(f"{line}\n" for line in _lines(Config(), ""))
+
+
+def _lines(section: BaseModel, prefix: str) -> Iterator[str]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _lines(value, f"{name}.")
+        elif not isinstance(value, dict):
+            variable = f"GROUPTRAIL_{(prefix + name).replace('.', '__').upper()}"
+            shown = _shown("warehouse" if name == "warehouse" else section.model_dump(mode="json")[name])
+            yield f"| `{prefix}{name}` | `{variable}` | {shown} | {field.description} |"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ("", []):
+        return "none"
+    if isinstance(value, list):
+        return f"`{','.join(map(str, value))}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

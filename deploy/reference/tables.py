@@ -1,0 +1,72 @@
+"""docs/tables.md from the contracts: every table and view, and what their columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from grouptrail import contracts
+
+_HEAD = """\
+# Tables and views
+
+Made from the contracts in `schemas/tables` and `schemas/views` by `make docs`: change those. `grouptrail tables`
+lists what is in a warehouse, `grouptrail tables NAME` shows one of these.
+
+A view is a question that has been written down: `SELECT * FROM worst_groups` where it needs no argument,
+`SELECT * FROM owners_at('billing', now())` where it does. It reads the rows of one cluster, the configured one.
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    tables = "".join(_table(table) for table in contracts.tables().values())
+    views = "".join(_view(view) for view in contracts.views().values())
+    index = _index("table", ((table.name, table.name, table.about) for table in contracts.tables().values()))
+    index += _index("view", ((view.name, view.signature, view.about) for view in contracts.views().values()))
+    return f"{_HEAD}\n{index}# Tables\n{tables}\n# Views\n{views}"
+
+
+def _index(kind: str, entries: Iterable[tuple[str, str, str]]) -> str:
+    lines = (f"| [`{shown}`](#{name}) | {_cell(_first_sentence(about))} |\n" for name, shown, about in entries)
+    return f"| {kind} | one row is |\n| --- | --- |\n{''.join(lines)}\n"
+
+
+def _table(table: contracts.Table) -> str:
+    facts = f"Key: {_names(table.key)}. Sorted by {_names(table.cluster_by)}"
+    facts += f", partitioned by {_names(table.partition_by)}.\n" if table.partition_by else ".\n"
+    return f"\n## {table.name}\n\n{table.about.strip()}\n\n{facts}\n{_columns(table.columns)}"
+
+
+def _view(view: contracts.View) -> str:
+    text = f"\n## {view.name}\n\n`{view.signature}`: {view.about.strip()}\n\n```sql\n{view.example}\n```\n\n"
+    if view.parameters:
+        lines = (
+            f"| `{parameter.name}` | {parameter.type} | {_cell(parameter.about)}"
+            + ("" if parameter.default is None else f" (default: {parameter.default})")
+            + " |\n"
+            for parameter in view.parameters
+        )
+        text += f"| parameter | type | meaning |\n| --- | --- | --- |\n{''.join(lines)}\n"
+    return text + _columns(view.columns)
+
+
+def _columns(columns: Iterable[contracts.Column]) -> str:
+    return "| column | type | meaning |\n| --- | --- | --- |\n" + "".join(_lines(columns))
+
+
+def _lines(columns: Iterable[contracts.Column]) -> Iterator[str]:
+    for column in columns:
+        null = f" (null: {column.null_means})" if column.null_means else ""
+        yield f"| `{column.name}` | `{column.type}` | {_cell(column.about + null)} |\n"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return text.strip().replace("<", "&lt;").replace("|", "\\|")
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().split(". ", maxsplit=1)[0].removesuffix(".")

@@ -1,0 +1,264 @@
+"""Other exporters' metrics, by their names and labels, from the families of our own.
+
+`ALIASES` is the whole mapping; docs/migrate.md shows it. What an exporter has and is not here is in `NOT_SERVED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail.exporter.text import Family
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A metric of another exporter.
+
+    `labels` is by its label the one of ours. Our series that differ only in labels it does not have are added up.
+    `codes` turns our label `status` into its number; a status that has none is not served. `differs` says where its
+    meaning is another than in the exporter that the name is of.
+    """
+
+    name: str
+    source: str
+    labels: Mapping[str, str]
+    type: str = "gauge"
+    codes: Mapping[str, int] | None = None
+    factor: int = 1
+    differs: str = ""
+
+
+_PARTITION = {"topic": "topic", "partition": "partition"}
+_OURS = "kafka_consumer_group_"
+
+_NEVER_NEGATIVE = "never below 0, and no series where it cannot be told (theirs: -1)"
+_CONSUMED_ONLY = "of the partitions that a group commits to"
+_NO_MEMBER = (
+    "without member_host, consumer_id and client_id: a member's id in a label makes new series at each restart"
+)
+
+_KAFKA_EXPORTER_GROUP = {"consumergroup": "group"}
+_KAFKA_EXPORTER = (
+    Alias("kafka_consumergroup_current_offset", f"{_OURS}committed_offset", {**_KAFKA_EXPORTER_GROUP, **_PARTITION}),
+    Alias("kafka_consumergroup_lag", f"{_OURS}lag", {**_KAFKA_EXPORTER_GROUP, **_PARTITION}, differs=_NEVER_NEGATIVE),
+    Alias(
+        "kafka_consumergroup_current_offset_sum",
+        f"{_OURS}committed_offset",
+        {**_KAFKA_EXPORTER_GROUP, "topic": "topic"},
+    ),
+    Alias(
+        "kafka_consumergroup_lag_sum",
+        f"{_OURS}topic_lag",
+        {**_KAFKA_EXPORTER_GROUP, "topic": "topic"},
+        differs="of the partitions whose lag can be told",
+    ),
+    Alias(
+        "kafka_consumergroup_members",
+        f"{_OURS}members",
+        _KAFKA_EXPORTER_GROUP,
+        differs="KIP-848, share and streams groups have theirs, too",
+    ),
+    Alias("kafka_topic_partition_current_offset", "kafka_topic_log_end_offset", _PARTITION, differs=_CONSUMED_ONLY),
+    Alias("kafka_topic_partition_oldest_offset", "kafka_topic_log_start_offset", _PARTITION, differs=_CONSUMED_ONLY),
+)
+
+_KMINION_GROUP = {"group_id": "group"}
+_KMINION_TOPIC = {"topic_name": "topic"}
+_KMINION_PARTITION = {**_KMINION_TOPIC, "partition_id": "partition"}
+_KMINION = (
+    Alias("kminion_exporter_up", "grouptrail_build_info", {"version": "version"}, differs="grouptrail's version"),
+    Alias(
+        "kminion_exporter_offset_consumer_records_consumed_total",
+        "grouptrail_records_total",
+        {},
+        type="counter",
+        differs="counts offsets, those compacted away before they were read among them; survives a restart",
+    ),
+    Alias(
+        "kminion_kafka_topic_partition_high_water_mark",
+        "kafka_topic_log_end_offset",
+        _KMINION_PARTITION,
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kminion_kafka_topic_partition_low_water_mark",
+        "kafka_topic_log_start_offset",
+        _KMINION_PARTITION,
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kminion_kafka_topic_high_water_mark_sum",
+        "kafka_topic_log_end_offset",
+        _KMINION_TOPIC,
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kminion_kafka_topic_low_water_mark_sum",
+        "kafka_topic_log_start_offset",
+        _KMINION_TOPIC,
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kminion_kafka_consumer_group_info",
+        f"{_OURS}info",
+        {**_KMINION_GROUP, "protocol": "protocol", "protocol_type": "protocol_type", "state": "state"},
+        differs="without coordinator_id; KIP-848 groups are there, in the state that their records tell",
+    ),
+    Alias("kminion_kafka_consumer_group_members", f"{_OURS}members", _KMINION_GROUP),
+    Alias(
+        "kminion_kafka_consumer_group_topic_offset_sum",
+        f"{_OURS}committed_offset",
+        {**_KMINION_GROUP, **_KMINION_TOPIC},
+    ),
+    Alias("kminion_kafka_consumer_group_topic_lag", f"{_OURS}topic_lag", {**_KMINION_GROUP, **_KMINION_TOPIC}),
+    Alias(
+        "kminion_kafka_consumer_group_topic_partition_lag", f"{_OURS}lag", {**_KMINION_GROUP, **_KMINION_PARTITION}
+    ),
+    Alias(
+        "kminion_kafka_consumer_group_offset_commits_total",
+        f"{_OURS}offset_commits_total",
+        _KMINION_GROUP,
+        type="counter",
+        differs="survives a restart",
+    ),
+)
+
+_BURROW_CODES = {"OK": 1, "EMPTY": 1, "UNSUBSCRIBED": 1, "WARN": 2, "STOP": 4, "STALL": 5, "REWIND": 6}
+_BURROW_GROUP_CODES = {status: min(code, 3) for status, code in _BURROW_CODES.items()}
+_BURROW_GROUP = {"cluster": "cluster", "consumer_group": "group"}
+_BURROW = (
+    Alias("burrow_kafka_consumer_lag_total", f"{_OURS}sum_lag", _BURROW_GROUP),
+    Alias(
+        "burrow_kafka_consumer_status",
+        f"{_OURS}group_status",
+        _BURROW_GROUP,
+        codes=_BURROW_GROUP_CODES,
+        differs="as there never above 3 (ERR); an empty group is 1 (OK), not STOP; UNKNOWN is no series",
+    ),
+    Alias("burrow_kafka_consumer_current_offset", f"{_OURS}committed_offset", {**_BURROW_GROUP, **_PARTITION}),
+    Alias("burrow_kafka_consumer_partition_lag", f"{_OURS}lag", {**_BURROW_GROUP, **_PARTITION}),
+    Alias(
+        "burrow_kafka_topic_partition_status",
+        f"{_OURS}status",
+        {**_BURROW_GROUP, **_PARTITION},
+        codes=_BURROW_CODES,
+        differs="the verdict looks back on a time, not on a number of commits; EMPTY and UNSUBSCRIBED are 1 (OK)",
+    ),
+    Alias("burrow_kafka_topic_partition_offset", "kafka_topic_log_end_offset", {"cluster": "cluster", **_PARTITION}),
+)
+
+_LAG_EXPORTER_CLUSTER = {"cluster_name": "cluster"}
+_LAG_EXPORTER_GROUP = {**_LAG_EXPORTER_CLUSTER, "group": "group"}
+_LAG_EXPORTER = (
+    Alias(
+        "kafka_consumergroup_group_offset",
+        f"{_OURS}committed_offset",
+        {**_LAG_EXPORTER_GROUP, **_PARTITION},
+        differs=_NO_MEMBER,
+    ),
+    Alias("kafka_consumergroup_group_lag", f"{_OURS}lag", {**_LAG_EXPORTER_GROUP, **_PARTITION}, differs=_NO_MEMBER),
+    Alias(
+        "kafka_consumergroup_group_lag_seconds",
+        f"{_OURS}lag_seconds",
+        {**_LAG_EXPORTER_GROUP, **_PARTITION},
+        differs=f"the first unread record's age, not an extrapolation; {_NO_MEMBER}",
+    ),
+    Alias("kafka_consumergroup_group_max_lag", f"{_OURS}max_lag", _LAG_EXPORTER_GROUP),
+    Alias("kafka_consumergroup_group_max_lag_seconds", f"{_OURS}max_lag_seconds", _LAG_EXPORTER_GROUP),
+    Alias("kafka_consumergroup_group_sum_lag", f"{_OURS}sum_lag", _LAG_EXPORTER_GROUP),
+    Alias("kafka_consumergroup_group_topic_sum_lag", f"{_OURS}topic_lag", {**_LAG_EXPORTER_GROUP, "topic": "topic"}),
+    Alias(
+        "kafka_partition_latest_offset",
+        "kafka_topic_log_end_offset",
+        {**_LAG_EXPORTER_CLUSTER, **_PARTITION},
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kafka_partition_earliest_offset",
+        "kafka_topic_log_start_offset",
+        {**_LAG_EXPORTER_CLUSTER, **_PARTITION},
+        differs=_CONSUMED_ONLY,
+    ),
+    Alias(
+        "kafka_consumergroup_poll_time_ms",
+        "grouptrail_refresh_duration_seconds",
+        _LAG_EXPORTER_CLUSTER,
+        factor=1000,
+        differs="how long it took to read the tables; no broker is polled",
+    ),
+)
+
+ALIASES: Mapping[str, tuple[Alias, ...]] = {
+    "kafka_exporter": _KAFKA_EXPORTER,
+    "kminion": _KMINION,
+    "burrow": _BURROW,
+    "kafka-lag-exporter": _LAG_EXPORTER,
+}
+
+_OF_BROKERS = "about brokers, which grouptrail does not ask for it: kafka_exporter or Kafka's own JMX metrics have it"
+_OF_REPLICAS = "about a topic's replicas, which stand in no consumer group's records"
+NOT_SERVED: Mapping[str, Mapping[str, str]] = {
+    "kafka_exporter": {
+        "kafka_brokers": _OF_BROKERS,
+        "kafka_broker_info": _OF_BROKERS,
+        "kafka_topic_partitions": "only the partitions that a group commits to are known: a count would mislead",
+        "kafka_topic_partition_leader": _OF_REPLICAS,
+        "kafka_topic_partition_leader_is_preferred": _OF_REPLICAS,
+        "kafka_topic_partition_replicas": _OF_REPLICAS,
+        "kafka_topic_partition_in_sync_replica": _OF_REPLICAS,
+        "kafka_topic_partition_under_replicated_partition": _OF_REPLICAS,
+        "kafka_consumergroupzookeeper_lag_zookeeper": "groups whose offsets lie in ZooKeeper",
+    },
+    "kminion": {
+        "kminion_kafka_cluster_info": _OF_BROKERS,
+        "kminion_kafka_broker_info": _OF_BROKERS,
+        "kminion_kafka_broker_log_dir_size_total_bytes": _OF_BROKERS,
+        "kminion_kafka_topic_log_dir_size_total_bytes": _OF_BROKERS,
+        "kminion_kafka_topic_info": _OF_REPLICAS,
+        "kminion_kafka_consumer_group_empty_members": "`grouptrail show group` tells what each member owns",
+        "kminion_kafka_consumer_group_topic_members": "`grouptrail sql` asks partition_ownership for it",
+        "kminion_kafka_consumer_group_topic_assigned_partitions": "`grouptrail sql` asks partition_ownership for it",
+        "kminion_kafka_requests_sent_total": "about KMinion's own client; so are its other requests and bytes",
+        "kminion_end_to_end_messages_produced_total": "grouptrail produces nothing; so for all of end_to_end",
+    },
+    "burrow": {},
+    "kafka-lag-exporter": {},
+}
+
+
+def alias_families(own: Iterable[Family], aliases: Sequence[Alias]) -> Iterator[Family]:
+    """The aliases whose sources are among `own`."""
+    sources = {family.name: family for family in own}
+    for alias in aliases:
+        if alias.source in sources:
+            yield _renamed(sources[alias.source], alias)
+
+
+def _renamed(source: Family, alias: Alias) -> Family:
+    labels = {theirs: ours for theirs, ours in alias.labels.items() if ours in source.labels}
+    fixed = {theirs: source.fixed[ours] for theirs, ours in alias.labels.items() if ours in source.fixed}
+    rows = source.rows
+    if alias.codes is not None:
+        rows = _coded(rows, alias.codes)
+    if alias.factor != 1:
+        rows = rows.set_column(rows.column_names.index("value"), "value", pc.multiply(rows["value"], alias.factor))
+    dropped = set(source.labels) - set(labels.values()) - ({"status"} if alias.codes is not None else set())
+    if dropped:
+        rows = _added_up(rows, list(labels.values()))
+    help_ = f"{source.name}{' added up' if dropped else ''}, under another exporter's name."
+    return Family(alias.name, alias.type, help_, labels, rows, fixed)
+
+
+def _coded(rows: pa.Table, codes: Mapping[str, int]) -> pa.Table:
+    place = pc.index_in(rows["status"], pa.array(list(codes)))
+    code = pc.take(pa.array(list(codes.values()), pa.int64()), place)
+    return rows.set_column(rows.column_names.index("value"), "value", code).drop_null()
+
+
+def _added_up(rows: pa.Table, keys: list[str]) -> pa.Table:
+    sums = rows.group_by(keys).aggregate([("value", "sum")])
+    return sums.select([*keys, "value_sum"]).rename_columns([*keys, "value"])

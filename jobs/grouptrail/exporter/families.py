@@ -1,0 +1,209 @@
+"""A snapshot as the metrics of `schemas/metrics.yaml`, in its order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts
+from grouptrail.exporter.snapshot import OUTCOMES, Snapshot
+from grouptrail.exporter.text import Family
+
+OTHER = "other"
+STATES = (
+    "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady",
+)  # fmt: skip
+# From the best to the worst.
+STATUSES = contracts.statuses()[::-1]
+
+Rows = Mapping[str, pa.Table]
+
+# Gauges that say something of many groups together; counters of changing groups would fall.
+_TOGETHER = ("sum_lag", "max_lag", "max_lag_seconds", "max_catch_up_seconds", "partitions", "members")
+
+
+def group_families(snapshot: Snapshot) -> list[Family]:
+    """What is measured of groups and of the topics they consume."""
+    lag = _with_group(snapshot.lag)
+    rows = {**_partitions(lag), **_topics(lag), **_lag_of_groups(lag), **_history(snapshot), **_logs(lag)}
+    return list(_families(snapshot.cluster, rows))
+
+
+def other_families(snapshot: Snapshot) -> list[Family]:
+    """All groups of a snapshot as one, named `OTHER`."""
+    lag = _with_group(snapshot.lag)
+    together = lag.set_column(0, "group", pa.array([OTHER] * len(lag), pa.string()))
+    members = pc.sum(snapshot.groups["member_count"]).as_py()
+    rows = _lag_of_groups(together) | {"kafka_consumer_group_members": _table(group=[OTHER], value=[members])}
+    kept = {name: rows[name] for name in (f"kafka_consumer_group_{name}" for name in _TOGETHER)}
+    return list(_families(snapshot.cluster, kept))
+
+
+def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list[Family]:
+    """What is known of the pipeline and the exporter, but for what changes between snapshots."""
+    progress = snapshot.progress
+    reads = [(*OUTCOMES[name], pc.sum(progress[name]).as_py() or 0) for name in OUTCOMES]
+    end, stable, log_end = (progress[name] for name in ("end_offset", "last_stable_offset", "log_end_offset"))
+    partitions = {"partition": progress["record_partition"]}
+    rows = {
+        "grouptrail_records_total": _columns(["type", "outcome", "value"], reads),
+        "grouptrail_source_backlog_records": pa.table({**partitions, "value": _ahead(stable, end)}),
+        "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": _ahead(log_end, stable)}),
+        "grouptrail_expectation_failures": snapshot.failures.rename_columns(["table", "value"]),
+        "grouptrail_series_dropped": _columns(["reason", "value"], list(dropped.items())),
+        "grouptrail_refresh_duration_seconds": _table(value=[snapshot.seconds]),
+        "grouptrail_snapshot_timestamp_seconds": _table(value=[snapshot.made_at]),
+        "grouptrail_ready": _table(value=[int(snapshot.not_ready is None)]),
+        "grouptrail_build_info": _table(version=[version("grouptrail")], value=[1]),
+    }
+    return list(_families(snapshot.cluster, rows))
+
+
+def momentary_families(snapshot: Snapshot, *, errors: int) -> list[Family]:
+    """How old the tables' newest rows are now, and how many snapshots could not be made."""
+    now = time.time()
+    ages = [(table, max(0.0, now - at)) for table, at in snapshot.newest.items()]
+    rows = {
+        "grouptrail_freshness_seconds": _columns(["table", "value"], ages),
+        "grouptrail_refresh_errors_total": _table(value=[errors]),
+    }
+    return list(_families(snapshot.cluster, rows))
+
+
+def _families(cluster: str, rows: Rows) -> Iterator[Family]:
+    for metric in contracts.metrics().values():
+        if metric.name in rows:
+            labels = {label: label for label in metric.labels if label != "cluster"}
+            figures = (
+                [*(f"le_{n}" for n in range(len(metric.buckets) + 1)), "seconds"] if metric.buckets else ["value"]
+            )
+            yield Family(
+                name=metric.name,
+                type=metric.type,
+                help=metric.help,
+                labels=labels,
+                rows=rows[metric.name].select([*labels, *figures]).drop_null(),
+                fixed={"cluster": cluster},
+                buckets=metric.buckets,
+            )
+
+
+def _with_group(rows: pa.Table) -> pa.Table:
+    return rows.rename_columns(["group" if name == "group_id" else name for name in rows.column_names])
+
+
+def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
+    figures = {
+        "lag": lag["lag"],
+        "lag_seconds": lag["lag_seconds"],
+        "catch_up_seconds": _catch_up(lag),
+        "committed_offset": lag["committed_offset"],
+        "lost_records": lag["lost_records"],
+        "status": pa.array(np.ones(len(lag), np.int64)),
+    }
+    names = ["group", "topic", "partition", "status"]
+    return {
+        f"kafka_consumer_group_{name}": pa.table({**{label: lag[label] for label in names}, "value": values})
+        for name, values in figures.items()
+    }
+
+
+def _catch_up(lag: pa.Table) -> pa.Array:
+    """Never, where both rates are known and lag does not fall: the table has null there."""
+    rates_known = pc.and_(pc.is_valid(lag["consume_rate"]), pc.is_valid(lag["produce_rate"]))
+    never = pc.and_(pc.is_null(lag["catch_up_seconds"]), pc.and_(rates_known, pc.greater(lag["lag"], 0)))
+    return pc.if_else(pc.fill_null(never, False), float("inf"), lag["catch_up_seconds"])
+
+
+def _topics(lag: pa.Table) -> dict[str, pa.Table]:
+    return {
+        f"kafka_consumer_group_topic_{name}": _grouped(lag, ["group", "topic"], name, how)
+        for name, how in (("lag", "sum"), ("lag_seconds", "max"), ("lost_records", "sum"))
+    }
+
+
+def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
+    lag = lag.append_column("at", pc.divide(pc.cast(lag["commit_at"], pa.int64()), 1e6))
+    lag = lag.append_column("catch_up", _catch_up(lag))
+    rank = pc.index_in(lag["status"], pa.array(STATUSES))
+    worst = _grouped(lag.append_column("rank", rank), ["group"], "rank", "max")
+    counted = lag.group_by(["group", "status"]).aggregate([([], "count_all")])
+    rows = {
+        "sum_lag": _grouped(lag, ["group"], "lag", "sum"),
+        "max_lag": _grouped(lag, ["group"], "lag", "max"),
+        "max_lag_seconds": _grouped(lag, ["group"], "lag_seconds", "max"),
+        "max_catch_up_seconds": _grouped(lag, ["group"], "catch_up", "max"),
+        "partitions": counted.rename_columns({"count_all": "value"}),
+        "group_status": pa.table(
+            {
+                "group": worst["group"],
+                "status": pc.take(pa.array(STATUSES), worst["value"]),
+                "value": pa.array(np.ones(len(worst), np.int64)),
+            }
+        ),
+        "last_commit_timestamp_seconds": _grouped(lag, ["group"], "at", "max"),
+    }
+    return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
+
+
+def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
+    groups = _with_group(snapshot.groups)
+    rebalances = _with_group(snapshot.rebalances)
+    intervals = _with_group(snapshot.intervals)
+    rows = {
+        "info": groups.append_column("value", pa.array(np.ones(len(groups), np.int64))),
+        "members": _valued(groups, "member_count"),
+        "state": _states(groups),
+        "generation": _valued(groups, "generation"),
+        "rebalances_total": _valued(rebalances, "count"),
+        "partitions_moved_total": _grouped(rebalances, ["group"], "moved", "sum"),
+        "last_rebalance_timestamp_seconds": _valued(intervals, "last_at"),
+        "rebalance_interval_seconds": intervals,
+        "offset_commits_total": _grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
+    }
+    return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
+
+
+def _states(groups: pa.Table) -> pa.Table:
+    """Each group in each state, 1 for its own; a state that is not known yet is one more."""
+    states = list(dict.fromkeys([*STATES, *pc.unique(groups["state"]).to_pylist()]))
+    every = np.repeat(np.arange(len(groups)), len(states))
+    each = pa.array(states * len(groups), pa.string())
+    own = groups.take(pa.array(every))
+    return pa.table(
+        {"group": own["group"], "state": each, "value": pc.cast(pc.equal(own["state"], each), pa.int64())}
+    )
+
+
+def _logs(lag: pa.Table) -> dict[str, pa.Table]:
+    keys = ["topic", "partition"]
+    return {
+        f"kafka_topic_{name}": _grouped(lag, keys, name, "max") for name in ("log_end_offset", "log_start_offset")
+    }
+
+
+def _grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table:
+    """One figure for each key."""
+    found = rows.group_by(keys).aggregate([(column, how)])
+    return found.select([*keys, f"{column}_{how}"]).rename_columns([*keys, "value"])
+
+
+def _valued(rows: pa.Table, column: str) -> pa.Table:
+    return rows.rename_columns(["value" if name == column else name for name in rows.column_names])
+
+
+def _ahead(one: pa.Array, other: pa.Array) -> pa.Array:
+    return pc.max_element_wise(pc.subtract(one, other), 0, skip_nulls=False)
+
+
+def _table(**columns: list[object]) -> pa.Table:
+    return pa.table(columns)
+
+
+def _columns(names: list[str], rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    return pa.table({name: [row[number] for row in rows] for number, name in enumerate(names)})

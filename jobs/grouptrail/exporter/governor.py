@@ -1,0 +1,132 @@
+"""Which of a snapshot's series are served: those the patterns allow, as fine as asked for, within the budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail.exporter.alias import Alias, alias_families
+from grouptrail.exporter.families import OTHER, group_families, other_families
+from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.text import Family
+
+if TYPE_CHECKING:
+    from grouptrail.config import ExporterConfig
+
+_FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topic")}
+
+# At most so many series has `group="other"` in metrics of our own; its aliases have no more than as many each.
+_OTHER_SERIES = 16
+
+
+# A group that has series of its own gives way to one with so many times its lag: lag rises and falls all the time.
+_STAYS = 1.5
+
+
+@dataclass(frozen=True)
+class Governed:
+    """The families of groups and topics, and how many series were left out by `pattern` and by `budget`.
+
+    `kept`: the groups that have series of their own although the budget does not hold all.
+    """
+
+    families: list[Family]
+    dropped: Mapping[str, int]
+    kept: frozenset[str] = frozenset()
+
+
+def governed(
+    snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias] = (), before: Collection[str] = ()
+) -> Governed:
+    """What is served of a snapshot; `before` are the groups that were kept of the one before."""
+
+    def families(own: list[Family]) -> list[Family]:
+        finer = _FINER[config.granularity]
+        everything = [*own, *alias_families(own, aliases)]
+        return [family for family in everything if not any(name in finer for name in family.labels.values())]
+
+    allowed = _allowed(snapshot, config)
+    wanted = families(group_families(allowed))
+    count = _series(wanted)
+    pattern = 0 if allowed is snapshot else _series(families(group_families(snapshot))) - count
+    if count <= config.series_budget:
+        return Governed(wanted, {"pattern": pattern, "budget": 0})
+    kept = _greatest(
+        allowed, _costs(allowed, wanted), config.series_budget - _OTHER_SERIES * (1 + bool(aliases)), before
+    )
+    served = families(group_families(allowed.of(kept)))
+    rest = families(other_families(allowed.of(_groups(allowed) - kept)))
+    return Governed(_together(served, rest), {"pattern": pattern, "budget": count - _series(served)}, frozenset(kept))
+
+
+def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:
+    """The snapshot itself where the patterns leave nothing out."""
+    groups = _groups(snapshot)
+    topics = set(pc.unique(snapshot.lag["topic"]).to_pylist())
+    kept_groups = {group for group in groups if _matches(group, config.allow_groups, config.deny_groups)}
+    kept_topics = {topic for topic in topics if _matches(topic, config.allow_topics, config.deny_topics)}
+    if kept_topics != topics:
+        allowed = pc.is_in(snapshot.lag["topic"], pa.array(sorted(kept_topics), pa.string()))
+        snapshot = replace(snapshot, lag=snapshot.lag.filter(allowed))
+    return snapshot if kept_groups == groups else snapshot.of(kept_groups)
+
+
+def _matches(name: str, allow: Iterable[str], deny: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in allow) and not any(
+        fnmatchcase(name, pattern) for pattern in deny
+    )
+
+
+def _greatest(snapshot: Snapshot, costs: Mapping[str, int], budget: int, before: Collection[str]) -> set[str]:
+    """The groups with the most lag whose series fit; one that is named as the rest will be is none of them."""
+    sums = snapshot.lag.group_by("group_id").aggregate([("lag", "sum")])
+    lag = dict(zip(sums["group_id"].to_pylist(), sums["lag_sum"].to_pylist(), strict=True))
+    weight = {group: (lag.get(group) or 0) * (_STAYS if group in before else 1) for group in _groups(snapshot)}
+    kept = set()
+    for group in sorted(weight.keys() - {OTHER}, key=lambda group: (-weight[group], group not in before, group)):
+        if costs[group] <= budget:
+            kept.add(group)
+            budget -= costs[group]
+    return kept
+
+
+def _costs(snapshot: Snapshot, families: Iterable[Family]) -> Counter[str]:
+    """How many series each group has, those of its topics' logs at most."""
+    costs: Counter[str] = Counter()
+    partitions = _counts(snapshot.lag["group_id"])
+    for family in families:
+        rows = _counts(family.rows["group"]) if "group" in family.labels.values() else partitions
+        of_a_row = family.series_a_row
+        costs.update({group: count * of_a_row for group, count in rows.items()})
+    return costs
+
+
+def _counts(values: pa.ChunkedArray) -> Mapping[str, int]:
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(values).to_pylist()}
+
+
+def _together(families: list[Family], rest: list[Family]) -> list[Family]:
+    """One family of each name."""
+    others = {family.name: family.rows for family in rest}
+    return [
+        replace(family, rows=_concatenated(family.rows, others[family.name])) if family.name in others else family
+        for family in families
+    ]
+
+
+def _concatenated(rows: pa.Table, others: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, others.select(rows.column_names)], promote_options="permissive")
+
+
+def _groups(snapshot: Snapshot) -> set[str]:
+    return {group for rows in (snapshot.lag, snapshot.groups) for group in pc.unique(rows["group_id"]).to_pylist()}
+
+
+def _series(families: Iterable[Family]) -> int:
+    return sum(family.series for family in families)

@@ -1,0 +1,230 @@
+"""The Delta tables as the exporter reads them: by delta-rs, without a JVM, each time what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from grouptrail import contracts
+from grouptrail.appended import rows_of_files
+from grouptrail.arrow import arrow_type
+from grouptrail.explore.warehouse import open_table
+from grouptrail.exporter.errors import ExporterError
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+
+class Tables:
+    """The tables of a warehouse, opened once; all queries see them as the last `refresh` found them."""
+
+    def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
+        """`columns` names the tables, and what is read of each."""
+        self._config = config
+        self._columns = columns
+        self._tables: dict[str, DeltaTable] = {}
+        self._engine = QueryBuilder()
+
+    def refresh(self) -> None:
+        """Brings all tables up to date. Raises ExporterError where one cannot be read."""
+        self._engine = QueryBuilder()
+        for name in self._columns:
+            table = self._newest(name)
+            if table is not None:
+                self._engine.register(name, table)
+
+    def get(self, name: str) -> DeltaTable | None:
+        """The table; None while there is none."""
+        return self._tables.get(name)
+
+    def rows(self, query: str) -> pa.Table:
+        """What a query gives. Raises ExporterError."""
+        try:
+            found = pa.table(self._engine.execute(query))
+        except (DeltaError, OSError, ValueError) as error:
+            raise ExporterError(f"{self._config.warehouse} cannot be read: {_first_line(error)}") from error
+        plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
+        return found.cast(pa.schema(plain))
+
+    def newest(self, name: str, column: str) -> datetime | None:
+        """The latest time in a column as the statistics of the files tell it, of files that may hold this cluster."""
+        table = self._tables.get(name)
+        if table is None:
+            return None
+        files = pa.table(table.get_add_actions(flatten=True))
+        wanted = ("min.cluster", "max.cluster", f"max.{column}")
+        if not set(wanted) <= set(files.column_names):
+            return None
+        cluster = pa.scalar(self._config.cluster)
+        low, high = (pc.cast(files[bound], pa.string()) for bound in wanted[:2])
+        ours = files.filter(pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster)))
+        latest: datetime | None = pc.max(ours[wanted[2]]).as_py()
+        return latest
+
+    def _newest(self, name: str) -> DeltaTable | None:
+        table = self._tables.pop(name, None)
+        if table is not None and _moved_on(table):
+            self._tables[name] = table
+            return table
+        # Where nothing is new another table may have been made in its place, with a log of its own.
+        table = open_table(self._config, name)
+        if table is not None:
+            self._require_columns(name, table)
+            self._tables[name] = table
+        return table
+
+    def _require_columns(self, name: str, table: DeltaTable) -> None:
+        there = {field.name for field in table.schema().fields}
+        missing = [column for column in self._columns[name] if column not in there]
+        if missing:
+            raise ExporterError(
+                f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
+                "`grouptrail run` of this version adds what is missing"
+            )
+
+
+def _moved_on(table: DeltaTable) -> bool:
+    """Brings a table up to date; whether there was anything new."""
+    version = table.version()
+    try:
+        table.update_incremental()
+    except (DeltaError, OSError, ValueError):
+        return False
+    return table.version() > version
+
+
+def table_id(table: DeltaTable) -> str:
+    """What tells a table from one that was made anew in its place."""
+    return str(table.metadata().id)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return pa.string() if type_ == pa.string_view() else type_
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+class Totals:
+    """Sums and maxima over a table that is only appended to, by `keys` (the first is `record_partition`).
+
+    Each file is read once, some columns of it. A row counts if its `position` is above all that were counted of its
+    partition before: files that OPTIMIZE or a retention rewrote change nothing, and no total ever falls.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        *,
+        position: str,
+        keys: tuple[str, ...],
+        values: Mapping[str, tuple[str, str]],
+    ) -> None:
+        """`values`: by name the column (`!` before a boolean one counts where it is false) and `sum` or `max`."""
+        self._name = name
+        self._cluster = config.cluster
+        self._keys = list(keys)
+        self._position = position
+        self._values = values
+        self._stored = _stored(name, ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())])
+        self._reset(None)
+
+    def _reset(self, table_id: str | None) -> None:
+        self._table_id = table_id
+        self._read: set[str] = set()
+        types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
+        numbers = [pa.field(name, pa.int64()) for name in ("position", *self._values)]
+        self._totals = pa.schema([*types, *numbers]).empty_table()
+
+    def now(self, table: DeltaTable | None) -> pa.Table:
+        """The totals, with a row for each key and the greatest `position` beside them."""
+        if table is None:
+            return self._totals
+        if table_id(table) != self._table_id:
+            self._reset(table_id(table))
+        there = set(table.get_add_actions()["path"].to_pylist())
+        new = sorted(there - self._read)
+        if new:
+            marks = {row["record_partition"]: row["position_max"] for row in self._marks().to_pylist()}
+            totals = self._totals
+            try:
+                for rows in rows_of_files(table, new, self._stored, pc.field("cluster") == self._cluster):
+                    totals = self._folded([totals, _above(self._counted(rows), marks)])
+            except OSError as error:
+                raise ExporterError(f"{table.table_uri} cannot be read: {_first_line(error)}") from error
+            self._totals = totals
+        self._read = there
+        return self._totals
+
+    def _marks(self) -> pa.Table:
+        return self._totals.group_by("record_partition").aggregate([("position", "max")])
+
+    def _counted(self, rows: pa.Table) -> pa.Table:
+        """Rows in the totals' columns."""
+        columns = {key: rows[key] for key in self._keys} | {"position": rows[self._position].cast("int64")}
+        for name, (of, _) in self._values.items():
+            value = rows[of.lstrip("!")]
+            columns[name] = (pc.invert(value) if of.startswith("!") else value).cast("int64")
+        return pa.table(columns, self._totals.schema)
+
+    def _folded(self, parts: Iterable[pa.Table]) -> pa.Table:
+        how = [("position", "max"), *((name, how) for name, (_, how) in self._values.items())]
+        rows = pa.concat_tables(parts).group_by(self._keys).aggregate(how)
+        return rows.select([*self._keys, *(f"{name}_{how}" for name, how in how)]).rename_columns(
+            self._totals.column_names
+        )
+
+
+def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:
+    """The rows behind what had been counted of their partition."""
+    if not marks:
+        return rows
+    known = pc.index_in(rows["record_partition"], pa.array(list(marks), pa.int32()))
+    mark = pc.take(pa.array(list(marks.values()), pa.int64()), known)
+    return rows.filter(pc.fill_null(pc.greater(rows["position"], mark), True))
+
+
+def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
+    types = {column.name: column.type for column in contracts.tables()[name].columns}
+    return pa.schema([pa.field(column, arrow_type(types[column])) for column in dict.fromkeys(columns)])
+
+
+class Rising:
+    """Counts that do not fall while the process lives, though rows that were counted are deleted or made anew."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = list(keys)
+        self._counted: pa.Table | None = None
+        self._risen: pa.Table | None = None
+
+    def now(self, counted: pa.Table) -> pa.Table:
+        """What `counted` came to, and all that was counted before and is not there any more."""
+        if self._counted is None or self._risen is None:
+            self._counted = self._risen = counted
+            return counted
+        numbers = [name for name in counted.column_names if name not in self._keys]
+        change = self._sum([counted, _each(self._counted, numbers, pc.negate)])
+        self._risen = self._sum([self._risen, _each(change, numbers, lambda column: pc.max_element_wise(column, 0))])
+        self._counted = counted
+        return self._risen
+
+    def _sum(self, parts: list[pa.Table]) -> pa.Table:
+        names = parts[0].column_names
+        numbers = [name for name in names if name not in self._keys]
+        rows = pa.concat_tables(parts).group_by(self._keys).aggregate([(name, "sum") for name in numbers])
+        return rows.select([name if name in self._keys else f"{name}_sum" for name in names]).rename_columns(names)
+
+
+def _each(table: pa.Table, columns: list[str], change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.Table:
+    for name in columns:
+        changed = pc.cast(change(table[name]), table.schema.field(name).type)
+        table = table.set_column(table.schema.get_field_index(name), name, changed)
+    return table

@@ -1,0 +1,167 @@
+"""HTTP: /metrics, /ready and /healthz, each asker in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
+
+from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.page import Page
+
+if TYPE_CHECKING:
+    from grouptrail.config import ExporterConfig
+
+_WAITING = 128
+_PATIENCE_SECONDS = 30
+_NUMBER = re.compile(r"\d(\.\d*)?")
+_INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
+_PLAIN = "text/plain; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text"
+
+
+class Server:
+    """Serves the page that `page()` gives at the time; `problem()` says why it is not ready, None when it is."""
+
+    def __init__(
+        self, config: ExporterConfig, page: Callable[[], Page | None], problem: Callable[[], str | None]
+    ) -> None:
+        """Listens from now on. Raises ExporterError where it cannot."""
+        host, _, port = config.listen.rpartition(":")
+        handler = type("Handler", (_Handler,), {"page": staticmethod(page), "problem": staticmethod(problem)})
+        tls = _tls(config)
+        try:
+            self._http = _listening(host.strip("[]"), int(port), handler)
+        except OSError as error:
+            raise ExporterError(
+                f"cannot listen on {config.listen} ({error.strerror or error}): choose another with --listen"
+            ) from error
+        if tls is not None:
+            # The handshake is left to the asker's thread: who is silent in it holds up nobody else.
+            self._http.socket = tls.wrap_socket(
+                self._http.socket, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
+            )
+        shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
+        self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, name="exporter", daemon=True)
+
+    def start(self) -> None:
+        """Answers, in threads of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends listening; answers under way are given."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = _WAITING
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hangs up, or speaks no TLS, is no error of ours."""
+
+
+def _listening(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Listener:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+
+    class Listener(_Listener):
+        address_family = family
+
+    return Listener((host, port), handler)
+
+
+def _tls(config: ExporterConfig) -> ssl.SSLContext | None:
+    if config.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key)
+        if config.tls_client_ca is not None:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:
+        raise ExporterError(
+            f"exporter.tls_certificate, tls_key or tls_client_ca cannot be used: {error}: give PEM files"
+        ) from error
+    return context
+
+
+class _Handler(BaseHTTPRequestHandler):
+    page: Callable[[], Page | None]
+    problem: Callable[[], str | None]
+    timeout = _PATIENCE_SECONDS
+    server_version = "grouptrail"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answers the three paths."""
+        answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive, "/": self._index}
+        answer = answers.get(self.path.partition("?")[0])
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            if answer is None:
+                self._send(404, _INDEX)
+            else:
+                answer()
+
+    def do_HEAD(self) -> None:
+        """As GET, without the body."""
+        self.do_GET()
+
+    def _metrics(self) -> None:
+        page = self.page()
+        if page is None:
+            self._send(503, f"{self.problem()}\n".encode())
+            return
+        accepted = self.headers.get("Accept", "")
+        openmetrics = _quality(accepted, _OPENMETRICS) >= max(_quality(accepted, "text/plain"), 0.001)
+        kind = OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
+        headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
+        if _quality(self.headers.get("Accept-Encoding", ""), "gzip"):
+            self._send(200, *page.gzipped(openmetrics=openmetrics), headers={**headers, "Content-Encoding": "gzip"})
+        else:
+            self._send(200, *page.text(openmetrics=openmetrics), headers=headers)
+
+    def _ready(self) -> None:
+        problem = self.problem()
+        self._send(200 if problem is None else 503, f"{problem or 'ready'}\n".encode())
+
+    def _alive(self) -> None:
+        self._send(200, b"alive\n")
+
+    def _index(self) -> None:
+        self._send(200, _INDEX)
+
+    def _send(self, status: int, *body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": _PLAIN, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(sum(map(len, body))))
+        self.end_headers()
+        for piece in body if self.command != "HEAD" else ():
+            self.wfile.write(piece)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: scrapes come every few seconds."""
+
+
+def _quality(accepted: str, name: str) -> float:
+    """How much a header of the kind of Accept wants something: 0 where it does not name it."""
+    best = 0.0
+    for entry in accepted.lower().split(","):
+        named, *parameters = (part.strip() for part in entry.split(";"))
+        wanted = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        if named == name and _NUMBER.fullmatch(wanted):
+            best = max(best, float(wanted))
+    return best

@@ -1,0 +1,132 @@
+"""The exporter as a service: a thread that makes snapshots, and a server that shows the newest."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.page import Page
+from grouptrail.exporter.server import Server
+from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+Report = Callable[[str], None]
+
+
+class Exporter:
+    """Serves metrics from `start` to `stop`; also a context manager.
+
+    A new page takes the place of the one before in one assignment: every scrape is of one snapshot, and none waits
+    for the next. Where a snapshot cannot be made, the one before goes on being served, without its groups once it is
+    too old, and `report` is told why.
+    """
+
+    def __init__(self, config: Config, report: Report = print) -> None:
+        self._config = config
+        self._report = report
+        self._reader = SnapshotReader(config)
+        self._page: Page | None = None
+        self._problem: str | None = "the first snapshot is not made yet"
+        self._errors = 0
+        self._lag: pa.Table | None = None
+        self._wake = threading.Event()
+        self._stopping = False
+        self._server = Server(config.exporter, lambda: self._page, lambda: self._problem)
+        self._refresher = threading.Thread(target=self._refresh_for_ever, name="exporter-refresh", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with the port that it was given for port 0."""
+        return self._server.url
+
+    @property
+    def page(self) -> Page | None:
+        """What is served now; None before the first snapshot."""
+        return self._page
+
+    def start(self) -> Self:
+        """Begins to make snapshots and to answer."""
+        self._refresher.start()
+        self._server.start()
+        return self
+
+    def stop(self) -> None:
+        """Ends both; a snapshot under way is not waited for longer than it takes to see that."""
+        self._stopping = True
+        self._wake.set()
+        self._server.stop()
+        if self._refresher.is_alive():
+            self._refresher.join(timeout=5)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def publish(self, lag_rows: pa.Table) -> None:
+        """Takes the newest sample, with the columns of `consumer_lag`, and serves it as soon as the rest is read.
+
+        From the first call on the table itself is not read any more; a sample that nobody follows up grows old as it
+        would there. May be called from any thread; it does not wait.
+        """
+        self._lag = lag_rows
+        self._wake.set()
+
+    def _refresh(self) -> None:
+        """Makes a snapshot and shows it; what keeps it from that is counted, reported and told by /ready."""
+        fault = None
+        try:
+            snapshot = self._reader.read(self._lag)
+            self._show(snapshot)
+        except GrouptrailError as error:
+            fault = str(error)
+        except Exception as error:
+            # A thread that dies would leave old figures standing for ever.
+            fault = f"{type(error).__name__}: {error}; report it"
+        self._errors += fault is not None
+        if self._page is not None and time.time() - self._page.snapshot.made_at > STALE_SECONDS:
+            self._show(self._page.snapshot.of([]))
+        if fault not in (None, self._problem):
+            # Whoever read what is reported may be gone; metrics are served all the same.
+            with contextlib.suppress(OSError, ValueError):
+                self._report(f"metrics: {fault}")
+        self._problem = fault or snapshot.not_ready
+
+    def _show(self, snapshot: Snapshot) -> None:
+        self._page = Page(snapshot, self._config.exporter, errors=lambda: self._errors, before=self._page)
+
+    def _refresh_for_ever(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            self._refresh()
+            self._wake.wait(self._config.exporter.refresh_seconds)
+
+
+def serve(config: Config, report: Report = print) -> None:
+    """Serves over the tables alone until SIGINT or SIGTERM, which end the process with 130 or 143."""
+    received: list[int] = []
+    stop = threading.Event()
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, receive)
+    with Exporter(config, report) as exporter:
+        report(f"serving {exporter.url}/metrics from {config.warehouse}")
+        stop.wait()
+    raise SystemExit(128 + received[0])

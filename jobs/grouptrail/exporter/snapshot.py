@@ -1,0 +1,297 @@
+"""What the tables say at one moment, as Arrow tables: made once, then only read.
+
+`SnapshotReader.read` makes it. A group is in it while its state is not Dead or its lag is sampled; what was deleted
+is in none that is made later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.explore.views import literal
+from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+LAG_COLUMNS = (
+    "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
+    "log_end_offset", "lag", "lost_records", "lag_seconds", "consume_rate", "produce_rate", "catch_up_seconds",
+    "status",
+)  # fmt: skip
+INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
+
+OUTCOMES = {
+    "offset_commits": ("offset_commit", "decoded"),
+    "group_metadata": ("group_metadata", "decoded"),
+    "group_records": ("group_record", "decoded"),
+    "undecodable_records": ("unknown", "undecodable"),
+    "holes": ("unknown", "hole"),
+    "lost": ("unknown", "lost"),
+}
+_OFFSETS = ("end_offset", "last_stable_offset", "log_end_offset")
+
+_READ = {
+    "consumer_lag": ("cluster", *LAG_COLUMNS),
+    "group_states": ("cluster", "group_id", "record_offset", "state", "open_bucket"),
+    "generations": (
+        "cluster", "group_id", "record_offset", "generation", "member_count", "protocol_type", "protocol",
+        "open_bucket",
+    ),
+    "rebalances": ("cluster", "group_id", "cause", "at", "partitions_moved", "seconds_since_previous"),
+    "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
+    "ingest_progress": ("cluster", "record_partition", "landed_at", *OUTCOMES, *_OFFSETS),
+    "check_results": ("cluster", "table_name", "success", "checked_at"),
+}  # fmt: skip
+
+_APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
+
+# The partitions of one sample lie within a second of one another, those of a silent broker within ten.
+_SAMPLE_SECONDS = 15
+STALE_SECONDS = 300
+_STALE_INTERVALS = 3
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment. Rows are as in the tables that the fields are named for, of one cluster.
+
+    `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
+    protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
+    `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
+    __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `failures`: table, count.
+    `newest`: the time of a table's newest row. `not_ready`: why the backlog is not known to have been read, None when
+    it has been.
+    """
+
+    cluster: str
+    made_at: float
+    seconds: float
+    lag: pa.Table
+    groups: pa.Table
+    rebalances: pa.Table
+    intervals: pa.Table
+    commits: pa.Table
+    progress: pa.Table
+    failures: pa.Table
+    newest: Mapping[str, float]
+    not_ready: str | None
+
+    def of(self, groups: Collection[str]) -> Snapshot:
+        """What it says of some groups, and of the pipeline."""
+        names = pa.array(sorted(groups), pa.string())
+        by_group = ("lag", "groups", "rebalances", "intervals", "commits")
+        return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
+
+
+class SnapshotReader:
+    """Makes snapshots of a warehouse, each reading what has come since the one before."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._tables = Tables(config, _READ)
+        self._commits = Totals(
+            config,
+            "offset_commits",
+            position="record_offset",
+            keys=("record_partition", "group_id"),
+            values={"count": ("!is_tombstone", "sum")},
+        )
+        self._progress = Totals(
+            config,
+            "ingest_progress",
+            position="end_offset",
+            keys=("record_partition",),
+            values={name: (name, "sum") for name in OUTCOMES}
+            | {name: (name, "max") for name in (*_OFFSETS, "landed_at")},
+        )
+        self._rebalances_version: tuple[str, int] | None = None
+        self._rising = Rising(("group_id", "cause"))
+        self._counted = _NO_REBALANCES
+        self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
+        self._backlog: dict[int, int] = {}
+        self._is_ready = False
+
+    def read(self, lag: pa.Table | None = None) -> Snapshot:
+        """The newest snapshot; `lag` in place of what `consumer_lag` holds. Raises ExporterError."""
+        started = time.perf_counter()
+        self._tables.refresh()
+        rows = self._lag() if lag is None else _lag_columns(lag)
+        newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
+        rows = _newest_sample(rows, self._stale_seconds())
+        groups = self._groups()
+        alive = pc.unique(pa.chunked_array([*groups["group_id"].chunks, *rows["group_id"].chunks], pa.string()))
+        rebalances, intervals = self._rebalances()
+        progress = self._progress.now(self._tables.get("ingest_progress"))
+        landed = pc.max(progress["landed_at"]).as_py()
+        commits = self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"])
+        times = {"consumer_lag": newest and newest.timestamp(), "ingest_progress": landed and landed / 1e6}
+        return Snapshot(
+            cluster=self._config.cluster,
+            made_at=time.time(),
+            seconds=time.perf_counter() - started,
+            lag=rows,
+            groups=groups,
+            rebalances=_of(alive, rebalances),
+            intervals=_of(alive, intervals),
+            commits=_of(alive, commits),
+            progress=progress,
+            failures=self._failures(),
+            newest={table: at for table, at in times.items() if at},
+            not_ready=self._not_ready(progress, newest, rows),
+        )
+
+    def _stale_seconds(self) -> float:
+        return max(STALE_SECONDS, _STALE_INTERVALS * self._config.log_offsets.interval_seconds)
+
+    def _lag(self) -> pa.Table:
+        """The samples that may be the newest of their partition."""
+        if self._tables.get("consumer_lag") is None:
+            return _empty(**_types("consumer_lag", LAG_COLUMNS))
+        stale = datetime.now(UTC) - timedelta(seconds=self._stale_seconds())
+        newest = self._tables.newest("consumer_lag", "sampled_at")
+        # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
+        for since in [stale] if newest is None else [max(stale, newest - timedelta(seconds=_SAMPLE_SECONDS)), stale]:
+            rows = self._tables.rows(
+                f"SELECT {', '.join(LAG_COLUMNS)} FROM consumer_lag "
+                f"WHERE {self._ours()} AND sampled_at >= {literal(since)}"
+            )
+            if len(rows):
+                break
+        return _lag_columns(rows)
+
+    def _groups(self) -> pa.Table:
+        states = self._open("group_states", "state")
+        states = states.filter(pc.not_equal(states["state"], "Dead"))
+        generations = self._open("generations", "generation", "member_count", "protocol_type", "protocol")
+        groups = states.join(generations, "group_id", join_type="left outer")
+        for name in ("protocol_type", "protocol"):
+            place = groups.column_names.index(name)
+            groups = groups.set_column(place, name, pc.fill_null(groups[name], ""))
+        return groups
+
+    def _open(self, name: str, *columns: str) -> pa.Table:
+        """A table's open row of each group."""
+        if self._tables.get(name) is None:
+            return _empty(**_types(name, ("group_id", *columns)))
+        rows = self._tables.rows(
+            f"SELECT group_id, record_offset, {', '.join(columns)} FROM {name} "
+            f"WHERE {self._ours()} AND open_bucket IS NOT NULL"
+        )
+        return _last(rows, "record_offset", ["group_id"]).drop_columns("record_offset")
+
+    def _rebalances(self) -> tuple[pa.Table, pa.Table]:
+        """Counts by group and cause, and by group the time of the last one and how far apart they were."""
+        table = self._tables.get("rebalances")
+        if table is not None and (table_id(table), table.version()) != self._rebalances_version:
+            found = self._tables.rows(self._rebalances_query())
+            last = found.group_by("group_id").aggregate([("last_at", "max")])
+            self._last_at = last.rename_columns({"last_at_max": "last_at"})
+            self._counted = self._rising.now(found.select(_NO_REBALANCES.column_names))
+            self._rebalances_version = (table_id(table), table.version())
+        apart = self._counted.group_by("group_id").aggregate([(name, "sum") for name in _APART])
+        apart = apart.rename_columns({f"{name}_sum": name for name in _APART})
+        return self._counted, apart.join(self._last_at, "group_id", join_type="inner")
+
+    def _rebalances_query(self) -> str:
+        bounds = ["'-Infinity'::double", *map(str, INTERVAL_BUCKETS), "'Infinity'::double"]
+        since = "seconds_since_previous"
+        buckets = [
+            f"COUNT(*) FILTER (WHERE {since} > {low} AND {since} <= {high}) AS le_{number}"
+            for number, (low, high) in enumerate(pairwise(bounds))
+        ]
+        return (
+            "SELECT group_id, cause, COUNT(*) AS count, COALESCE(SUM(CAST(partitions_moved AS BIGINT)), 0) AS moved, "
+            f"COALESCE(SUM({since}), 0.0) AS seconds, {', '.join(buckets)}, "
+            "MAX(arrow_cast(at, 'Int64')) / 1e6 AS last_at "
+            f"FROM rebalances WHERE {self._ours()} GROUP BY group_id, cause"
+        )
+
+    def _failures(self) -> pa.Table:
+        """How many expectations each table's newest check found broken."""
+        if self._tables.get("check_results") is None:
+            return _empty(table=pa.string(), count=pa.int64())
+        ours = self._ours()
+        return self._tables.rows(
+            'SELECT r.table_name AS "table", COUNT(*) FILTER (WHERE NOT r.success) AS count FROM check_results r '
+            f"JOIN (SELECT table_name, MAX(checked_at) AS checked_at FROM check_results WHERE {ours} "
+            "GROUP BY table_name) n ON r.table_name = n.table_name AND r.checked_at = n.checked_at "
+            f"WHERE r.{ours} GROUP BY r.table_name"
+        )
+
+    def _not_ready(self, progress: pa.Table, sampled_at: datetime | None, lag: pa.Table) -> str | None:
+        """None once all has been read that lay there at first, by a pipeline that samples lag if it ever did."""
+        if self._is_ready:
+            return None
+        if not len(progress):
+            place = f"under {self._config.warehouse} for cluster {self._config.cluster}"
+            return f"nothing of __consumer_offsets has landed {place}"
+        if sampled_at is not None and not len(lag):
+            return (
+                f"the newest sample of consumer_lag is of {sampled_at:%Y-%m-%d %H:%M:%S} UTC: start `grouptrail run`"
+            )
+        left = 0
+        for row in progress.select(["record_partition", *_OFFSETS]).to_pylist():
+            upto = self._backlog.setdefault(row["record_partition"], row["last_stable_offset"] or 0)
+            left += max(0, upto - row["end_offset"])
+        self._is_ready = left == 0
+        return f"{left:,} records of __consumer_offsets have not been read" if left else None
+
+    def _ours(self) -> str:
+        return f"cluster = {literal(self._config.cluster)}"
+
+
+def _lag_columns(rows: pa.Table) -> pa.Table:
+    types = _types("consumer_lag", LAG_COLUMNS)
+    missing = [name for name in types if name not in rows.column_names]
+    if missing:
+        raise ExporterError(f"rows of consumer_lag without {missing[0]}: hand over all columns of the table")
+    return rows.select(list(types)).cast(pa.schema(list(types.items())))
+
+
+def _newest_sample(rows: pa.Table, stale_seconds: float) -> pa.Table:
+    """The newest row of each group and partition, without those that the newest sample does not have any more."""
+    newest = pc.max(rows["sampled_at"]).as_py()
+    if newest is None:
+        return rows
+    since = max(newest - timedelta(seconds=_SAMPLE_SECONDS), datetime.now(UTC) - timedelta(seconds=stale_seconds))
+    rows = rows.filter(pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type)))
+    return _last(rows, "sampled_at", ["group_id", "topic", "partition"])
+
+
+def _last(rows: pa.Table, order: str, keys: list[str]) -> pa.Table:
+    """Of each key the row that is last in an order."""
+    rows = rows.sort_by(order)
+    numbered = rows.select(keys).append_column("row", pa.array(np.arange(len(rows))))
+    last = numbered.group_by(keys).aggregate([("row", "max")])["row_max"]
+    return rows.take(last.combine_chunks()) if len(last) < len(rows) else rows
+
+
+def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_in(rows["group_id"], groups))
+
+
+def _types(name: str, columns: tuple[str, ...]) -> dict[str, pa.DataType]:
+    types = {column.name: arrow_type(column.type) for column in contracts.tables()[name].columns}
+    return {column: types[column] for column in columns}
+
+
+def _empty(**types: pa.DataType) -> pa.Table:
+    return pa.schema(list(types.items())).empty_table()
+
+
+_NO_REBALANCES = _empty(
+    group_id=pa.string(), cause=pa.string(), count=pa.int64(), moved=pa.int64(), **dict.fromkeys(_APART, pa.int64())
+)

@@ -1,0 +1,127 @@
+"""Families as text: Prometheus' format 0.0.4, or OpenMetrics 1.0.
+
+Arrow puts a family's lines together as one array of text; no line costs a step of Python. The text is what
+prometheus-client's encoder writes but for the spelling of numbers (5 for 5.0, 1000000 for 1e+06).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EOF = b"# EOF\n"
+
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ('"', '\\"'))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A metric and its series.
+
+    `labels` names the column of `rows` that holds each label's values, `fixed` gives those that all series share.
+    The figure is in the column `value`; a row in which it or a label is null is no series. The rows of a histogram
+    have `le_N`, how many were in the Nth bucket alone, and `seconds`, the sum; `buckets` are the upper bounds.
+    """
+
+    name: str
+    type: str
+    help: str
+    labels: Mapping[str, str]
+    rows: pa.Table
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def series_a_row(self) -> int:
+        """A histogram has its buckets, +Inf among them, its count and its sum."""
+        return len(self.buckets) + 3 if self.buckets else 1
+
+    @property
+    def series(self) -> int:
+        """How many lines its text has, where no row holds a null."""
+        return len(self.rows) * self.series_a_row
+
+
+def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:
+    """The families one after the other, without the `EOF` that ends OpenMetrics."""
+    return b"".join(part for family in families for part in (_head(family, openmetrics=openmetrics), _lines(family)))
+
+
+def _head(family: Family, *, openmetrics: bool) -> bytes:
+    name = family.name.removesuffix("_total") if openmetrics and family.type == "counter" else family.name
+    help_ = family.help.replace("\\", "\\\\").replace("\n", "\\n")
+    if openmetrics:
+        help_ = help_.replace('"', '\\"')
+    return f"# HELP {name} {help_}\n# TYPE {name} {family.type}\n".encode()
+
+
+def _lines(family: Family) -> bytes:
+    rows = family.rows
+    if any(column.null_count for column in rows.columns):
+        rows = rows.drop_null()
+    if not len(rows):
+        return b""
+    rows = rows.combine_chunks()
+    labels: dict[str, pa.Array | str] = {name: _escaped(value) for name, value in family.fixed.items()}
+    labels |= {name: _label(rows[column]) for name, column in family.labels.items()}
+    parts = _histogram(family, labels, rows) if family.buckets else _line(family.name, labels, rows["value"])
+    return _joined(parts)
+
+
+def _line(name: str, labels: Mapping[str, pa.Array | str], value: pa.Array) -> list[pa.Array | str]:
+    """The pieces of a line, of every row alike or as arrays."""
+    parts: list[pa.Array | str] = [name]
+    for number, (label, text) in enumerate(sorted(labels.items())):
+        parts += [f'{"," if number else "{"}{label}="', text, '"']
+    return [*parts, "} " if labels else " ", _number(value), "\n"]
+
+
+def _histogram(family: Family, labels: Mapping[str, pa.Array | str], rows: pa.Table) -> list[pa.Array | str]:
+    parts: list[pa.Array | str] = []
+    count = pa.scalar(0, pa.int64())
+    for number, bound in enumerate([*map(float, family.buckets), "+Inf"]):
+        count = pc.add(rows[f"le_{number}"], count)
+        parts += _line(f"{family.name}_bucket", {**labels, "le": str(bound)}, count)
+    parts += _line(f"{family.name}_count", labels, count)
+    return parts + _line(f"{family.name}_sum", labels, rows["seconds"])
+
+
+def _joined(parts: Iterable[pa.Array | str]) -> bytes:
+    pieces: list[pa.Array | str] = []
+    for part in parts:
+        if isinstance(part, str) and pieces and isinstance(pieces[-1], str):
+            pieces[-1] += part
+        else:
+            pieces.append(part)
+    joined = pc.binary_join_element_wise(*pieces, "")
+    chunks = joined.chunks if isinstance(joined, pa.ChunkedArray) else [joined]
+    return b"".join(_data(chunk) for chunk in chunks)
+
+
+def _data(lines: pa.Array) -> memoryview:
+    """The text of all values one after the other, as Arrow holds it."""
+    ends = memoryview(lines.buffers()[1]).cast("i")
+    return memoryview(lines.buffers()[2])[ends[lines.offset] : ends[lines.offset + len(lines)]]
+
+
+def _label(values: pa.Array) -> pa.Array:
+    return _escaped(values) if pa.types.is_string(values.type) else pc.cast(values, pa.string())
+
+
+def _escaped(values: pa.Array | str) -> pa.Array | str:
+    for char, escape in _ESCAPES:
+        values = (
+            values.replace(char, escape) if isinstance(values, str) else pc.replace_substring(values, char, escape)
+        )
+    return values
+
+
+def _number(values: pa.Array) -> pa.Array:
+    text = pc.cast(values, pa.string())
+    if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
+        for ours, theirs in (("inf", "+Inf"), ("-inf", "-Inf"), ("nan", "NaN")):
+            text = pc.if_else(pc.equal(text, ours), theirs, text)
+    return text

@@ -1,0 +1,102 @@
+"""A warehouse whose tables an exporter reads: two groups, one of them with a name that nobody would wish for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from grouptrail import contracts
+from grouptrail.arrow import arrow_type
+from grouptrail.config import Config, load_config
+from grouptrail.exporter.text import Family
+from lake import lay
+
+STRANGE = 'we"ird\n\\{group="billing"} 1'
+LONG_TOPIC = "t" * 249
+OPEN = {"is_open": True, "open_bucket": 1}
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def configured(warehouse: Path | str, **exporter: Any) -> Config:
+    """A configuration whose exporter listens on a port that is free."""
+    settings = {f"exporter.{name}": str(value) for name, value in {"listen": "127.0.0.1:0", **exporter}.items()}
+    return load_config(None, {"warehouse": str(warehouse), **settings}, {})
+
+
+def lag_row(partition: int = 0, **values: Any) -> dict[str, Any]:
+    """A row of consumer_lag as of now: of 100 records 5 for each partition's number are unread."""
+    lag = 5 * partition
+    return {
+        "topic": "orders", "partition": partition, "sampled_at": now(), "committed_offset": 100 - lag,
+        "commit_at": now() - timedelta(seconds=2), "log_start_offset": 10, "log_end_offset": 100,
+        "last_stable_offset": 100, "lag": lag, "lost_records": 0, "lag_seconds": 1.5 * partition,
+        "lag_seconds_method": "observed", "lag_seconds_error": 1.0, "consume_rate": 2.0, "produce_rate": 1.0,
+        "catch_up_seconds": float(lag), "status": "WARN" if lag else "OK", "status_reason": "by rule",
+    } | values  # fmt: skip
+
+
+def lag_table(*rows: dict[str, Any]) -> pa.Table:
+    """Rows of consumer_lag in memory, as a job holds them."""
+    columns = contracts.tables()["consumer_lag"].columns
+    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+    shared = {"cluster": "default", "group_id": "billing"}
+    return pa.Table.from_pylist([{name: (shared | row).get(name) for name in schema.names} for row in rows], schema)
+
+
+def lay_everything(config: Config) -> None:
+    """Rows in every table that is read."""
+    lay(config, "consumer_lag", *(lag_row(number) for number in range(3)))
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(group_id=STRANGE, topic=LONG_TOPIC, status="UNKNOWN", lag=None, lag_seconds=None),
+    )
+    lay(
+        config,
+        "group_states",
+        {**OPEN, "state": "Stable", "started_at": now()},
+        {"state": "Empty", "started_at": now() - timedelta(hours=1)},
+        {**OPEN, "group_id": "gone", "state": "Dead", "started_at": now()},
+    )
+    lay(
+        config,
+        "generations",
+        {**OPEN, "generation": 4, "member_count": 2, "protocol_type": "consumer", "protocol": "range"},
+    )
+    lay(
+        config,
+        "rebalances",
+        {"cause": "group_started", "at": now() - timedelta(minutes=2)},
+        {**OPEN, "cause": "member_joined", "at": now(), "partitions_moved": 3, "seconds_since_previous": 120.0},
+        {"cause": "member_left", "group_id": "gone", "partitions_moved": 7},
+    )
+    lay(config, "offset_commits", *(commit(offset, is_tombstone=offset == 3) for offset in range(5)))
+    lay(config, "offset_commits", commit(5, group_id="gone"))
+    lay(config, "ingest_progress", progress(0, 10))
+
+
+def commit(offset: int, **values: Any) -> dict[str, Any]:
+    """A row of offset_commits."""
+    return {"record_offset": offset, "topic": "orders", "partition": 0, "is_tombstone": False, **values}
+
+
+def progress(start: int, end: int, stable: int | None = None, **values: Any) -> dict[str, Any]:
+    """A row of ingest_progress: a batch that read all there was, unless there was more up to `stable`."""
+    stable = end if stable is None else stable
+    return {
+        "start_offset": start, "end_offset": end, "last_stable_offset": stable, "log_end_offset": stable + 2,
+        "offset_commits": end - start - 1, "holes": 1, "landed_at": now(),
+    } | values  # fmt: skip
+
+
+def figures(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
+    """A family's figures by its labels' values, the cluster aside."""
+    family = next(family for family in families if family.name == name)
+    rows = family.rows.select([*family.labels.values(), "value"]).to_pylist()
+    return {tuple(str(value) for value in row.values())[:-1]: row["value"] for row in rows}

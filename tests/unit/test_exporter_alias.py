@@ -1,0 +1,101 @@
+"""Other exporters' names: what they are mapped to, and that no two of them are one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from exporting import STRANGE, configured, figures, lag_row, lag_table, lay_everything
+from grouptrail import contracts
+from grouptrail.config import ExporterConfig
+from grouptrail.exporter.alias import ALIASES, NOT_SERVED, Alias, alias_families
+from grouptrail.exporter.families import group_families, pipeline_families
+from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.exporter.text import Family
+
+EVERY = [alias for aliases in ALIASES.values() for alias in aliases]
+
+each_alias = pytest.mark.parametrize("alias", EVERY, ids=lambda alias: alias.name)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> list[Family]:
+    config = configured(tmp_path_factory.mktemp("lake"))
+    lay_everything(config)
+    snapshot = SnapshotReader(config).read()
+    own = [*group_families(snapshot), *pipeline_families(snapshot, dropped={})]
+    return list(alias_families(own, EVERY))
+
+
+@each_alias
+def test_alias_is_of_a_metric_of_ours(alias: Alias) -> None:
+    """Of a type and of labels that it has."""
+    source = contracts.metrics()[alias.source]
+    assert set(alias.labels.values()) <= set(source.labels)
+    assert alias.type == source.type
+    assert (alias.codes is not None) is (source.name.endswith("status"))
+
+
+@each_alias
+def test_alias_is_served(alias: Alias, served: list[Family]) -> None:
+    """With labels of just those names, and with the series that its source has."""
+    family = next(family for family in served if family.name == alias.name)
+    assert {*family.labels, *family.fixed} == set(alias.labels)
+    assert len(family.rows)
+
+
+def test_no_name_is_served_twice() -> None:
+    """By two of the exporters, by ours, or as one that is said not to be served."""
+    names = [alias.name for alias in EVERY]
+    names += [*contracts.metrics(), *(name for left_out in NOT_SERVED.values() for name in left_out)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_the_configuration_knows_the_same_exporters() -> None:
+    """`also_as` takes what has aliases."""
+    taken = get_args(get_args(ExporterConfig.model_fields["also_as"].annotation)[0])
+    assert set(taken) == set(ALIASES) == set(NOT_SERVED)
+
+
+def test_figures_are_ours_under_their_labels(served: list[Family]) -> None:
+    """Offsets and lag as they are, sums over a topic's partitions, a duration in its unit."""
+    assert figures(served, "kafka_consumergroup_lag")[("billing", "orders", "2")] == 10
+    assert figures(served, "kafka_consumergroup_current_offset_sum")[("billing", "orders")] == 285
+    assert figures(served, "kminion_kafka_topic_low_water_mark_sum")[("orders",)] == 30
+    assert figures(served, "kminion_kafka_consumer_group_info") == {("billing", "range", "consumer", "Stable"): 1}
+    assert figures(served, "kminion_exporter_offset_consumer_records_consumed_total") == {(): 10}
+    poll = next(family for family in served if family.name == "kafka_consumergroup_poll_time_ms")
+    assert poll.fixed == {"cluster_name": "default"}
+    assert 0 < poll.rows["value"][0].as_py() < 600_000
+
+
+def test_verdicts_become_burrows_codes(tmp_path: Path) -> None:
+    """A group's is never above ERR; what cannot be told is no series."""
+    verdicts = {
+        "OK": 1,
+        "EMPTY": 1,
+        "UNSUBSCRIBED": 1,
+        "WARN": 2,
+        "STOP": 4,
+        "STALL": 5,
+        "REWIND": 6,
+        "UNKNOWN": None,
+    }
+    rows = [lag_row(group_id=verdict, status=verdict) for verdict in verdicts]
+    snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
+    found = list(alias_families(group_families(snapshot), ALIASES["burrow"]))
+    partitions = figures(found, "burrow_kafka_topic_partition_status")
+    assert {group: code for (group, _, _), code in partitions.items()} == {
+        verdict: code for verdict, code in verdicts.items() if code
+    }
+    assert figures(found, "burrow_kafka_consumer_status") == {
+        (verdict,): min(code, 3) for verdict, code in verdicts.items() if code
+    }
+
+
+def test_a_strange_name_stays_a_value(served: list[Family]) -> None:
+    """It is a label's value under every name."""
+    assert (STRANGE, "t" * 249, "0") in figures(served, "kafka_consumergroup_current_offset")

@@ -1,0 +1,167 @@
+"""Which series are served: patterns, granularity, and a budget that keeps the groups with the most lag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporting import OPEN, configured, figures, lag_row, lag_table, now
+from grouptrail.exporter.alias import ALIASES
+from grouptrail.exporter.families import group_families
+from grouptrail.exporter.governor import governed
+from grouptrail.exporter.page import Page
+from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.exporter.text import Family
+from lake import lay
+
+EVERY_ALIAS = [alias for aliases in ALIASES.values() for alias in aliases]
+GROUPS = [f"group-{number:02d}" for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Twenty groups with three partitions of two topics; the lag of each is ten times its number."""
+    config = configured(tmp_path_factory.mktemp("lake"))
+    lay(config, "group_states", *({**OPEN, "group_id": group, "state": "Stable"} for group in GROUPS))
+    lay(config, "generations", *({**OPEN, "group_id": group, "generation": 1, "member_count": 2} for group in GROUPS))
+    lay(config, "rebalances", *({"group_id": group, "cause": "group_started", "at": now()} for group in GROUPS))
+    places = [("orders", 0), ("orders", 1), ("payments", 0)]
+    rows = [
+        lag_row(partition, group_id=group, topic=topic, lag=10 * number if topic == "payments" else 0)
+        for number, group in enumerate(GROUPS)
+        for topic, partition in places
+    ]
+    return SnapshotReader(config).read(lag_table(*rows))
+
+
+def serve(snapshot: Snapshot, **settings: Any) -> tuple[list[Family], dict[str, int]]:
+    found = governed(snapshot, configured("lake", **settings).exporter, EVERY_ALIAS)
+    return found.families, dict(found.dropped)
+
+
+def series(families: list[Family]) -> int:
+    return sum(family.series for family in families)
+
+
+def groups(families: list[Family]) -> set[str]:
+    return {
+        group
+        for family in families
+        if "group" in family.labels.values()
+        for group in family.rows["group"].to_pylist()
+    }
+
+
+def test_everything_is_served_unless_told_otherwise(snapshot: Snapshot) -> None:
+    """And nothing is said to be left out."""
+    families, dropped = serve(snapshot)
+    assert groups(families) == set(GROUPS)
+    assert dropped == {"pattern": 0, "budget": 0}
+    assert [family.name for family in families[: len(group_families(snapshot))]] == [
+        family.name for family in group_families(snapshot)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"allow_groups": "group-0*"}, GROUPS[:10]),
+        ({"deny_groups": "group-0*,group-1[5-9]"}, GROUPS[10:15]),
+        ({"allow_groups": "group-0*,group-19", "deny_groups": "*-0[!3]"}, ["group-03", "group-19"]),
+        ({"allow_groups": "GROUP-*"}, []),
+    ],
+)
+def test_patterns_choose_groups(snapshot: Snapshot, settings: dict[str, str], expected: list[str]) -> None:
+    """With all that is theirs; what that leaves out is counted."""
+    families, dropped = serve(snapshot, **settings)
+    assert groups(families) == set(expected)
+    assert dropped == {"pattern": series(serve(snapshot)[0]) - series(families), "budget": 0}
+    assert dropped["pattern"] > 0
+
+
+def test_a_topic_that_is_left_out_is_in_no_sum(snapshot: Snapshot) -> None:
+    """Nor in a group's verdict; the group itself stays."""
+    families, dropped = serve(snapshot, deny_topics="pay*")
+    assert set(figures(families, "kafka_consumer_group_sum_lag").values()) == {0}
+    assert figures(families, "kafka_topic_log_end_offset").keys() == {("orders", "0"), ("orders", "1")}
+    assert groups(families) == set(GROUPS)
+    assert dropped["pattern"] > 0
+
+
+@pytest.mark.parametrize(("granularity", "gone"), [("topic", {"partition"}), ("group", {"partition", "topic"})])
+def test_a_coarser_granularity_leaves_the_sums_as_they_are(
+    snapshot: Snapshot, granularity: str, gone: set[str]
+) -> None:
+    """Other exporters' names among them."""
+    families, dropped = serve(snapshot, granularity=granularity)
+    assert {column for family in families for column in family.labels.values()} & gone == set()
+    for family in serve(snapshot)[0]:
+        if not set(family.labels.values()) & gone:
+            there = next(other for other in families if other.name == family.name)
+            assert sorted(map(str, there.rows.to_pylist())) == sorted(map(str, family.rows.to_pylist()))
+    assert dropped == {"pattern": 0, "budget": 0}
+
+
+@pytest.mark.parametrize("budget", [1, 40, 200, 500])
+@pytest.mark.parametrize("granularity", ["partition", "group"])
+def test_the_budget_keeps_the_groups_with_the_most_lag(snapshot: Snapshot, budget: int, granularity: str) -> None:
+    """All others are one group, whose lag and members are what is missing from the sum."""
+    families, dropped = serve(snapshot, series_budget=budget, granularity=granularity)
+    everything = serve(snapshot, granularity=granularity)[0]
+    kept = groups(families) - {"other"}
+    assert kept == set(GROUPS[len(GROUPS) - len(kept) :])
+    assert series(families) <= max(budget, 32)
+    own = sum(series_of(families, group) for group in kept)
+    assert dropped["budget"] == series(everything) - own - topics(families) > 0
+    for name in ("kafka_consumer_group_sum_lag", "kafka_consumer_group_members", "burrow_kafka_consumer_lag_total"):
+        assert sum(figures(families, name).values()) == sum(figures(everything, name).values())
+    assert figures(families, "kafka_consumer_group_partitions")[("other", "OK")] > 0
+    assert ("other", "group_started") not in figures(families, "kafka_consumer_group_rebalances_total")
+
+
+def series_of(families: list[Family], group: str) -> int:
+    return sum(
+        family.series_a_row * family.rows["group"].to_pylist().count(group)
+        for family in families
+        if "group" in family.labels.values()
+    )
+
+
+def topics(families: list[Family]) -> int:
+    return sum(family.series for family in families if "group" not in family.labels.values())
+
+
+def test_a_group_named_other_is_one_of_the_others(tmp_path: Path) -> None:
+    """There is no series twice."""
+    rows = [lag_row(1, group_id=name, lag=lag) for name, lag in (("other", 9_000), ("a", 10), ("b", 1))]
+    snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
+    config = configured(tmp_path, series_budget=40)
+    families = governed(snapshot, config.exporter).families
+    assert figures(families, "kafka_consumer_group_sum_lag") == {("a",): 10, ("other",): 9_001}
+    page = Page(snapshot, config.exporter)
+    samples = [
+        sample for family in parse_text(b"".join(page.text(openmetrics=False)).decode()) for sample in family.samples
+    ]
+    assert len({(sample.name, *sorted(sample.labels.items())) for sample in samples}) == len(samples)
+    assert len(samples) == page.series + 2
+
+
+def test_a_group_stays_until_another_has_much_more_lag(tmp_path: Path) -> None:
+    """Lag that goes up and down a little does not make series come and go."""
+    config = configured(tmp_path, series_budget=35).exporter
+    reader, before, stayed = SnapshotReader(configured(tmp_path)), frozenset[str](), []
+    for one, other in ((100, 90), (100, 110), (100, 149), (100, 151), (110, 100), (160, 100)):
+        rows = [lag_row(1, group_id="one", lag=one), lag_row(2, group_id="two", lag=other)]
+        before = governed(reader.read(lag_table(*rows)), config, before=before).kept
+        stayed += sorted(before)
+    assert stayed == ["one", "one", "one", "two", "two", "one"]
+
+
+def test_too_small_a_budget_serves_the_rest_as_one(snapshot: Snapshot) -> None:
+    """Not nothing: the sum over all groups is there."""
+    families, _ = serve(snapshot, series_budget=1)
+    assert groups(families) == {"other"}
+    assert figures(families, "kafka_consumer_group_sum_lag") == {("other",): sum(10 * n for n in range(20))}

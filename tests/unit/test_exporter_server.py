@@ -1,0 +1,449 @@
+"""The exporter over HTTP, as Prometheus and people meet it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporting import (
+    LONG_TOPIC,
+    STRANGE,
+    configured,
+    lag_row,
+    lag_table,
+    lay_everything,
+    now,
+    progress,
+)
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.exporter import service
+from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.service import Exporter
+from lake import lay
+from prometheus import tool
+
+DEADLINE_SECONDS = 30
+# As Prometheus 2.42 asks.
+PROMETHEUS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+
+
+def until(happens: Callable[[], object]) -> None:
+    """Waits for something, for no longer than the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    tick = threading.Event()
+    while not happens():
+        assert time.monotonic() < deadline, "it did not happen"
+        tick.wait(0.01)
+
+
+def get(url: str, headers: dict[str, str] | None = None, **options: Any) -> tuple[int, dict[str, str], bytes]:
+    request = urllib.request.Request(url, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS, **options) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as answer:
+        return answer.code, dict(answer.headers), answer.read()
+
+
+def scrape(exporter: Exporter) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Samples by name; none before the first snapshot."""
+    status, _, body = get(f"{exporter.url}/metrics")
+    if status == 503:
+        return {}
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in parse_text(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
+    """Over tables with rows in each, with every other exporter's names."""
+    everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
+    config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone)
+    lay_everything(config)
+    with Exporter(config, lambda _: None) as running:
+        until(lambda: running.page)
+        yield running
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Config:
+    """A warehouse of its own, looked at again at once."""
+    return configured(tmp_path, refresh_seconds=0.05)
+
+
+# --- what is answered ---------------------------------------------------------------------------------------
+
+
+def test_metrics_are_text_unless_openmetrics_is_asked_for(exporter: Exporter) -> None:
+    """Both parse whole, and hold the same series."""
+    _, headers, plain = get(f"{exporter.url}/metrics")
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    _, headers, packed = get(f"{exporter.url}/metrics", PROMETHEUS)
+    assert headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert headers["Content-Encoding"] == "gzip"
+    unpacked = gzip.decompress(packed).decode()
+    assert unpacked.endswith("# EOF\n")
+    both = [
+        {(sample.name, *sorted(sample.labels.items())) for family in families for sample in family.samples}
+        for families in (parse_text(plain.decode()), parse_openmetrics(unpacked))
+    ]
+    assert both[0] == both[1]
+    assert exporter.page is not None
+    assert len(both[0]) == exporter.page.series + 3
+
+
+def test_every_metric_of_the_registry_is_served_with_its_labels(exporter: Exporter) -> None:
+    """And under our prefixes none that it does not have."""
+    _, _, plain = get(f"{exporter.url}/metrics")
+    families = {family.name: family for family in parse_text(plain.decode())}
+    for metric in contracts.metrics().values():
+        family = families[metric.name.removesuffix("_total") if metric.type == "counter" else metric.name]
+        assert (family.type, family.documentation) == (metric.type, metric.help)
+        labels = {tuple(sorted(set(sample.labels) - {"le"})) for sample in family.samples}
+        assert labels <= {tuple(sorted(metric.labels))}
+    ours = re.findall(r"^# TYPE ((?:kafka_consumer_group|kafka_topic_log|grouptrail)_\S+)", plain.decode(), re.M)
+    assert set(ours) == set(contracts.metrics())
+
+
+def test_names_of_strangers_are_values_and_nothing_else(exporter: Exporter) -> None:
+    """Quotes, newlines and what looks like a line of its own; a topic's name as long as Kafka allows."""
+    found = scrape(exporter)
+    groups = {labels["group"] for labels, _ in found["kafka_consumer_group_status"]}
+    assert groups == {"billing", STRANGE}
+    assert LONG_TOPIC in {labels["topic"] for labels, _ in found["kafka_consumer_group_status"]}
+
+
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    """Prometheus' own check of what our names are served as."""
+    config = configured(tmp_path)
+    lay_everything(config)
+    with Exporter(config, lambda _: None) as running:
+        until(lambda: running.page)
+        _, _, body = get(f"{running.url}/metrics")
+    checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_promtool_reads_other_exporters_names(exporter: Exporter) -> None:
+    """What it says of them is about names that others chose: 3 is advice, 1 would be an error."""
+    _, _, body = get(f"{exporter.url}/metrics")
+    checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
+    advice = checked.stderr.decode() + checked.stdout.decode()
+    assert checked.returncode == 3, advice
+    assert "kafka_consumer_group_" not in advice.replace("kminion_kafka_consumer_group_", "")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"), [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("br", False)]
+)
+def test_gzip_is_sent_to_who_takes_it(exporter: Exporter, accepted: str, packed: bool) -> None:
+    """And only to those."""
+    _, headers, body = get(f"{exporter.url}/metrics", {"Accept-Encoding": accepted})
+    assert (headers.get("Content-Encoding") == "gzip") is packed
+    assert (gzip.decompress(body) if packed else body).startswith(b"# HELP kafka_consumer_group_lag ")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "openmetrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/html, application/xhtml+xml, */*;q=0.8", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=x; q=y", False),
+        ("application/openmetrics-text;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.5", False),
+        ("text/plain;q=0.3, application/openmetrics-text;q=0.6", True),
+    ],
+)
+def test_the_format_is_the_one_that_is_wanted_more(exporter: Exporter, accepted: str, openmetrics: bool) -> None:
+    """Whatever the header says there is an answer."""
+    status, headers, _ = get(f"{exporter.url}/metrics", {"Accept": accepted})
+    assert (status, headers["Content-Type"].startswith("application/openmetrics-text")) == (200, openmetrics)
+
+
+def test_an_exporter_that_is_named_twice_is_served_once(tmp_path: Path) -> None:
+    """Its series would be there twice."""
+    with Exporter(configured(tmp_path, also_as="burrow,burrow"), lambda _: None) as running:
+        until(lambda: running.page)
+        _, _, body = get(f"{running.url}/metrics")
+    assert body.count(b"# TYPE burrow_kafka_consumer_status ") == 1
+
+
+def test_other_paths(exporter: Exporter) -> None:
+    """Health, a word on what there is, and 404."""
+    assert get(f"{exporter.url}/healthz")[::2] == (200, b"alive\n")
+    assert get(f"{exporter.url}/ready")[::2] == (200, b"ready\n")
+    assert get(f"{exporter.url}/")[0] == 200
+    assert get(f"{exporter.url}/../etc/passwd")[0] == 404
+    head = urllib.request.Request(f"{exporter.url}/metrics", method="HEAD")
+    with urllib.request.urlopen(head, timeout=DEADLINE_SECONDS) as answer:
+        assert int(answer.headers["Content-Length"]) > 1000
+        assert answer.read() == b""
+    post = urllib.request.Request(f"{exporter.url}/metrics", data=b"x")
+    with pytest.raises(urllib.error.HTTPError, match="501"):
+        urllib.request.urlopen(post, timeout=DEADLINE_SECONDS)
+
+
+def test_freshness_is_as_of_the_scrape(exporter: Exporter) -> None:
+    """It rises though no snapshot is made: that is how a pipeline at a stand is seen."""
+
+    def age() -> float:
+        return max(value for labels, value in scrape(exporter)["grouptrail_freshness_seconds"] if labels["table"])
+
+    first = age()
+    until(lambda: age() > first)
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------
+
+
+def test_ready_says_what_it_waits_for(quiet: Config) -> None:
+    """First for rows, then for the backlog; metrics are there meanwhile."""
+    told: list[str] = []
+    with Exporter(quiet, told.append) as running:
+        until(lambda: running.page)
+        assert get(f"{running.url}/ready")[0] == 503
+        assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
+        assert scrape(running)["grouptrail_ready"][0][1] == 0
+        lay(quiet, "ingest_progress", progress(0, 10, stable=100))
+        until(lambda: b"90 records of __consumer_offsets have not been read" in get(f"{running.url}/ready")[2])
+        lay(quiet, "ingest_progress", progress(10, 100))
+        until(lambda: get(f"{running.url}/ready")[0] == 200)
+        until(lambda: scrape(running)["grouptrail_ready"][0][1] == 1)
+    assert told == []
+
+
+def test_lag_that_is_handed_over_is_served_at_once(tmp_path: Path) -> None:
+    """Without waiting for the next look at the tables."""
+    with Exporter(configured(tmp_path, refresh_seconds=3600), lambda _: None) as running:
+        until(lambda: running.page)
+        running.publish(lag_table(lag_row(4)))
+        until(lambda: "kafka_consumer_group_lag" in scrape(running))
+        assert scrape(running)["kafka_consumer_group_lag"][0][1] == 20
+        running.publish(lag_table(lag_row(5)))
+        until(lambda: [labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]] == ["5"])
+
+
+def test_a_snapshot_that_fails_leaves_the_one_before(quiet: Config) -> None:
+    """It is counted and told once, and the next that can be made takes its place."""
+    told: list[str] = []
+    lay_everything(quiet)
+    with Exporter(quiet, told.append) as running:
+        until(lambda: running.page)
+        running.publish(lag_table(lag_row()).drop_columns("lag"))
+        until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
+        assert len(scrape(running)["kafka_consumer_group_lag"]) == 3
+        assert scrape(running)["grouptrail_refresh_errors_total"][0][1] > 0
+        running.publish(lag_table(lag_row()))
+        until(lambda: get(f"{running.url}/ready")[0] == 200)
+    assert len([line for line in told if "without lag" in line]) == 1
+
+
+def test_groups_of_a_snapshot_that_is_too_old_are_not_shown(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables cannot be read for long: how long is told, and no figure stands as if it were of now."""
+    lay_everything(quiet)
+    with Exporter(quiet, lambda _: None) as running:
+        until(lambda: "kafka_consumer_group_lag" in scrape(running))
+        made_at = scrape(running)["grouptrail_snapshot_timestamp_seconds"][0][1]
+        monkeypatch.setattr(service, "STALE_SECONDS", -1)
+        running.publish(lag_table(lag_row()).drop_columns("lag"))
+        until(lambda: "kafka_consumer_group_lag" not in scrape(running))
+        found = scrape(running)
+        assert "kafka_consumer_group_members" not in found
+        assert found["grouptrail_snapshot_timestamp_seconds"][0][1] >= made_at
+        assert {labels["table"] for labels, _ in found["grouptrail_freshness_seconds"]} == {
+            "consumer_lag",
+            "ingest_progress",
+        }
+
+
+def test_a_scrape_is_of_one_snapshot(quiet: Config) -> None:
+    """While they change under it: all partitions tell the same sample."""
+    with Exporter(quiet, lambda _: None) as running:
+        stop = threading.Event()
+
+        def publish() -> None:
+            for number in range(1, 1_000_000):
+                running.publish(lag_table(*(lag_row(partition, lag=number) for partition in range(50))))
+                if stop.wait(0.001):
+                    break
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        try:
+            seen: set[float] = set()
+            until(lambda: "kafka_consumer_group_lag" in scrape(running))
+            while len(seen) < 5:
+                found = scrape(running)
+                lags = {value for _, value in found["kafka_consumer_group_lag"]}
+                assert len(lags) == 1
+                assert found["kafka_consumer_group_sum_lag"][0][1] == 50 * min(lags)
+                seen |= lags
+        finally:
+            stop.set()
+            publishing.join()
+
+
+# --- bad company --------------------------------------------------------------------------------------------
+
+
+def test_fifty_scrapers_at_once_are_all_answered(exporter: Exporter) -> None:
+    """Whole, each of them."""
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: get(f"{exporter.url}/metrics", PROMETHEUS), range(50)))
+    assert {status for status, _, _ in answers} == {200}
+    assert all(gzip.decompress(body).endswith(b"# EOF\n") for _, _, body in answers)
+
+
+def test_who_hangs_up_disturbs_nobody(exporter: Exporter, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a word, in the middle of a request, or of the answer; nothing is printed."""
+    host, port = exporter.url.removeprefix("http://").split(":")
+    silent = socket.create_connection((host, int(port)))
+    for request in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n", b"\x16\x03\x01 not HTTP\r\n\r\n"):
+        for _ in range(5):
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(request)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert get(f"{exporter.url}/healthz")[0] == 200
+    silent.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(exporter: Exporter, tmp_path: Path) -> None:
+    """With what to do."""
+    taken = exporter.url.removeprefix("http://")
+    with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as told:
+        Exporter(configured(tmp_path, listen=taken))
+    assert "\n" not in str(told.value)
+    with pytest.raises(ExporterError, match="cannot listen on"):
+        Exporter(configured(tmp_path, listen="no.such.host.invalid:9308"))
+
+
+def test_it_listens_on_ipv6(tmp_path: Path) -> None:
+    """An address in brackets, as in a URL."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Exporter(configured(tmp_path, listen="[::1]:0"), lambda _: None) as running:
+        assert running.url.startswith("http://[::1]:")
+        assert get(f"{running.url}/healthz")[0] == 200
+
+
+def test_a_sample_that_is_not_followed_up_grows_old(tmp_path: Path) -> None:
+    """A job that hangs is not taken for a calm: its last figures are not shown as of now."""
+    with Exporter(configured(tmp_path), lambda _: None) as running:
+        running.publish(lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
+        until(lambda: scrape(running).get("grouptrail_freshness_seconds"))
+        found = scrape(running)
+        assert found["grouptrail_freshness_seconds"][0][1] >= 3600
+        assert "kafka_consumer_group_lag" not in found
+
+
+def test_stopping_frees_the_port(tmp_path: Path) -> None:
+    """At once, also before the first snapshot."""
+    running = Exporter(configured(tmp_path), lambda _: None).start()
+    running.stop()
+    listen = running.url.removeprefix("http://")
+    with Exporter(configured(tmp_path, listen=listen), lambda _: None) as again:
+        assert get(f"{again.url}/healthz")[0] == 200
+    Exporter(configured(tmp_path), lambda _: None).stop()
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "exporter")])
+    today = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today - datetime.timedelta(days=1))
+        .not_valid_after(today + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    pem = serialization.Encoding.PEM
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+def test_tls_is_spoken_and_who_is_silent_holds_up_nobody(certificates: tuple[Path, Path], tmp_path: Path) -> None:
+    """A connection that never shakes hands does not keep the next from doing so."""
+    certificate, key = certificates
+    with Exporter(configured(tmp_path, tls_certificate=certificate, tls_key=key), lambda _: None) as running:
+        assert running.url.startswith("https://")
+        host, port = running.url.removeprefix("https://").split(":")
+        with socket.create_connection((host, int(port))):
+            trusting = ssl.create_default_context(cafile=str(certificate))
+            assert get(f"{running.url}/healthz", context=trusting)[0] == 200
+
+
+def test_who_shows_no_certificate_is_turned_away_where_one_is_asked_for(
+    certificates: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Who shows one of the authority's is answered."""
+    certificate, key = certificates
+    config = configured(tmp_path, tls_certificate=certificate, tls_key=key, tls_client_ca=certificate)
+    with Exporter(config, lambda _: None) as running:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
+            get(f"{running.url}/healthz", context=trusting)
+        trusting.load_cert_chain(certificate, key)
+        assert get(f"{running.url}/healthz", context=trusting)[0] == 200
+
+
+def test_files_that_are_no_certificates_are_told_in_one_line(tmp_path: Path) -> None:
+    """Before anything listens."""
+    nothing = tmp_path / "nothing.pem"
+    for make in (lambda: None, lambda: nothing.write_text("no PEM")):
+        make()
+        with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as told:
+            Exporter(configured(tmp_path, tls_certificate=nothing, tls_key=nothing))
+        assert "\n" not in str(told.value)

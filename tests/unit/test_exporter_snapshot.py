@@ -1,0 +1,344 @@
+"""Snapshots: what the tables say at one moment, and what is gone from the next."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from exporting import (
+    LONG_TOPIC,
+    OPEN,
+    STRANGE,
+    commit,
+    configured,
+    figures,
+    lag_row,
+    lag_table,
+    lay_everything,
+    now,
+    progress,
+)
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.families import group_families, momentary_families, pipeline_families
+from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.exporter.text import Family
+from lake import lay
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return configured(tmp_path)
+
+
+def families(snapshot: Snapshot) -> list[Family]:
+    return [*group_families(snapshot), *pipeline_families(snapshot, dropped={})]
+
+
+def figure(config: Config, name: str, reader: SnapshotReader | None = None) -> dict[tuple[str, ...], float]:
+    return figures(families((reader or SnapshotReader(config)).read()), name)
+
+
+def test_every_metric_of_the_registry_has_a_family(config: Config) -> None:
+    """In its order; what stands at the page's end comes with the scrape."""
+    lay_everything(config)
+    names = [family.name for family in families(SnapshotReader(config).read())]
+    end = {family.name for family in momentary_families(SnapshotReader(config).read(), errors=0)}
+    assert names == [name for name in contracts.metrics() if name not in end]
+    assert len(names) + len(end) == len(contracts.metrics())
+
+
+def test_figures_are_those_of_the_tables(config: Config) -> None:
+    """Sums, maxima and the worst verdict of a group; what is null has no series."""
+    lay_everything(config)
+    found = families(SnapshotReader(config).read())
+    assert figures(found, "kafka_consumer_group_lag") == {
+        ("billing", "orders", str(number)): 5 * number for number in range(3)
+    }
+    assert figures(found, "kafka_consumer_group_topic_lag") == {("billing", "orders"): 15}
+    assert figures(found, "kafka_consumer_group_sum_lag") == {("billing",): 15}
+    assert figures(found, "kafka_consumer_group_max_lag_seconds") == {("billing",): 3.0}
+    assert figures(found, "kafka_consumer_group_status")[(STRANGE, LONG_TOPIC, "0", "UNKNOWN")] == 1
+    assert figures(found, "kafka_consumer_group_partitions") == {
+        ("billing", "OK"): 1,
+        ("billing", "WARN"): 2,
+        (STRANGE, "UNKNOWN"): 1,
+    }
+    assert figures(found, "kafka_consumer_group_group_status") == {("billing", "WARN"): 1, (STRANGE, "UNKNOWN"): 1}
+    assert figures(found, "kafka_consumer_group_members") == {("billing",): 2}
+    states = figures(found, "kafka_consumer_group_state")
+    assert {state for state, value in states.items() if value} == {("billing", "Stable")}
+    assert len(states) == 7
+    assert figures(found, "kafka_consumer_group_rebalances_total") == {
+        ("billing", "group_started"): 1,
+        ("billing", "member_joined"): 1,
+    }
+    assert figures(found, "kafka_consumer_group_partitions_moved_total") == {("billing",): 3}
+    assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 4}
+    assert figures(found, "kafka_topic_log_start_offset")[("orders", "2")] == 10
+    assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == 9
+    assert figures(found, "grouptrail_records_total")[("unknown", "hole")] == 1
+    assert figures(found, "grouptrail_last_stable_offset_lag") == {("9",): 2}
+
+
+def test_lag_that_does_not_fall_is_never_caught_up(config: Config) -> None:
+    """Null in the table is never at these rates, or not known: the rates tell which."""
+    unknown = {"catch_up_seconds": None, "consume_rate": None}
+    lay(config, "consumer_lag", lag_row(1, catch_up_seconds=None), lag_row(2, **unknown), lag_row(0))
+    assert figure(config, "kafka_consumer_group_catch_up_seconds") == {
+        ("billing", "orders", "1"): float("inf"),
+        ("billing", "orders", "0"): 0,
+    }
+    assert figure(config, "kafka_consumer_group_max_catch_up_seconds") == {("billing",): float("inf")}
+
+
+def test_only_the_newest_sample_is_shown(config: Config) -> None:
+    """A partition that it does not have any more is gone, though older samples have it."""
+    for ago in (60, 40, 0):
+        lay(config, "consumer_lag", lag_row(1, lag=ago, sampled_at=now() - timedelta(seconds=ago)))
+    lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=40)))
+    lay(config, "consumer_lag", lag_row(3, sampled_at=now() - timedelta(seconds=9)))
+    assert set(figure(config, "kafka_consumer_group_lag").items()) == {
+        (("billing", "orders", "1"), 0),
+        (("billing", "orders", "3"), 15),
+    }
+
+
+def test_old_samples_are_not_shown_as_if_they_were_of_now(config: Config) -> None:
+    """The job that samples is at a stand: its figures vanish, their age is told."""
+    lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(minutes=20)))
+    snapshot = SnapshotReader(config).read()
+    assert not len(snapshot.lag)
+    assert snapshot.made_at - snapshot.newest["consumer_lag"] == pytest.approx(1200, abs=60)
+
+
+def test_another_clusters_rows_are_not_seen(config: Config) -> None:
+    """Though its samples are newer, and in the same file."""
+    other = {"cluster": "other", "group_id": "theirs"}
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(1, sampled_at=now() - timedelta(seconds=100)),
+        lag_row(**other),
+    )
+    lay(config, "offset_commits", commit(0), commit(0, **other))
+    lay(config, "ingest_progress", progress(0, 10), progress(0, 99, cluster="other"))
+    lay(config, "group_states", {**OPEN, **other, "state": "Stable"})
+    assert figure(config, "kafka_consumer_group_lag") == {("billing", "orders", "1"): 5}
+    assert figure(config, "kafka_consumer_group_offset_commits_total") == {("billing",): 1}
+    assert figure(config, "grouptrail_records_total")[("offset_commit", "decoded")] == 9
+    assert figure(config, "kafka_consumer_group_state") == {}
+
+
+def test_a_deleted_group_vanishes(config: Config) -> None:
+    """With its counters, once it is Dead and its lag is not sampled any more."""
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    assert ("billing",) in figure(config, "kafka_consumer_group_offset_commits_total", reader)
+    write_deltalake(config.table_path("group_states"), _dead(config), mode="overwrite")
+    assert ("billing",) in figure(config, "kafka_consumer_group_offset_commits_total", reader)
+    snapshot = reader.read(lag_table(lag_row(group_id="another")))
+    found = families(snapshot)
+    for name in (
+        "state",
+        "members",
+        "info",
+        "rebalances_total",
+        "offset_commits_total",
+        "rebalance_interval_seconds",
+    ):
+        family = next(family for family in found if family.name == f"kafka_consumer_group_{name}")
+        assert family.rows["group"].to_pylist() == []
+
+
+def _dead(config: Config) -> pa.Table:
+    rows = pa.table(DeltaTable(config.table_path("group_states")).to_pyarrow_table())
+    return rows.set_column(rows.column_names.index("state"), "state", pa.array(["Dead"] * len(rows)))
+
+
+def test_lag_may_be_handed_over(config: Config) -> None:
+    """In place of what the table holds; the rest is read as ever."""
+    lay_everything(config)
+    snapshot = SnapshotReader(config).read(lag_table(lag_row(7)))
+    assert figures(families(snapshot), "kafka_consumer_group_lag") == {("billing", "orders", "7"): 35}
+    assert figures(families(snapshot), "kafka_consumer_group_members") == {("billing",): 2}
+    with pytest.raises(GrouptrailError, match="without status: hand over all columns"):
+        SnapshotReader(config).read(lag_table(lag_row()).drop_columns("status"))
+
+
+def test_counters_rise_with_the_tables_and_survive_a_restart(config: Config) -> None:
+    """Each file is read once; who begins anew counts all that is there."""
+    name = "kafka_consumer_group_offset_commits_total"
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    assert figure(config, name, reader) == {("billing",): 4}
+    lay(config, "offset_commits", *(commit(offset) for offset in (6, 7)))
+    lay(config, "ingest_progress", progress(10, 20))
+    assert figure(config, name, reader) == figure(config, name) == {("billing",): 6}
+    assert figure(config, "grouptrail_records_total", reader)[("offset_commit", "decoded")] == 18
+
+
+def test_files_that_are_rewritten_are_not_counted_twice(config: Config) -> None:
+    """OPTIMIZE joins them; what a retention takes away lowers no counter."""
+    name = "kafka_consumer_group_offset_commits_total"
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    assert figure(config, name, reader) == {("billing",): 4}
+    table = DeltaTable(config.table_path("offset_commits"))
+    table.optimize.compact()
+    assert figure(config, name, reader) == {("billing",): 4}
+    table.delete("record_offset < 2")
+    lay(config, "offset_commits", commit(6))
+    assert figure(config, name, reader) == {("billing",): 5}
+
+
+def test_a_batch_counts_though_the_clock_was_set_back(config: Config) -> None:
+    """Offsets tell what is new, not the time of its landing."""
+    lay(config, "ingest_progress", progress(0, 10))
+    reader = SnapshotReader(config)
+    reader.read()
+    lay(config, "ingest_progress", progress(10, 20, landed_at=now() - timedelta(hours=1)))
+    assert figure(config, "grouptrail_records_total", reader)[("offset_commit", "decoded")] == 18
+
+
+def test_rebalances_that_are_deleted_lower_no_counter(config: Config) -> None:
+    """Not while the process lives; those that come are counted on top."""
+    name = "kafka_consumer_group_rebalances_total"
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    before = figure(config, name, reader)
+    DeltaTable(config.table_path("rebalances")).delete("cause = 'group_started'")
+    assert figure(config, name, reader) == before
+    lay(config, "rebalances", {"cause": "group_started"}, {"cause": "member_left", "at": now()})
+    assert figure(config, name, reader) == {**before, ("billing", "group_started"): 2, ("billing", "member_left"): 1}
+
+
+def test_a_table_that_was_made_anew_is_counted_anew(config: Config, tmp_path: Path) -> None:
+    """Its records begin at offset 0 again."""
+    name = "kafka_consumer_group_offset_commits_total"
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    figure(config, name, reader)
+    lay(configured(tmp_path / "anew"), "offset_commits", commit(0))
+    (tmp_path / "offset_commits").rename(tmp_path / "before")
+    (tmp_path / "anew" / "offset_commits").rename(tmp_path / "offset_commits")
+    found: dict[tuple[str, ...], float] = {}
+    for _ in range(3):
+        try:
+            found = figure(config, name, reader)
+        except GrouptrailError:
+            continue
+    assert found == {("billing",): 1}
+
+
+def test_intervals_fall_into_the_buckets_of_the_registry(config: Config) -> None:
+    """A bound belongs to its bucket."""
+    intervals = [0.5, 10.0, 11.0, 60.0, 86401.0, None]
+    lay(config, "group_states", {**OPEN, "state": "Stable"})
+    lay(config, "rebalances", *({"cause": "unknown", "seconds_since_previous": apart} for apart in intervals))
+    found = families(SnapshotReader(config).read())
+    rows = next(family.rows for family in found if family.buckets).to_pylist()
+    assert rows == [
+        {"group": "billing", "le_0": 2, "le_1": 2, "le_2": 0, "le_3": 0, "le_4": 0, "le_5": 1, "seconds": 86482.5}
+    ]
+
+
+def test_broken_expectations_are_those_of_the_newest_check(config: Config) -> None:
+    """`grouptrail check` writes check_results; without it there is none to count."""
+    assert figure(config, "grouptrail_expectation_failures") == {}
+    rows = [("a", 5, False), ("a", 0, True), ("a", 0, False), ("b", 0, True)]
+    table = {
+        "cluster": ["default"] * len(rows),
+        "table_name": [name for name, _, _ in rows],
+        "success": [success for _, _, success in rows],
+        "checked_at": [now().replace(microsecond=0) - timedelta(hours=ago) for _, ago, _ in rows],
+    }
+    table["checked_at"][1:] = [max(table["checked_at"])] * 3  # type: ignore[type-var]
+    write_deltalake(config.table_path("check_results"), pa.table(table))
+    assert figure(config, "grouptrail_expectation_failures") == {("a",): 1, ("b",): 0}
+
+
+# --- ready --------------------------------------------------------------------------------------------------
+
+
+def test_ready_is_who_has_read_what_lay_there_at_first(config: Config) -> None:
+    """What is written meanwhile does not take it back."""
+    reader = SnapshotReader(config)
+    assert "nothing of __consumer_offsets has landed" in str(reader.read().not_ready)
+    lay(config, "ingest_progress", progress(0, 10, stable=1_500), progress(0, 5, record_partition=3))
+    assert reader.read().not_ready == "1,490 records of __consumer_offsets have not been read"
+    lay(config, "ingest_progress", progress(10, 1_499, stable=2_000))
+    assert reader.read().not_ready == "1 records of __consumer_offsets have not been read"
+    lay(config, "ingest_progress", progress(1_499, 1_600, stable=2_000))
+    assert reader.read().not_ready is None
+    lay(config, "ingest_progress", progress(1_600, 1_700, stable=900_000))
+    snapshot = reader.read()
+    assert snapshot.not_ready is None
+    assert figures(families(snapshot), "grouptrail_source_backlog_records") == {("9",): 898_300, ("3",): 0}
+
+
+def test_who_only_finds_old_samples_is_not_ready(config: Config) -> None:
+    """The pipeline was at a stand for hours: that all was read then says nothing of now."""
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(hours=3)))
+    reader = SnapshotReader(config)
+    assert "start `grouptrail run`" in str(reader.read().not_ready)
+    lay(config, "consumer_lag", lag_row())
+    assert reader.read().not_ready is None
+
+
+def test_a_partition_that_is_read_later_is_waited_for(config: Config) -> None:
+    """A first batch that is cut short may leave out whole partitions."""
+    reader = SnapshotReader(config)
+    lay(config, "ingest_progress", progress(0, 10, stable=20))
+    assert reader.read().not_ready is not None
+    lay(config, "ingest_progress", progress(10, 20), progress(0, 5, stable=50, record_partition=3))
+    assert reader.read().not_ready == "45 records of __consumer_offsets have not been read"
+
+
+def test_a_broker_that_says_nothing_leaves_the_backlog_unknown(config: Config) -> None:
+    """Not 0, and nothing to wait for."""
+    unknown: dict[str, Any] = {"last_stable_offset": None, "log_end_offset": None}
+    lay(config, "ingest_progress", progress(0, 10, **unknown))
+    snapshot = SnapshotReader(config).read()
+    assert snapshot.not_ready is None
+    assert figures(families(snapshot), "grouptrail_source_backlog_records") == {}
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+def test_no_tables_are_an_empty_snapshot(config: Config) -> None:
+    """Every family is there, without series of groups."""
+    snapshot = SnapshotReader(config).read()
+    assert sum(family.series for family in group_families(snapshot)) == 0
+    assert {family.name for family in families(snapshot)} < set(contracts.metrics())
+
+
+@pytest.mark.parametrize("name", ["consumer_lag", "group_states", "generations", "rebalances", "offset_commits"])
+def test_a_table_of_an_older_version_is_told_in_one_line(config: Config, name: str) -> None:
+    """Which column it lacks, and what adds it."""
+    write_deltalake(config.table_path(name), pa.table({"cluster": ["default"], "group_id": ["billing"]}))
+    with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as told:
+        SnapshotReader(config).read()
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_table_is_told_in_one_line(config: Config, tmp_path: Path) -> None:
+    """And read again once it is one."""
+    log = tmp_path / "consumer_lag" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("{no json")
+    reader = SnapshotReader(config)
+    with pytest.raises(GrouptrailError, match="cannot be read") as told:
+        reader.read()
+    assert "\n" not in str(told.value)
+    (log / "00000000000000000000.json").unlink()
+    lay(config, "consumer_lag", lag_row(1))
+    assert figure(config, "kafka_consumer_group_lag", reader) == {("billing", "orders", "1"): 5}

@@ -1,0 +1,130 @@
+"""Families as text: what prometheus-client's encoders say, and what its parsers read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from grouptrail.exporter.text import EOF, Family, written
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+    ['a"b', "a\\b", "a\nb", "\\n", 'x"} 1\n# TYPE y gauge', "ü–日本", "", "{}", "\u2028\x85\r\t\x00", "t" * 249]
+)
+FIGURES = st.floats() | st.integers(-(2**53), 2**53).map(float) | st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+class Collected:
+    """Families of prometheus-client's own."""
+
+    def __init__(self, *families: Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def series(families: Iterator[Metric]) -> Series:
+    """Every sample; NaN as a figure that equals itself."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): "NaN" if math.isnan(sample.value) else sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def same(ours: list[Family], *theirs: Metric) -> None:
+    """Read by both parsers, our text is what the client's encoders write."""
+    registry = CollectorRegistry()
+    registry.register(Collected(*theirs))
+    plain = written(ours, openmetrics=False).decode()
+    assert series(parse_text(plain)) == series(parse_text(generate_latest(registry).decode()))
+    open_text = (written(ours, openmetrics=True) + EOF).decode()
+    expected = generate_openmetrics(registry).decode()
+    assert series(parse_openmetrics(open_text)) == series(parse_openmetrics(expected))
+    for encoded, text in ((generate_latest(registry).decode(), plain), (expected, open_text)):
+        assert comments(text) == comments(encoded)
+
+
+def comments(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.startswith("# ")]
+
+
+@given(st.dictionaries(st.tuples(VALUES, VALUES), FIGURES, max_size=6), VALUES)
+def test_a_gauge_is_written_as_the_client_writes_it(rows: dict[tuple[str, str], float], cluster: str) -> None:
+    """Whatever strangers put into names: quotes, newlines, backslashes, what looks like a line of its own."""
+    table = pa.table(
+        {
+            "group": pa.array([group for group, _ in rows], pa.string()),
+            "topic": pa.array([topic for _, topic in rows], pa.string()),
+            "value": pa.array(list(rows.values()), pa.float64()),
+        }
+    )
+    labels = {"group": "group", "topic_name": "topic"}
+    theirs = GaugeMetricFamily("lag", 'What "it" is\\', labels=["cluster", *labels])
+    for (group, topic), value in rows.items():
+        theirs.add_metric([cluster, group, topic], value)
+    same([Family("lag", "gauge", 'What "it" is\\', labels, table, {"cluster": cluster})], theirs)
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=4))
+def test_whole_numbers_keep_every_digit(figures: list[int]) -> None:
+    """An offset is not rounded on its way to the text."""
+    table = pa.table({"partition": pa.array(range(len(figures)), pa.int32()), "value": pa.array(figures, pa.int64())})
+    text = written([Family("end", "gauge", "x", {"partition": "partition"}, table)], openmetrics=False).decode()
+    assert [line.split(" ")[-1] for line in text.splitlines()[2:]] == [str(figure) for figure in figures]
+
+
+def test_a_counter_is_named_without_its_ending_in_openmetrics() -> None:
+    """There the family's name is what its samples add `_total` to."""
+    table = pa.table({"group": ["a"], "value": [3]})
+    theirs = CounterMetricFamily("commits", "x", labels=["group"])
+    theirs.add_metric(["a"], 3)
+    same([Family("commits_total", "counter", "x", {"group": "group"}, table)], theirs)
+
+
+def test_a_histogram_adds_its_buckets_up() -> None:
+    """Rows hold how many are in each bucket alone; the text says how many are at most so large."""
+    table = pa.table({"group": ["a", 'b"'], "le_0": [1, 0], "le_1": [2, 0], "le_2": [4, 1], "seconds": [99.5, 1e9]})
+    theirs = HistogramMetricFamily("apart", "x", labels=["group"])
+    theirs.add_metric(["a"], [("10.0", 1), ("60.0", 3), ("+Inf", 7)], 99.5)
+    theirs.add_metric(['b"'], [("10.0", 0), ("60.0", 0), ("+Inf", 1)], 1e9)
+    family = Family("apart", "histogram", "x", {"group": "group"}, table, buckets=(10, 60))
+    same([family], theirs)
+    assert family.series == written([family], openmetrics=False).count(b"\n") - 2
+
+
+def test_a_row_with_a_null_is_no_series() -> None:
+    """What is not known is not 0."""
+    table = pa.table({"group": ["a", "b", None], "value": [None, 2, 3]})
+    text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False)
+    assert text == b'# HELP lag x\n# TYPE lag gauge\nlag{group="b"} 2\n'
+
+
+@pytest.mark.parametrize("labels", [{}, {"group": "group"}])
+def test_no_rows_leave_the_head(labels: dict[str, str]) -> None:
+    """Also where the columns have no type."""
+    table = pa.table({"group": pa.array([]), "value": pa.array([])})
+    assert (
+        written([Family("lag", "gauge", "x", labels, table)], openmetrics=False)
+        == b"# HELP lag x\n# TYPE lag gauge\n"
+    )
+
+
+def test_rows_in_many_pieces_are_written_whole() -> None:
+    """A table may be cut anywhere, and be a part of another."""
+    table = pa.concat_tables([pa.table({"group": [f"g{n}"], "value": [n]}) for n in range(5)]).slice(1, 3)
+    text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False).decode()
+    assert text.splitlines()[2:] == [f'lag{{group="g{n}"}} {n}' for n in (1, 2, 3)]
