@@ -1,0 +1,1 @@
+"""The Grafana dashboards as code: `make dashboards` builds them into dashboards/built/."""

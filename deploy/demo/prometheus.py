@@ -1,0 +1,118 @@
+"""Prometheus for the demo and the tests: the one on PATH, else Debian's package, unpacked into the cache folder.
+
+Nothing is installed and no service starts, so it needs no root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.java import cache_folder
+
+_START_SECONDS = 60
+_DOWNLOAD_SECONDS = 300
+
+
+class PrometheusError(GrouptrailError):
+    """There is no Prometheus, or it does not start."""
+
+
+def program(name: str) -> Path:
+    """`prometheus` or `promtool`. Raises PrometheusError where there is none."""
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    unpacked = _unpacked()
+    if isinstance(unpacked, str):
+        raise PrometheusError(f"no {name}: {unpacked}")
+    return unpacked / name
+
+
+@cache
+def _unpacked() -> Path | str:
+    """The folder that holds both, or why there is none."""
+    target = cache_folder() / "prometheus"
+    if not target.is_dir():
+        try:
+            _unpack_debians(target)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"not on PATH, and Debian's package cannot be had ({error}): install prometheus"
+    return target / "usr" / "bin"
+
+
+def _unpack_debians(target: Path) -> None:
+    """Downloads the package and unpacks it; the folder appears only when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        download = ["apt-get", "download", "prometheus"]
+        if _run(download, folder, check=False).returncode:
+            # A fresh container has no lists of packages; only root may fetch them.
+            _run(["apt-get", "update"], folder)
+            _run(download, folder)
+        (package,) = Path(folder).glob("*.deb")
+        _run(["dpkg", "-x", str(package), f"{folder}/whole"], folder)
+        # Another run may have been first.
+        with contextlib.suppress(OSError):
+            os.rename(f"{folder}/whole", target)
+    (target / "usr" / "bin" / "prometheus").stat()
+
+
+def _run(command: list[str], folder: str, *, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, cwd=folder, check=check, timeout=_DOWNLOAD_SECONDS, capture_output=True)
+
+
+@contextlib.contextmanager
+def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    """A server with this configuration, whose data lies in `folder`; gives its address once it is ready."""
+    command = program("prometheus")
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)))
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                command,
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+            process_group=0,
+        )
+        try:
+            _wait_until_ready(address, process, folder / "prometheus.log")
+            yield address
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listened at just now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
+            return
+        time.sleep(0.1)
+    raise PrometheusError(f"Prometheus is not ready: {log.read_text(errors='replace')[-2000:]}")

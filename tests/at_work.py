@@ -1,0 +1,154 @@
+"""Tables of a pipeline at work: a group of every verdict, and a thread that appends a sample each second."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from grouptrail.config import Config
+from lake import lay
+
+TOPIC = "orders"
+# What a shell, a regular expression and PromQL would each read something into.
+WEIRD = 'we"ird\\g{r}.ou|p*$'
+VERDICTS = {
+    "fine": "OK",
+    WEIRD: "OK",
+    "stormy": "OK",
+    "late": "WARN",
+    "stalled": "STALL",
+    "stopped": "STOP",
+    "rewound": "REWIND",
+    "nightly": "EMPTY",
+    "moved": "UNSUBSCRIBED",
+    "unknown": "UNKNOWN",
+}
+# What the exporter's configuration leaves out.
+HIDDEN = "hidden"
+# A group without offsets, there to be deleted.
+DELETED = "deleted"
+_CAUSES = ("member_joined", "member_left", "member_expired")
+
+
+@contextlib.contextmanager
+def at_work(config: Config) -> Iterator[None]:
+    """Lays the tables, and appends to them until the block ends."""
+    began = datetime.now(UTC)
+    _lay_groups(config, began)
+    stop = threading.Event()
+
+    def append() -> None:
+        number = 1
+        while not stop.wait(1):
+            _append(config, datetime.now(UTC), number)
+            number += 1
+
+    _append(config, began, 0)
+    writer = threading.Thread(target=append)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def delete(config: Config, group: str) -> None:
+    """As a tombstone of the group's metadata tells."""
+    gone = {"group_id": group, "state": "Dead", "record_offset": 1_000, "started_at": datetime.now(UTC)}
+    lay(config, "group_states", {**gone, "is_open": True, "open_bucket": 0})
+
+
+def _lay_groups(config: Config, now: datetime) -> None:
+    since = {"started_at": now - timedelta(hours=1), "is_open": True, "open_bucket": 0, "group_kind": "classic"}
+    states = {"nightly": "Empty", "stormy": "PreparingRebalance"}
+    members = {"nightly": 0}
+    groups = [*VERDICTS, HIDDEN, DELETED]
+    lay(config, "group_states", *({"group_id": it, "state": states.get(it, "Stable"), **since} for it in groups))
+    generation = {"generation": 7, **since}
+    lay(config, "generations", *({"group_id": it, "member_count": members.get(it, 3), **generation} for it in groups))
+    checks = [("consumer_lag", False), ("offset_commits", True)]
+    columns = {"cluster": "default", "table_name": "", "success": True, "checked_at": now}
+    rows = [columns | {"table_name": table, "success": success} for table, success in checks]
+    write_deltalake(config.table_path("check_results"), pa.Table.from_pylist(rows))
+
+
+def _append(config: Config, now: datetime, number: int) -> None:
+    """The sample of one second, and what the pipeline landed in it."""
+    samples = [_sample(group, partition, now, number) for group in [*VERDICTS, HIDDEN] for partition in (0, 1)]
+    lay(config, "consumer_lag", *samples)
+    commit = {"record_offset": number, "commit_at": now}
+    lay(config, "offset_commits", *({"group_id": group, **commit} for group in VERDICTS))
+    rebalancing = ("stormy", "fine") if number < 2 else ("stormy",)
+    lay(config, "rebalances", *(_rebalance(group, now, number) for group in rebalancing))
+    lay(
+        config,
+        "ingest_progress",
+        {
+            "record_partition": 7,
+            "batch_id": number,
+            "start_offset": number * 50,
+            "end_offset": number * 50 + 50,
+            "offset_commits": 40,
+            "group_metadata": 4,
+            "group_records": 3,
+            "undecodable_records": 1,
+            "holes": 1,
+            "lost": 1,
+            "last_stable_offset": number * 50 + 60,
+            "log_end_offset": number * 50 + 5_000,
+            "landed_at": now,
+        },
+    )
+
+
+def _sample(group: str, partition: int, now: datetime, number: int) -> dict[str, Any]:
+    """The topic is written to and deleted from; groups keep their distance, but for those that stand still."""
+    verdict = VERDICTS.get(group, "OK")
+    start, end = 1_000 + 10 * number, 5_000 + 10 * number
+    row: dict[str, Any] = {
+        "group_id": group,
+        "topic": "left" if verdict == "UNSUBSCRIBED" else TOPIC,
+        "partition": partition,
+        "sampled_at": now,
+        "status": verdict,
+        "status_reason": "as laid",
+        "group_state": "Stable",
+    }
+    if verdict == "UNKNOWN":
+        return row | {"problem": "broker 2 did not answer"}
+    lag = {"OK": 5, "WARN": 800, "STALL": 900}.get(verdict, 3_900)
+    committed = 980 if verdict == "STOP" else end - lag
+    return row | {
+        "committed_offset": committed,
+        "commit_at": now - timedelta(seconds=2),
+        "log_start_offset": start,
+        "log_end_offset": end,
+        "last_stable_offset": end,
+        "lag": end - committed,
+        "lost_records": max(0, start - committed),
+        "lag_seconds": {"OK": 0.5, "WARN": 320.0}.get(verdict, 900.0),
+        "lag_seconds_method": "observed",
+        "lag_seconds_error": 1.0,
+        "consume_rate": 10.0,
+        "produce_rate": 10.0,
+        "catch_up_seconds": 12.0 if verdict == "OK" else None,
+    }
+
+
+def _rebalance(group: str, now: datetime, number: int) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "record_offset": number,
+        "cause": _CAUSES[number % len(_CAUSES)],
+        "at": now,
+        "partitions_moved": 2,
+        "seconds_since_previous": 1.0,
+        "to_generation": number,
+    }

@@ -1,0 +1,71 @@
+"""Prometheus and promtool for tests; where they cannot be had the tests skip, but fail where CI is set in the
+environment: nobody reads there what was skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo import prometheus
+from demo.prometheus import PrometheusError, free_port
+
+__all__ = ["Prometheus", "free_port", "running", "tool"]
+
+
+def tool(name: str) -> Path:
+    """The program `prometheus` or `promtool`; skips the test where there is none."""
+    try:
+        return prometheus.program(name)
+    except PrometheusError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server, asked through its HTTP API."""
+
+    address: str
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        """`data` of the API's answer; a refusal is an AssertionError that says why."""
+        asked = urllib.parse.urlencode(parameters)
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{asked}", timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as refusal:
+            raise AssertionError(f"{path} {parameters}: {refusal.read().decode()}") from None
+
+    def query(self, expression: str) -> list[Any]:
+        """The series of an instant query, each with `metric` and `value`."""
+        result = self.ask("query", query=expression)["result"]
+        assert isinstance(result, list)
+        return result
+
+    def wait_for(self, expression: str, *, seconds: float = 60) -> list[Any]:
+        """The first answer that is not empty."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.query(expression)):
+            assert time.monotonic() < deadline, f"nothing for {expression} in {seconds} s"
+            time.sleep(0.2)
+        return found
+
+
+@contextlib.contextmanager
+def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """A server with this configuration, whose data lies in `folder`, ready to be asked."""
+    tool("prometheus")
+    with prometheus.running(folder, config) as address:
+        yield Prometheus(address)

@@ -1,0 +1,237 @@
+"""The dashboards and alerts on a real Prometheus that scrapes the real exporter over tables that grow.
+
+Time is short here: an hour of a query becomes twelve seconds, and no window is shorter than five.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import at_work
+from command import Grouptrail
+from grafana.words import STATES, VERDICTS
+from grouptrail.config import Config, load_config
+from grouptrail.explore.sql import run_sql
+from lake import lay
+from prometheus import Prometheus, running
+
+ROOT = Path(__file__).resolve().parents[2] / "dashboards"
+BUILT = sorted((ROOT / "built").iterdir())
+BOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text("utf-8")) for path in BUILT}
+RULES = sorted((ROOT / "alerts").glob("*.yaml"))
+# Alerts that are silent while the pipeline is well; promtool's tests make them fire.
+SILENT = {
+    "GrouptrailGone",
+    "GrouptrailLagStale",
+    "GrouptrailDecodeStale",
+    "GrouptrailNotReady",
+    "GrouptrailSnapshotStale",
+}
+
+_SHORTER = 300
+_SHORTEST_MILLISECONDS = 5_000
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_ALL_SECONDS = 90
+_SCRAPE_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query that a person would see the answer of, with the labels that its legend or its rows need."""
+
+    where: str
+    expression: str
+    labels: frozenset[str]
+    only_these: bool = False
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    """Of tables that grow while the tests run."""
+    grown = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("tables"))}, {})
+    with at_work.at_work(grown):
+        yield grown
+
+
+@pytest.fixture(scope="module")
+def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Two targets, as of two exporters for availability: the second is the first by its other name."""
+    environ = {"GROUPTRAIL_EXPORTER__REFRESH_SECONDS": "1", "GROUPTRAIL_EXPORTER__DENY_GROUPS": at_work.HIDDEN}
+    exporter = Grouptrail(config, "serve", "--listen", "127.0.0.1:0", environ=environ)
+    try:
+        port = _port_of(exporter)
+        targets = [{"targets": [f"127.0.0.1:{port}", f"localhost:{port}"]}]
+        settings = {
+            "global": {"scrape_interval": f"{_SCRAPE_SECONDS}s", "evaluation_interval": "1s"},
+            "rule_files": [str(path) for path in RULES],
+            "scrape_configs": [{"job_name": "grouptrail", "static_configs": targets}],
+        }
+        with running(tmp_path_factory.mktemp("prometheus"), settings) as started:
+            yield started
+    finally:
+        exporter.kill()
+
+
+def _port_of(exporter: Grouptrail) -> int:
+    assert exporter.process.stdout is not None
+    line = exporter.process.stdout.readline()
+    found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+    assert found, line
+    return int(found[1])
+
+
+def test_every_query_has_an_answer(prometheus: Prometheus, config: Config) -> None:
+    """With the labels that its legend names, or those of the table's rows and no more."""
+    prometheus.wait_for(f'kafka_consumer_group_state{{group="{at_work.DELETED}"}}')
+    at_work.delete(config, at_work.DELETED)
+    left = [*_of_panels(prometheus), *_of_alerts()]
+    deadline = time.monotonic() + _ALL_SECONDS
+    while left and time.monotonic() < deadline:
+        left = [asked for asked in left if not _answered(prometheus, asked)]
+        time.sleep(_SCRAPE_SECONDS)
+    assert [f"{asked.where}: {asked.expression}" for asked in left] == []
+
+
+def _answered(prometheus: Prometheus, asked: Asked) -> bool:
+    found = prometheus.query(asked.expression)
+    for series in found:
+        if asked.only_these:
+            assert set(series["metric"]) == asked.labels, asked
+        assert asked.labels <= set(series["metric"]), asked
+    return bool(found)
+
+
+def _of_panels(prometheus: Prometheus) -> Iterator[Asked]:
+    for name, board in BOARDS.items():
+        filled = {variable["name"]: _filled(prometheus, variable) for variable in board["templating"]["list"][1:]}
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                expression = _with_values(target["expr"], filled)
+                yield Asked(f"{name}: {panel['title']}", expression, *_labels(panel, target))
+        for mark in board["annotations"].get("list", ()):
+            labels = frozenset(re.findall(r"{{(\w+)}}", mark["titleFormat"]))
+            yield Asked(f"{name}: {mark['name']}", _with_values(mark["expr"], filled), labels)
+
+
+def _with_values(expression: str, filled: dict[str, str]) -> str:
+    expression = _shorter(expression)
+    for variable, value in filled.items():
+        expression = expression.replace(f'"${variable}"', f'"{value}"')
+    assert "$" not in expression.replace(filled.get("group", ""), ""), expression
+    return expression
+
+
+def _labels(panel: dict[str, Any], target: dict[str, Any]) -> tuple[frozenset[str], bool]:
+    if panel["type"] == "table":
+        columns = panel["transformations"][1]["options"]["renameByName"]
+        return frozenset(label for label in columns if not label.startswith("Value")), True
+    return frozenset(re.findall(r"{{(\w+)}}", target["legendFormat"])), False
+
+
+def _of_alerts() -> Iterator[Asked]:
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text("utf-8"))["groups"]:
+            for rule in group["rules"]:
+                if rule["alert"] not in SILENT:
+                    yield Asked(rule["alert"], _shorter(rule["expr"]), frozenset({"cluster"}))
+
+
+def _filled(prometheus: Prometheus, variable: dict[str, Any]) -> str:
+    """What Grafana puts in: every value that the variable's own query finds, escaped as Grafana does."""
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+    assert found
+    selector = re.sub(r'"\$\w+"', '".*"', found[1])
+    prometheus.wait_for(selector)
+    values = prometheus.ask(f"label/{found[2]}/values", **{"match[]": selector})
+    assert values
+    return f"({'|'.join(_escaped(value) for value in values)})"
+
+
+def _escaped(value: str) -> str:
+    """As @grafana/prometheus 13 does, with the toggle prometheusSpecialCharsInLabelValues."""
+    value = value.replace("\\", "\\\\\\\\").replace('"', '\\\\\\"')
+    return re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", value)
+
+
+def _shorter(expression: str) -> str:
+    def shorter(found: re.Match[str]) -> str:
+        milliseconds = int(found[2]) * _UNITS[found[3]] * 1000 // _SHORTER
+        return f"{found[1]}{max(milliseconds, _SHORTEST_MILLISECONDS)}ms"
+
+    expression = expression.replace("[$__range:1m]", "[1h:5m]").replace("$__range", "1h")
+    expression = expression.replace("$__rate_interval", "10m")
+    return re.sub(r"(\[|:|offset )(\d+)([smhd])(?=[\]:) ])", shorter, expression)
+
+
+def test_figures_are_those_of_the_tables(prometheus: Prometheus) -> None:
+    """And two exporters count once."""
+    prometheus.wait_for('count(kafka_consumer_group_sum_lag{group="fine"}) == 2')
+    groups = prometheus.query('count by (group) ({__name__=~"kafka_consumer_group_(members|sum_lag)"})')
+    assert len(groups) >= len(at_work.VERDICTS)
+    assert _shown(prometheus, "overview", "Groups") == {"": len(groups)}
+    assert _shown(prometheus, "overview", "Groups in trouble") == {"": 3}
+    assert _shown(prometheus, "overview", "Furthest behind") == {"": 900}
+    numbers = {name.text: name.value for name in VERDICTS}
+    assert _shown(prometheus, "group", "Verdict") == {it: numbers[at_work.VERDICTS[it]] for it in at_work.VERDICTS}
+    states = {name.value: name.text for name in STATES}
+    shown = {group: states[int(number)] for group, number in _shown(prometheus, "group", "State").items()}
+    assert (shown["nightly"], shown["stormy"], shown["fine"]) == ("Empty", "PreparingRebalance", "Stable")
+
+
+def _shown(prometheus: Prometheus, name: str, title: str) -> dict[str, float]:
+    """What a panel with one query shows, by group."""
+    (panel,) = [panel for panel in BOARDS[name]["panels"] if panel["title"] == title and panel["type"] == "stat"]
+    expression = re.sub(r'"\$\w+"', '".*"', panel["targets"][0]["expr"])
+    return {series["metric"].get("group", ""): float(series["value"][1]) for series in prometheus.query(expression)}
+
+
+def test_prometheus_can_evaluate_every_rule(prometheus: Prometheus) -> None:
+    """As it does each second: real series match one to one where a rule says so."""
+    prometheus.wait_for('ALERTS{alertname="ConsumerGroupRewound"}')
+    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
+    told = [alert["annotations"] for alert in prometheus.ask("alerts")["alerts"]]
+    assert told
+    assert [text for texts in told for text in texts.values() if "no value" in text or "error" in text.lower()] == []
+
+
+def test_each_verdict_raises_its_alerts_and_no_other(prometheus: Prometheus) -> None:
+    """Pending, most of them: they wait for minutes before they fire."""
+    expected = {
+        ("ConsumerGroupBehind", "late"),
+        ("ConsumerGroupBehind", "stalled"),
+        ("ConsumerGroupBehind", "stopped"),
+        ("ConsumerGroupBehind", "rewound"),
+        ("ConsumerGroupStopped", "stopped"),
+        ("ConsumerGroupStalled", "stalled"),
+        ("ConsumerGroupRewound", "rewound"),
+        ("ConsumerGroupLagUnknown", "unknown"),
+        ("ConsumerGroupLostRecords", "stopped"),
+        ("ConsumerGroupOffsetsNearRetention", "stopped"),
+        ("ConsumerGroupOffsetsNearRetention", "rewound"),
+        ("ConsumerGroupOffsetsNearRetention", "nightly"),
+    }
+    raised = 'count by (alertname, group) (ALERTS{group!=""})'
+    prometheus.wait_for(f"count({raised}) >= {len(expected)}")
+    assert {(it["metric"]["alertname"], it["metric"]["group"]) for it in prometheus.query(raised)} == expected
+
+
+def test_the_questions_of_the_runbooks_can_be_asked(config: Config) -> None:
+    """They name tables and columns that are there."""
+    for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records"):
+        lay(config, table)
+    text = (ROOT.parent / "docs" / "runbooks.md").read_text("utf-8")
+    questions = re.findall(r'^\$ grouptrail sql "(.*?)"$', text, re.MULTILINE | re.DOTALL)
+    assert len(questions) > len(RULES)
+    for question in questions:
+        run_sql(config, question.replace("billing", "stopped"), format="json", out=io.StringIO())
