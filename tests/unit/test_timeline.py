@@ -1,0 +1,340 @@
+"""`grouptrail timeline` and `grouptrail report`, up to the JSON that the browser draws."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from grouptrail import cli, contracts
+from grouptrail.config import Config
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.picture.layout import CAUSES, HUES, Member, arrange, colour_slots, lane_name, visible
+from grouptrail.explore.picture.page import embedded
+from grouptrail.explore.picture.report import arrange_report, command
+from grouptrail.explore.picture.report_rows import read_cluster
+from grouptrail.explore.picture.rows import read_group
+from grouptrail.explore.picture.timeline import timeline_page
+from invented_stories import TOLD_UNTIL, billing, quiet, shared
+from lake import at, lay
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A cluster with the stories of some groups."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    billing(config)
+    quiet(config)
+    shared(config)
+    return config
+
+
+def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:
+    """What the browser is given of a group."""
+    found = read_group(config, group, since=between.get("since"), until=between.get("until"))
+    return arrange(found)
+
+
+def table(columnar: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows by column, as the browser reads them."""
+    return [dict(zip(columnar["columns"], row, strict=True)) for row in columnar["rows"]]
+
+
+def moment(data: dict[str, Any], ms: int) -> datetime:
+    """A time of the picture."""
+    return datetime.fromtimestamp((data["start"] + ms) / 1000, UTC)
+
+
+def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datetime, str]]:
+    """Since when who owned a partition."""
+    [lanes] = [one["lanes"] for one in data["topics"] if one["topic"] == topic]
+    [spans] = [lane["spans"] for lane in lanes if lane["partition"] == partition]
+    since, found = 0, []
+    for member, _, gap, _, _, _ in zip(*[iter(spans)] * 6, strict=True):
+        since += gap
+        found.append((moment(data, since), data["members"][member]["label"]))
+    return found
+
+
+def test_lanes_tell_who_owned_what(lake: Config) -> None:
+    """From the first assignment on; a crash gives its partitions to the others until it is back."""
+    data = drawn(lake)
+    assert [(one["topic"], len(one["lanes"])) for one in data["topics"]] == [("orders", 8), ("payments", 3)]
+    assert owners(data, "orders", 5) == [
+        (at(0), "billing-anna"),
+        (at(1), "billing-boris"),
+        (at(22), "billing-anna"),
+        (at(24), "billing-boris"),
+    ]
+    assert [since for since, _ in owners(data, "orders", 7)] == [at(75)]
+
+
+def test_rebalances_have_their_cause_and_members(lake: Config) -> None:
+    """As the table tells them, with members by number."""
+    data = drawn(lake)
+    rebalances = table(data["rebalances"])
+    assert len(rebalances) == 24
+    [crash] = [row for row in rebalances if row["cause"] == "member_left_or_expired"]
+    assert moment(data, crash["at"]) == at(22)
+    assert (crash["sort"], crash["certainty"], crash["skipped"]) == ("lost", "ambiguous", 1)
+    assert [data["members"][number]["id"] for number in crash["members_left"]] == ["billing-boris"]
+
+
+def test_a_member_that_comes_back_keeps_its_row_and_colour(lake: Config) -> None:
+    """As the same static instance, or as the same client on the same host."""
+    data = drawn(lake)
+    rows = [[data["members"][life["member"]] for life in lives] for lives in data["people"]]
+    assert [sorted({member["label"] for member in row}) for row in rows] == [
+        ["billing-anna"],
+        ["billing-boris"],
+        ["billing-chloe"],
+        ["billing-dora"],
+        ["edge-1"],
+    ]
+    assert [len(row) for row in rows] == [1, 2, 1, 8, 2]
+    assert all(len({member["slot"] for member in row}) == 1 for row in rows)
+    assert len({row[0]["slot"] for row in rows}) == 5
+
+
+def test_lag_is_the_worst_and_the_sum_and_says_where_it_is_the_least(lake: Config) -> None:
+    """Of all partitions in one slot of time; it rises while the storm lasts."""
+    data = drawn(lake)
+    points = table(data["lag"])
+    assert {point["partitions"] for point in points} == {9, 11}
+    storm = max(points, key=lambda point: point["seconds"])
+    assert at(40) < moment(data, storm["at"]) < at(49)
+    assert storm["seconds_are_least"]
+    assert not storm["lag_is_least"]
+    assert not points[0]["seconds_are_least"]
+    words = {
+        data["words"][word] for one in data["topics"] for lane in one["lanes"] for word in lane["verdicts"][2::4]
+    }
+    assert words == {"WARN", "STALL"}
+
+
+def test_an_interval_holds_what_reaches_into_it(lake: Config) -> None:
+    """Whole: with the true beginning of what began before."""
+    data = drawn(lake, since=at(30), until=at(35))
+    assert moment(data, 0) == at(30)
+    assert moment(data, data["until"]) == at(35)
+    assert table(data["rebalances"]) == []
+    assert owners(data, "orders", 5) == [(at(24), "billing-boris")]
+    assert [row["generation"] for row in table(data["generations"])] == [6]
+
+
+def test_without_lag_there_is_the_history(lake: Config, tmp_path: Path) -> None:
+    """The table may not be there, or hold nothing of the group."""
+    assert drawn(lake, "audit")["lag"]["rows"] == []
+    own = Config(warehouse=str(tmp_path))
+    shared(own)
+    data = drawn(own, "notifications")
+    assert (data["kind"], data["lag"]["rows"], data["rebalances"]["rows"]) == ("share", [], [])
+
+
+def test_several_owners_lie_on_tracks(lake: Config) -> None:
+    """Of a share group."""
+    data = drawn(lake, "notifications")
+    [topic] = data["topics"]
+    assert [lane["tracks"] for lane in topic["lanes"]] == [3, 3]
+    assert topic["lanes"][0]["spans"][1::6] == [0, 1, 2]
+
+
+def test_open_rows_are_known_as_far_as_was_read(lake: Config) -> None:
+    """Up to the last sample or the last batch that landed; what is dead is known to its end."""
+    data = drawn(lake)
+    assert moment(data, data["known"]) == TOLD_UNTIL
+    assert data["until"] > data["known"]
+
+
+def test_a_dead_group_ends(tmp_path: Path) -> None:
+    """The others' samples do not make it longer."""
+    config = Config(warehouse=str(tmp_path))
+    group = billing(config, group_id="over")
+    lay(config, "group_states", {"group_id": "over", "state": "Dead", "started_at": at(100), "record_offset": 999})
+    lay(config, "ingest_progress", {"landed_at": at(500)})
+    data = drawn(config, "over")
+    assert moment(data, data["known"]) == at(100)
+    assert group.generation == 25
+
+
+@pytest.mark.parametrize(("since", "until"), [(at(-9), at(-3)), (at(200), at(300)), (at(200), None)])
+def test_a_time_of_which_nothing_is_known_is_an_error(lake: Config, since: datetime, until: datetime | None) -> None:
+    """It says of which time something is."""
+    with pytest.raises(
+        QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
+    ):
+        read_group(lake, "billing", since=since, until=until)
+
+
+def test_a_picture_of_too_much_is_an_error(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No browser could draw it."""
+    monkeypatch.setattr("grouptrail.explore.picture.rows.MOST_SPANS", 10)
+    with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
+        read_group(lake, "billing", since=None, until=None)
+    assert len(read_group(lake, "billing", since=at(30), until=at(31)).spans) == 9
+
+
+def test_the_commands_write_files(lake: Config, tmp_path: Path) -> None:
+    """And say where."""
+    out = tmp_path / "picture.html"
+    arguments = [
+        "timeline",
+        "billing",
+        "--warehouse",
+        lake.warehouse,
+        "--from",
+        "2026-03-04 12:10",
+        "--out",
+        str(out),
+    ]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert (result.exit_code, result.stdout) == (0, f"{out}: open it in a browser\n")
+    assert "<title>billing – grouptrail</title>" in out.read_text("utf-8")
+    result = CliRunner().invoke(cli.app, ["report", "--warehouse", lake.warehouse, "--out", str(out)])
+    assert result.exit_code == 0
+    assert "<title>default – grouptrail</title>" in out.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["timeline", "biling"], "did you mean billing?"),
+        (["timeline", "billing", "--from", "noon"], "'noon' is no time such as"),
+        (["timeline", "billing", "--from", "2026-03-05", "--to", "2026-03-04"], "'2026-03-04' is not after --from"),
+        (["timeline", "billing", "--out", "/nowhere/at/all.html"], "/nowhere/at/all.html cannot be written"),
+        (["report", "--cluster", "other"], "nothing has landed of cluster other"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told_in_a_line(lake: Config, arguments: list[str], message: str) -> None:
+    """On stderr, with what to do."""
+    result = CliRunner().invoke(cli.app, [*arguments, "--warehouse", lake.warehouse])
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_a_page_asks_nothing_of_the_net(lake: Config) -> None:
+    """Neither scripts nor styles nor pictures nor fonts."""
+    text = timeline_page(lake, "billing", since=None, until=None)
+    assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
+    assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_json_stays_inside_its_element() -> None:
+    """Whatever is in it, and it is still the same JSON."""
+    data = {"name": "</script><!--<script>&\u2028\u2029", "é": "群"}
+    text = embedded(data)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("orders", "orders"), ("a\x1b[31mb", "a\\u001b[31mb"), ("x\u202ey\u200b", "x\\u202ey\\u200b"), ("群 é", "群 é")],
+)
+def test_invisible_characters_are_shown(name: str, shown: str) -> None:
+    """And what turns the direction of writing."""
+    assert visible(name) == shown
+
+
+def test_members_of_the_same_client_id_are_numbered(tmp_path: Path) -> None:
+    """Each row of them has its number; one that comes back has the same."""
+    config = Config(warehouse=str(tmp_path))
+    shared(config)
+    life = {"group_id": "notifications", "client_id": "app", "began": "joined"}
+    hosts = [("a", "/10.0.0.1", 10, 20), ("b", "/10.0.0.2", 12, 30), ("c", "/10.0.0.1", 25, 30)]
+    for name, host, joined, left in hosts:
+        row = {**life, "member_id": name, "client_host": host, "joined_at": at(joined), "left_at": at(left)}
+        lay(config, "memberships", row)
+    labels = {one["id"]: one["label"] for one in drawn(config, "notifications")["members"]}
+    assert [labels[name] for name in "abc"] == ["app #1", "app #2", "app #1"]
+    assert labels["share-0"] == "share-0"
+
+
+def test_a_connector_has_no_number() -> None:
+    """Its tasks have."""
+    assert [lane_name("sink", number) for number in (-1, 0)] == ["sink", "sink-0"]
+
+
+@pytest.mark.parametrize(
+    ("group", "typed"),
+    [
+        ("billing", "grouptrail timeline billing"),
+        ("a b; rm -rf ~", "grouptrail timeline 'a b; rm -rf ~'"),
+        ("--help", "grouptrail timeline -- --help"),
+        ("it's\n$(x)", "grouptrail timeline $'it\\'s\\x0a$(x)'"),
+        ("é", "grouptrail timeline $'\\xc3\\xa9'"),
+    ],
+)
+def test_a_command_can_be_pasted(group: str, typed: str) -> None:
+    """The shell takes the group's name as one word, and runs nothing."""
+    assert command(group) == typed
+
+
+def test_every_cause_has_a_sort() -> None:
+    """Those that the contract names, and no others."""
+    [about] = [column.about for column in contracts.tables()["rebalances"].columns if column.name == "cause"]
+    sorted_causes = [cause for causes in CAUSES.values() for cause in causes]
+    assert sorted(sorted_causes) == sorted(about.replace(" or ", ", ").split(", "))
+
+
+def member(number: int, *, began: int = 0, ended: int | None = None) -> Member:
+    """Of a seat of its own."""
+    return Member(number, f"m{number}", None, None, None, began, ended, seat=f"seat {number}")
+
+
+@pytest.mark.parametrize(("count", "apart"), [(2, 4), (3, 2), (6, 1), (12, 1)])
+def test_colours_of_few_members_are_vivid_and_apart(count: int, apart: int) -> None:
+    """Of twelve hues; so many steps between any two."""
+    slots = sorted(colour_slots(member(number) for number in range(count)).values())
+    assert max(slots) < HUES
+    gaps = [(after - before) % HUES or HUES for before, after in zip(slots, [*slots[1:], slots[0]], strict=True)]
+    assert min(gaps) >= apart
+
+
+def test_colours_of_many_members_are_used_again() -> None:
+    """First those of members that are gone."""
+    gone = [member(number, began=0, ended=5) for number in range(24)]
+    present = [member(number, began=9) for number in range(24, 48)]
+    slots = colour_slots([*gone, *present])
+    assert len({slots[one.seat] for one in present}) == 24
+    assert slots == colour_slots([*gone, *present])
+
+
+def test_the_report_knows_every_group(lake: Config) -> None:
+    """Also one that only commits, and the worst partition of each."""
+    data = arrange_report(read_cluster(lake))
+    groups = {row["group_id"]: row for row in table(data["groups"])}
+    assert sorted(groups) == ["audit", "billing", "campaign-2025", "ledger", "mirror", "notifications"]
+    assert {name: row["status"] for name, row in groups.items() if row["status"]} == {
+        "billing": "OK",
+        "ledger": "STOP",
+    }
+    ledger = groups["ledger"]
+    assert (ledger["worst"], ledger["lag"], ledger["seconds"], ledger["is_bounded"]) == (
+        "orders-1",
+        2401,
+        5401.0,
+        True,
+    )
+    states = {name: row["state"] for name, row in groups.items()}
+    assert (states["campaign-2025"], states["billing"], states["mirror"]) == ("Empty", "Stable", None)
+    assert groups["mirror"]["command"] is None
+    assert groups["billing"]["rebalances_day"] == 24
+
+
+def test_the_report_tells_storms_and_causes(lake: Config) -> None:
+    """With what to type for a picture of that time."""
+    data = arrange_report(read_cluster(lake))
+    [storm] = table(data["storms"])
+    assert (storm["group_id"], storm["rebalances"]) == ("billing", 17)
+    assert storm["command"] == "grouptrail timeline --from 2026-03-04T12:30:00Z --to 2026-03-04T13:05:00Z billing"
+    causes = {(moment(data, row["day"]).day, row["cause"]): row["rebalances"] for row in table(data["causes"])}
+    assert causes[4, "member_left"] == 8
+    assert moment(data, data["days"][-1]) < TOLD_UNTIL
+    assert len(data["days"]) == 14
+    assert table(data["worst"])[0]["group_id"] == "ledger"

@@ -1,0 +1,313 @@
+"""The pages of `grouptrail timeline` and `grouptrail report`, opened in Chromium; pictures of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chromium import Browser, Page
+from grouptrail.config import Config
+from grouptrail.explore.picture.report import report_page
+from grouptrail.explore.picture.timeline import timeline_page
+from invented_stories import billing, crowd, hostile, quiet, shared
+
+Open = Callable[..., Page]
+PATHS = "[...document.querySelectorAll('#lanes path.span')].map((one) => one.getAttribute('d'))"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A cluster with the stories of some groups, one of 300 members."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    billing(config)
+    quiet(config)
+    shared(config)
+    crowd(config, members=300, generations=40)
+    return config
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all pages."""
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, browser: Browser) -> Iterator[Open]:
+    """Opens a page's text; at the end nothing may have been complained of in its console."""
+    pages: list[Page] = []
+
+    def open_(text: str, **options: Any) -> Page:
+        path = tmp_path / f"page-{len(pages)}.html"
+        path.write_text(text, "utf-8")
+        pages.append(browser.open(path, **options))
+        return pages[-1]
+
+    yield open_
+    for page in pages:
+        page.close()
+    assert [message for page in pages for message in page.messages] == []
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """What is written in the elements that are there."""
+    found: list[str] = page.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
+    return found
+
+
+def count(page: Page, selector: str) -> int:
+    """How many elements there are."""
+    return int(page.value(f"document.querySelectorAll({selector!r}).length"))
+
+
+def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
+    """Where the element with that number lies in the window."""
+    found: dict[str, float] = page.value(
+        f"document.querySelectorAll({selector!r})[{number}].getBoundingClientRect().toJSON()"
+    )
+    return found
+
+
+def middle(place: dict[str, float]) -> tuple[float, float]:
+    """Of a box."""
+    return place["left"] + place["width"] / 2, place["top"] + place["height"] / 2
+
+
+def shown_seconds(page: Page) -> float:
+    """How long a time is in view."""
+    return float(page.value("(view.to - view.from) / 1000"))
+
+
+def timeline(config: Config, group: str) -> str:
+    return timeline_page(config, group, since=None, until=None)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_three_members(lake: Config, opened: Open, scheme: str) -> None:
+    """Every lane, life, rebalance and state is drawn, and the tables below."""
+    page = opened(timeline(lake, "billing"), dark=scheme == "dark")
+    page.screenshot(f"timeline-3-{scheme}")
+    assert texts(page, "h1") == ["billing"]
+    lanes = texts(page, "#lanes .lane")
+    assert lanes[:3] == ["orders-0", "orders-1", "orders-2"]
+    assert lanes[-2:] == ["billing-dora", "edge-1"]
+    assert len(lanes) == 8 + 3 + 5
+    assert "billing-boris" in texts(page, "#lanes .on")
+    marks = texts(page, "#head .mark > text")
+    assert marks.count("!") == 1
+    assert sum(int(mark) if mark.isdigit() else 1 for mark in marks) == 24
+    assert count(page, "#head .state.Stable") == 24
+    assert count(page, "#lag path.line.least") > 0
+    assert count(page, "#head .storm") == 1
+    assert count(page, "#rebalances tbody tr") == 24
+    assert count(page, "#members tbody tr") == 14
+    dark = page.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_three_hundred_members(lake: Config, opened: Open, scheme: str) -> None:
+    """Begin as a strip of the topic; opened, only lanes in sight are drawn, and scrolling draws others."""
+    page = opened(timeline(lake, "crowd"), dark=scheme == "dark")
+    page.screenshot(f"timeline-300-{scheme}")
+    assert texts(page, "#lanes .name") == ["▸ clicks", "▸ members"]
+    boxes = sum(path.count("M") for path in page.value(PATHS))
+    assert boxes >= 240
+    assert count(page, "#lanes path") < 50
+    page.value("byId('open').click()")
+    page.drawn()
+    page.screenshot(f"timeline-300-open-{scheme}")
+    first = texts(page, "#lanes .lane")
+    assert first[0] == "clicks-0"
+    assert 10 < len(first) < 60
+    page.value("byId('lanes').scrollTop = 2000")
+    page.drawn()
+    assert "clicks-100" in texts(page, "#lanes .lane")
+    assert box(page, "#head")["top"] < box(page, "#lanes")["top"]
+
+
+def test_zooming_and_moving(lake: Config, opened: Open) -> None:
+    """By drag, wheel, keys and buttons; the axis, the lanes and the tables follow."""
+    page = opened(timeline(lake, "billing"))
+    whole = shown_seconds(page)
+    lane = box(page, "#lanes svg")
+    page.drag((lane["left"] + 400, lane["top"] + 60), (lane["left"] + 600, lane["top"] + 60))
+    dragged = shown_seconds(page)
+    assert dragged == pytest.approx(whole * 200 / (page.value("view.width") - 190))
+    assert count(page, "#rebalances tbody tr") < 24
+    began = page.value("view.from")
+    page.drag((lane["left"] + 600, lane["top"] + 60), (lane["left"] + 500, lane["top"] + 60), modifiers=8)
+    assert shown_seconds(page) == pytest.approx(dragged)
+    assert page.value("view.from") > began
+    page.mouse("mouseWheel", *middle(box(page, "#head")), deltaX=0, deltaY=-400)
+    page.wait_for(f"view.to - view.from < {dragged * 1000} / 2")
+    page.value("picture.focus()")
+    page.press("0")
+    assert shown_seconds(page) == pytest.approx(whole)
+    page.press("+")
+    assert shown_seconds(page) == pytest.approx(whole / 2)
+    page.press("ArrowLeft")
+    assert page.value("view.from") < whole * 1000 / 4 - 1
+    page.value("byId('all').click()")
+    page.drawn()
+    assert shown_seconds(page) == pytest.approx(whole)
+
+
+def test_pointing_tells_what_who_when_and_why(lake: Config, opened: Open) -> None:
+    """Of a partition, a member, a rebalance, a state and of lag."""
+    page = opened(timeline(lake, "billing"))
+    place = box(page, "#lanes svg")
+    minute = page.value("(view.width - 190) * 60000 / view.whole")
+    start = place["left"] + page.value("view.x(DATA.first)")
+
+    def tip(x: float, y: float) -> str:
+        page.mouse("mouseMoved", x, y)
+        return "\n".join(texts(page, "#tip > *")) if page.value("!tip.hidden") else ""
+
+    lanes = {
+        lane: middle(box(page, "#lanes .lane", number))[1] for number, lane in enumerate(texts(page, "#lanes .lane"))
+    }
+    told = tip(start + 23 * minute, lanes["orders-5"])
+    page.screenshot("timeline-tip")
+    assert told.startswith("orders-5: billing-anna\n")
+    assert "2026-03-04 12:22:00 to 2026-03-04 12:24:00 UTC (2 min)" in told
+    assert "because: member_left_or_expired (ambiguous): a clean leave, an expired session" in told
+    assert "STALL: lag" in tip(start + 21 * minute, lanes["orders-5"])
+    assert "replaced: the same instance id joined" in tip(start + 60 * minute, lanes["edge-1"])
+    head = box(page, "#head")["top"]
+    assert "1 generation before it not in the log" in tip(start + 22 * minute, head + 43)
+    assert "a storm of 17 rebalances" in tip(start + 45 * minute, head + 43)
+    assert "Stable" in tip(start + 30 * minute, head + 84)
+    assert "at least" in tip(start + 45 * minute, box(page, "#lag")["top"] + 50)
+    assert tip(5, 5) == ""
+
+
+def test_rebalances_can_be_read_by_keyboard(lake: Config, opened: Open) -> None:
+    """From mark to mark; what is told of one is its label, too."""
+    page = opened(timeline(lake, "billing"))
+    whole = shown_seconds(page)
+    page.value("document.querySelector('.mark[tabindex=\\'0\\']').focus()")
+    assert texts(page, "#tip strong") == ["2 rebalances"]
+    page.press("ArrowRight")
+    assert texts(page, "#tip > *")[:3] == [
+        "rebalance to generation 3",
+        "2026-03-04 12:06:00 UTC",
+        "member_joined (recorded)",
+    ]
+    assert page.value("document.activeElement.getAttribute('aria-label')").startswith("rebalance to generation 3; ")
+    assert shown_seconds(page) == whole
+
+
+def test_choosing_members(lake: Config, opened: Open) -> None:
+    """By a click or by a name: the others fade, and Escape brings them back."""
+    page = opened(timeline(lake, "billing"))
+    page.drag(middle(box(page, "#lanes .span")), middle(box(page, "#lanes .span")))
+    assert texts(page, "#unpin") == ["only billing-anna ✕"]
+    assert count(page, "#lanes .span.dim") > 0
+    assert count(page, "#members tbody tr") == 1
+    page.press("Escape")
+    assert count(page, "#lanes .span.dim") == 0
+    page.value("filterBox.value = 'edge'; filterBox.dispatchEvent(new Event('input'))")
+    page.drawn()
+    assert count(page, "#members tbody tr") == 2
+    assert texts(page, "#lanes .lane")[-1] == "edge-1"
+    page.drag((60, box(page, "#lanes")["top"] + 60), (160, box(page, "#lanes")["top"] + 60))
+    assert page.value("view.to - view.from === view.whole")
+
+
+@pytest.mark.parametrize("group", ["notifications", "audit", "campaign-2025"])
+def test_other_groups(lake: Config, opened: Open, group: str) -> None:
+    """Share groups, KIP-848 epochs, a group that has no members and no lag."""
+    page = opened(timeline(lake, group))
+    page.screenshot(f"timeline-{group}")
+    assert texts(page, "h1") == [group]
+    assert count(page, "#lanes .lane") > 0
+    words = {"notifications": "epochs", "audit": "epochs", "campaign-2025": "generations"}
+    assert words[group] in texts(page, "#head .name")
+    assert texts(page, "#lag text") == ["lag: no samples of it in this time"]
+    tracks = page.value(
+        "new Set([...document.querySelectorAll('#lanes .span')].map((one) => one.getAttribute('y'))).size"
+    )
+    assert group != "notifications" or tracks == 2 * 3 + 3
+
+
+def test_names_of_strangers_are_only_text(tmp_path: Path, opened: Open) -> None:
+    """No element, no script, no style comes of them; what is invisible in them is shown."""
+    config = Config(warehouse=str(tmp_path / "lake"))
+    group = hostile(config)
+    for name, text in (("timeline", timeline(config, group)), ("report", report_page(config))):
+        page = opened(text)
+        page.screenshot(f"hostile-{name}")
+        assert page.value("window.taken") is None
+        assert count(page, "script") == 2
+        assert count(page, "img, iframe, b, object, style:not(head style)") == 0
+        assert any("<img src=x onerror=" in shown for shown in texts(page, "h1, td"))
+        assert "\u202e" not in page.value("document.body.innerText")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report(lake: Config, opened: Open, scheme: str) -> None:
+    """Verdicts, groups, storms, causes and dormant groups; a verdict shows its groups alone."""
+    page = opened(report_page(lake), dark=scheme == "dark", size=(1400, 1500))
+    page.screenshot(f"report-{scheme}")
+    assert texts(page, "#verdicts .tile") == ["1 STOP", "2 OK", "4 no lag sampled"]
+    assert texts(page, "#groups tbody strong")[0] == "ledger"
+    assert "≥ 5,401" in texts(page, "#groups tbody tr:first-child td")
+    assert "grouptrail timeline ledger" in texts(page, "#groups code")
+    assert texts(page, "#dormant tbody strong") == ["campaign-2025", "mirror"]
+    assert count(page, "#chart .part") > 1
+    page.value("document.querySelector('.tile').click()")
+    assert texts(page, "#groups tbody strong") == ["ledger"]
+    assert texts(page, "#shown") == ["1 group"]
+
+
+# The least contrast of each kind of thing on the page, by the formula of WCAG 2.2.
+CONTRASTS = """
+(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const linear = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const luminance = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map((value) => linear(value / 255));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const root = getComputedStyle(document.documentElement);
+  const named = (name) => luminance(root.getPropertyValue(name));
+  const classed = (name) => {
+    const element = document.body.appendChild(document.createElement('i'));
+    element.className = name;
+    const found = luminance(getComputedStyle(element).color);
+    element.remove();
+    return found;
+  };
+  const contrast = (one, other) => (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  const least = (ones, other) => Math.min(...ones.map((one) => contrast(one, named(other))));
+  const members = Array.from({length: 24}, (_, slot) => classed(`s${slot}`));
+  const words = ['--text', '--faint', '--link'].map(named);
+  const states = ['Stable', 'PreparingRebalance', 'CompletingRebalance', 'Empty', 'Dead'];
+  return {
+    words: Math.min(least(words, '--back'), least(words, '--raised')),
+    labels: least(members, '--on'),
+    members: least(members, '--back'),
+    signs: least([...Object.keys(SORTS), 'mixed'].map(classed), '--sign'),
+    states: least(states.map((state) => classed(`state ${state}`)), '--text'),
+  };
+})()
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_written_and_drawn_has_contrast(lake: Config, opened: Open, scheme: str) -> None:
+    """As WCAG 2.2 asks: 4.5 for text on what it stands on, 3 for a member's colour on the ground."""
+    page = opened(timeline(lake, "billing"), dark=scheme == "dark")
+    found = page.value(CONTRASTS)
+    assert min(found[name] for name in ("words", "labels", "signs", "states")) >= 4.5, found
+    assert found["members"] >= 3, found
