@@ -1,11 +1,21 @@
-"""Keeps the Delta tables small and fast: joins small files, sorted by each table's clustering columns."""
+"""`grouptrail maintain`: deletes what is older than is kept, thins samples, keeps the tables' files few and sorted.
+
+Each table is worked off by itself; broken off anywhere, the next run goes on. Jobs may run meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from rich import box
+from rich.table import Table
 
 from grouptrail import contracts
+from grouptrail.errors import GrouptrailError
+from grouptrail.explore.formats import console_on, displayed
+from grouptrail.retention import ORDER, Removal, removals
 from grouptrail.session import start_session
 from grouptrail.tables import table_exists
 
@@ -14,26 +24,135 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
+Report = Callable[[str], None]
 
-def maintain(config: Config, tables: tuple[str, ...] = (), report: Callable[[str], None] = print) -> None:
-    """OPTIMIZE and VACUUM (Delta's default retention of 7 days) on the named tables, or on all that are there."""
+_TRIES = 3
+_CONCURRENT = "DELTA_CONCURRENT"
+
+
+class MaintenanceFailed(GrouptrailError):
+    """Some table could not be worked off; the others were."""
+
+
+def maintain(
+    config: Config, names: tuple[str, ...] = (), *, dry_run: bool = False, out: TextIO, report: Report = print
+) -> None:
+    """Works off the named tables, or all that are there; a `dry_run` shows what would be deleted and does nothing.
+
+    Raises MaintenanceFailed where a table could not be worked off, when the others are.
+    """
     spark = start_session(config, "grouptrail-maintain", report)
     try:
-        for name in tables or contracts.tables():
-            if table_exists(spark, config, name):
-                report(_maintain(spark, config.table_path(name), name))
+        if dry_run:
+            show_removals(spark, config, names, out)
+        else:
+            run(spark, config, names, report)
     finally:
         spark.stop()
 
 
-def _maintain(spark: SparkSession, path: str, name: str) -> str:
+def run(
+    spark: SparkSession, config: Config, names: tuple[str, ...], report: Report, now: datetime | None = None
+) -> None:
+    """As `maintain`, in a session that is there."""
+
+    def work(name: str) -> None:
+        report(_again(lambda: _maintain(spark, config, name, now or datetime.now(UTC))))
+
+    _each(spark, config, names, work)
+
+
+def _each(spark: SparkSession, config: Config, names: tuple[str, ...], work: Callable[[str], None]) -> None:
+    """Works off the tables that are there, in an order in which they may be. Raises MaintenanceFailed at the end."""
+    ordered = [*ORDER, *(name for name in contracts.tables() if name not in ORDER)]
+    faults = []
+    for name in (name for name in ordered if not names or name in names):
+        try:
+            if table_exists(spark, config, name):
+                work(name)
+        except Exception as error:
+            faults.append(f"{name}: {_reason(error)}")
+    if faults:
+        raise MaintenanceFailed("; ".join(faults) + ": left as it was, run grouptrail maintain again")
+
+
+def show_removals(
+    spark: SparkSession, config: Config, names: tuple[str, ...], out: TextIO, now: datetime | None = None
+) -> None:
+    """What would be deleted: rows, the files that hold them, and about how many bytes of these."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("table", no_wrap=True)
+    for name in ("rows", "of files", "about bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("which")
+
+    def work(name: str) -> None:
+        rows = spark.read.format("delta").load(config.table_path(name)).count()
+        size = _size(spark, config.table_path(name))[1]
+        for removal in removals(spark, config, name, now or datetime.now(UTC)):
+            share = round(size * removal.count / max(rows, 1))
+            figures = (f"{removal.count:,}", f"{removal.files:,}", f"{share:,}")
+            table.add_row(name, *figures, displayed(removal.why))
+
+    _each(spark, config, names, work)
+    console = console_on(out)
+    console.print(table)
+    console.print("nothing was deleted: this is a dry run")
+
+
+def _maintain(spark: SparkSession, config: Config, name: str, now: datetime) -> str:
+    path = config.table_path(name)
     before = _size(spark, path)
-    table = contracts.tables()[name]
-    sort = f" ZORDER BY ({', '.join(table.cluster_by)})" if table.partition_by else ""
-    spark.sql(f"OPTIMIZE delta.`{path}`{sort}").collect()
+    deleted = sum(_remove(spark, path, removal) for removal in removals(spark, config, name, now))
+    _optimize(spark, path, contracts.tables()[name])
     spark.sql(f"VACUUM delta.`{path}`").collect()
     after = _size(spark, path)
-    return f"{name}: {before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
+    told = f"{deleted:,} rows deleted; " if deleted else ""
+    return f"{name}: {told}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
+
+
+def _remove(spark: SparkSession, path: str, removal: Removal) -> int:
+    """In one commit; how many rows."""
+    if not removal.count:
+        return 0
+    if removal.stays is None:
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE {removal.where}").collect()
+    else:
+        writer = removal.stays.write.format("delta").mode("overwrite").option("replaceWhere", removal.where)
+        writer.save(path)
+    return removal.count
+
+
+def _optimize(spark: SparkSession, path: str, table: contracts.Table) -> None:
+    """Of tables with open rows only what is closed: the history job writes the others anew all the time, and would
+    find files gone that it is at."""
+    columns = {column.name: column for column in table.columns}
+    if not table.partition_by:
+        spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    elif columns["open_bucket"].null_means:
+        sort = ", ".join(table.cluster_by)
+        spark.sql(f"OPTIMIZE delta.`{path}` WHERE open_bucket IS NULL ZORDER BY ({sort})").collect()
+
+
+def _again(work: Callable[[], str]) -> str:
+    """What another writer came between is done once more, from what is there then."""
+    for _ in range(_TRIES - 1):
+        try:
+            return work()
+        except Exception as error:
+            if _CONCURRENT not in str(error):
+                raise
+    return work()
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    first_line = lines[0]
+    if len(lines) > 1 and lines[1].startswith(": "):  # py4j's line, then Java's with its class
+        first_line = lines[1].removeprefix(": ").partition(": ")[2] or lines[1]
+    if _CONCURRENT in first_line:
+        return f"other writers came between {_TRIES} times"
+    return first_line[:300]
 
 
 def _size(spark: SparkSession, path: str) -> tuple[int, int]:

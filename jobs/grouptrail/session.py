@@ -43,6 +43,8 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Into so many tasks VACUUM cuts what it lists: by default 10,000, for however small a table.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
     "spark.ui.enabled": "false",

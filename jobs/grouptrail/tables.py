@@ -46,7 +46,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     table, path = tables()[name], config.table_path(name)
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
-        f"{_layout(table)} COMMENT {_literal(table.about)} "
+        f"{_layout(table)} COMMENT {literal(table.about)} "
         f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}')"
     )
     there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
@@ -107,7 +107,7 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     close: the cost follows what is open there, not the table.
     """
     table = tables()[name]
-    ours = f"cluster = {_literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
+    ours = f"cluster = {literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
     changed = _whole(with_open_bucket(rows), config, name)
     there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*table.key), list(table.key), "left_anti")
@@ -130,7 +130,7 @@ def replace(rows: DataFrame, config: Config, name: str) -> None:
         _whole(with_open_bucket(rows), config, name)
         .write.format("delta")
         .mode("overwrite")
-        .option("replaceWhere", f"cluster = {_literal(config.cluster)}")
+        .option("replaceWhere", f"cluster = {literal(config.cluster)}")
         .save(config.table_path(name))
     )
 
@@ -157,14 +157,15 @@ def _layout(table: Table) -> str:
 
 
 def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
-    return ", ".join(f"`{column.name}` {column.type} COMMENT {_literal(_meaning(column))}" for column in columns)
+    return ", ".join(f"`{column.name}` {column.type} COMMENT {literal(_meaning(column))}" for column in columns)
 
 
 def _meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A string in Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

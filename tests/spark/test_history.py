@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import landed
+from exporting import figures
 from grouptrail import contracts, tables
 from grouptrail.config import Config
 from grouptrail.decode import job as decode
+from grouptrail.exporter.families import group_families, pipeline_families
+from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history.job import PROGRESS, HistoryUnfit, Telling, ensure_tables, refuse_half_rebuilt
 from grouptrail.history.open_rows import TABLES
 from grouptrail.history.rebuild import rebuild
@@ -185,3 +189,32 @@ def test_a_rebuild_that_was_broken_off_must_be_run_again(
     rebuild(spark, config, silent)
     refuse_half_rebuilt(spark, config)
     assert [row["member_id"] for row in history(config)["memberships"]] == ["a"]
+
+
+def test_the_exporter_counts_what_history_tells(spark: SparkSession, config: Config) -> None:
+    """From tables as Spark writes them, batch by batch, after OPTIMIZE, and after a rebuild, which adds nothing."""
+    log, reader = Log(spark, config), SnapshotReader(config)
+    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    for batch in range(len(BATCHES)):
+        telling.land(log.land(batch), batch)
+        found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
+        told = history(config)
+        causes = Counter((row["group_id"], row["cause"]) for row in told["rebalances"])
+        assert figures(found, "kafka_consumer_group_rebalances_total") == causes
+        states = figures(found, "kafka_consumer_group_state")
+        assert {group for group, value in states.items() if value} == {
+            (row["group_id"], row["state"]) for row in told["group_states"] if row["is_open"]
+        }
+        assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == len(
+            landed.rows(config, "offset_commits")
+        )
+        assert figures(found, "grouptrail_source_backlog_records") == {("0",): 0}
+    assert figures(found, "kafka_consumer_group_generation") == {("billing",): 4, ("audit",): 1}
+    assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 2}
+    spark.sql(f"OPTIMIZE delta.`{config.table_path('offset_commits')}`").collect()
+    rebuild(spark, config, silent)
+    after = group_families(reader.read())
+    for name in ("rebalances_total", "partitions_moved_total", "offset_commits_total", "members", "state"):
+        metric = f"kafka_consumer_group_{name}"
+        assert figures(after, metric) == figures(found, metric)
+    assert reader.read().not_ready is None

@@ -97,7 +97,8 @@ def commit(spark: SparkSession, config: Config, *partitions: tuple[str, int]) ->
 @pytest.fixture
 def sample(spark: SparkSession) -> DataFrame:
     """One partition told of, one not."""
-    rows = [("orders", 0, 1, 7, 5, "id", NOON, None), ("orders", 1, None, None, None, None, NOON, SILENCE)]
+    times = (NOON, NOON)
+    rows = [("orders", 0, 1, 7, 5, "id", *times, None), ("orders", 1, None, None, None, None, *times, SILENCE)]
     return spark.createDataFrame(rows, contracts.tables()["log_offsets"].ddl(without=("cluster",)))
 
 

@@ -1,0 +1,74 @@
+"""Data Docs that open without the net.
+
+The pages of Great Expectations load Bootstrap, jQuery, Vega and a logo from elsewhere; their index is a script.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# Where something is overlooked, or a name in the tables holds markup, the browser still loads and runs nothing.
+_POLICY = (
+    """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; """
+    """form-action 'none'; base-uri 'none'">"""
+)
+_STYLE = """<style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; color: #1d2430 }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem }
+th, td { border-bottom: 1px solid #d8dde6; padding: .4rem .6rem; text-align: left; vertical-align: top }
+code, pre { font-size: .85em; white-space: pre-wrap; overflow-wrap: anywhere }
+.badge { background: #e6eaf1; border-radius: .3rem; padding: 0 .3rem }
+.fa-check-circle::before { content: "\\2713"; color: #157a3c } .fa-times::before { content: "\\2717"; color: #b3261e }
+.breached { color: #b3261e; font-weight: 600 }
+.modal, .collapse:not(.show):not(.navbar-collapse), footer, #ge-cta-footer { display: none }
+ul, ol { padding-left: 1.2rem } a { color: #1f5fbf }
+</style>"""
+
+_STRIPPED = re.compile(
+    r"<script\b.*?</script>|<noscript\b.*?</noscript>|<link\b[^>]*>|<(?:img|source|iframe)\b[^>]*>"
+    r"|<style\b.*?</style>|<footer\b.*?</footer>",
+    re.DOTALL | re.IGNORECASE,
+)
+_ELSEWHERE = re.compile(r"""\s(?:href|src|srcset|action|poster)\s*=\s*(["'])\s*(?:https?:)?//.*?\1""", re.IGNORECASE)
+_UP = re.compile(r"""href=(["'])(?:\.\./)+index\.html\1""")
+_SUITE = re.compile(r"""\shref=(["'])(?:\.\./)+expectations/.*?\1""")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the index: a table, its figures, and its breaches, one a line."""
+
+    table: str
+    figures: Sequence[str]
+    breaches: Sequence[str]
+
+
+def offline(text: str) -> str:
+    """A page that loads and runs nothing, and leads to the index beside it."""
+    text = _ELSEWHERE.sub("", _STRIPPED.sub("", text))
+    text = _SUITE.sub("", _UP.sub('href="index.html"', text))
+    return re.sub(r"<head\b[^>]*>", lambda head: head[0] + _POLICY + _STYLE, text, count=1, flags=re.IGNORECASE)
+
+
+def index(title: str, heads: Sequence[str], entries: Iterable[Entry]) -> str:
+    """The page that leads to those of the tables."""
+    rows = "".join(f"<tr>{_cells(entry)}</tr>\n{_breaches(entry, len(heads))}" for entry in entries)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"{_POLICY}{_STYLE}</head><body><h1>{html.escape(title)}</h1>\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table></body></html>\n"
+    )
+
+
+def _cells(entry: Entry) -> str:
+    link = f'<td><a href="{html.escape(entry.table)}.html">{html.escape(entry.table)}</a></td>'
+    return link + "".join(f"<td>{html.escape(figure)}</td>" for figure in entry.figures)
+
+
+def _breaches(entry: Entry, width: int) -> str:
+    lines = "<br>".join(html.escape(line) for line in entry.breaches)
+    return f'<tr><td colspan="{width}" class="breached">{lines}</td></tr>\n' if lines else ""

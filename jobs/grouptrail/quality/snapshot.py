@@ -1,0 +1,115 @@
+"""The tables as they are at one moment, between two batches of the jobs that write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from grouptrail import contracts
+from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.history.open_rows import TABLES as HISTORY
+from grouptrail.tables import TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+# A batch writes these tables, and the one named first when all the others are written.
+_WRITTEN_LAST = {"history_positions": HISTORY, "ingest_progress": DECODED}
+
+_COMMITS_LOOKED_AT = 20
+_LOOK_EVERY_SECONDS = 0.5
+
+# Delta looks through a table's log for each query: so much is rather kept in memory.
+_KEPT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version of a table, when rows were last added to it by then (ms; 0: not lately), its size, and the columns
+    of its contract that it lacks."""
+
+    version: int
+    written_at_ms: int
+    size_bytes: int = 0
+    lacking: tuple[str, ...] = ()
+
+
+def take(config: Config, *, patience_seconds: float) -> dict[str, Commit]:
+    """The version of each table that is there, none in the middle of a batch.
+
+    Where a batch takes longer than `patience_seconds`, or was broken off, the versions are those of now. Raises
+    TableError for a table that cannot be read.
+    """
+    deadline = time.monotonic() + patience_seconds
+    names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
+    while True:
+        found = {name: commit for name in names if (commit := _newest(config, name)) is not None}
+        if not under_way(found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def under_way(found: dict[str, Commit]) -> list[str]:
+    """The tables that were written after the one that their batch writes last."""
+    return [
+        name
+        for last, others in _WRITTEN_LAST.items()
+        if last in found
+        for name in others
+        if name in found and found[name].written_at_ms > found[last].written_at_ms
+    ]
+
+
+def _newest(config: Config, name: str) -> Commit | None:
+    path = config.table_path(name)
+    try:
+        table = DeltaTable(path)
+        # OPTIMIZE, VACUUM, redecode and retention are no part of a batch.
+        written = (one["timestamp"] for one in table.history(_COMMITS_LOOKED_AT) if one.get("operation") == "WRITE")
+        there = {field.name for field in table.schema().fields}
+        lacking = tuple(column.name for column in contracts.tables()[name].columns if column.name not in there)
+        size_bytes = sum(table.get_add_actions()["size_bytes"].to_pylist())
+        return Commit(table.version(), max(written, default=0), size_bytes, lacking)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TableError(f"{path} cannot be read ({reason}): correct the warehouse, or upgrade grouptrail") from error
+
+
+@contextmanager
+def views(spark: SparkSession, config: Config, versions: dict[str, Commit]) -> Iterator[dict[str, DataFrame]]:
+    """Every table's rows of this cluster, also as a view of its name: none where there is no table, and nulls in
+    columns that a table from before does not have yet."""
+    made = {name: _view(spark, config, name, versions.get(name)) for name in contracts.tables()}
+    try:
+        yield made
+    finally:
+        for name, rows in made.items():
+            rows.unpersist()
+            spark.catalog.dropTempView(name)
+
+
+def _view(spark: SparkSession, config: Config, name: str, commit: Commit | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    table = contracts.tables()[name]
+    if commit is None:
+        rows = spark.createDataFrame([], table.ddl())
+    else:
+        reader = spark.read.format("delta").option("versionAsOf", commit.version)
+        rows = reader.load(config.table_path(name)).where(F.col("cluster") == config.cluster)
+        lacking = (column for column in table.columns if column.name in commit.lacking)
+        rows = rows.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
+    if commit is not None and commit.size_bytes < _KEPT_BYTES:
+        rows = rows.persist()
+    rows.createOrReplaceTempView(name)
+    return rows

@@ -1,0 +1,79 @@
+"""What is expected of a table: what its contract says, and what only a person knows.
+
+Each expectation is a dict in the form of Great Expectations. `{batch}` in a query are the rows that are looked at;
+the other tables go by their names. All hold one cluster's rows. A query selects keys, never other values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from grouptrail import contracts
+
+Expectation = dict[str, Any]
+
+_SPARK_TYPES = {
+    "binary": "BinaryType",
+    "boolean": "BooleanType",
+    "smallint": "ShortType",
+    "int": "IntegerType",
+    "bigint": "LongType",
+    "double": "DoubleType",
+    "string": "StringType",
+    "timestamp": "TimestampType",
+}
+
+
+def expectations(table: contracts.Table, *, lacking: Collection[str] = ()) -> list[Expectation]:
+    """All that is expected of a table; `lacking` are columns that it does not have yet."""
+    return [*from_contract(table, lacking), *contracts.expectations().get(table.name, ())]
+
+
+def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list[Expectation]:
+    """What follows from the contract: the key is unique, nothing is null without a meaning, types are as written."""
+    keys = ", ".join(key_columns(table))
+    never_null = (column.name for column in table.columns if not column.null_means and column.name not in lacking)
+    required = " OR ".join(f"{name} IS NULL" for name in never_null)
+    return [
+        _no_rows(
+            "key_unique",
+            f"{keys}: no two rows alike",
+            f"SELECT {keys} FROM {{batch}} GROUP BY {keys} HAVING count(*) > 1",
+        ),
+        _no_rows(
+            "never_null",
+            "no null where the contract has no meaning for one",
+            f"SELECT {keys} FROM {{batch}} WHERE {required}",
+        ),
+        *(_of_type(column) for column in table.columns),
+    ]
+
+
+def key_columns(table: contracts.Table) -> list[str]:
+    """What makes a row unique among its cluster's."""
+    return [name for name in table.key if name != "cluster"]
+
+
+def _no_rows(name: str, description: str, query: str) -> Expectation:
+    return {
+        "type": "unexpected_rows_expectation",
+        "kwargs": {"unexpected_rows_query": query},
+        "description": description,
+        "meta": {"name": name},
+    }
+
+
+def _of_type(column: contracts.Column) -> Expectation:
+    return {
+        "type": "expect_column_values_to_be_of_type",
+        "kwargs": {"column": column.name, "type_": _SPARK_TYPES.get(column.type, "ArrayType")},
+        "description": f"{column.name} is {column.type}",
+        "meta": {"name": f"type_of_{column.name}"},
+    }
+
+
+def time_column(table: contracts.Table) -> str | None:
+    """The time by which a row is old or new: the first that its files keep statistics of."""
+    times = (column.name for column in table.columns if column.type == "timestamp" and column.stats)
+    return next(times, None)

@@ -1,0 +1,165 @@
+"""Writes the small warehouse that later versions must open, with `tests` on PYTHONPATH:
+`python tests/frozen.py tests/data/warehouse-0.1.zip`.
+
+Every table there is, as this version's jobs write it: records of classic and KIP-848 groups and one that nobody can
+decode, their history, and samples of logs and of lag. `tests/spark/test_versions.py` reads it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from grouptrail import contracts, tables
+from grouptrail.config import Config, load_config
+from grouptrail.decode import job as decode
+from grouptrail.explore.warehouse import Warehouse
+from grouptrail.history.job import Telling, ensure_tables
+from grouptrail.ivy import silent
+from grouptrail.kafka import LogBounds
+from grouptrail.session import start_session
+from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from lake import lay
+from spark.test_history import BATCHES, COLUMNS, NOON
+
+CLUSTER = "test"
+ARCHIVE = Path(__file__).parent / "data" / "warehouse-0.1.zip"
+NOBODY_KNOWS: list[tuple[bytes, bytes | None]] = [(b"\x00\x63\x00\x01g", b"\x00\x00")]
+ORDERS = "b3JkZXJzb3JkZXJzb3JkZQ"
+
+
+def consumer_group() -> list[tuple[bytes, bytes | None]]:
+    """The records of a KIP-848 group of one member that has what it was assigned."""
+    group = {"groupId": "search"}
+    member = {**group, "memberId": "m1"}
+    owned = [{"topicId": ORDERS, "partitions": [0, 1]}]
+    subscription = {
+        "instanceId": None,
+        "rackId": None,
+        "clientId": "search-1",
+        "clientHost": "/10.0.0.7",
+        "subscribedTopicNames": ["orders"],
+        "subscribedTopicRegex": None,
+        "rebalanceTimeoutMs": 60_000,
+        "serverAssignor": "uniform",
+    }
+    current = {
+        "memberEpoch": 1,
+        "previousMemberEpoch": 0,
+        "state": 0,
+        "assignedPartitions": owned,
+        "partitionsPendingRevocation": [],
+    }
+    told: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
+        (5, member, subscription),
+        (3, group, {"epoch": 1}),
+        (7, member, {"topicPartitions": owned}),
+        (6, group, {"assignmentEpoch": 1}),
+        (8, member, current),
+    ]
+    return [
+        (encode_key(key), encode_value(key, Value(0, value)))
+        for key, value in ((Key(number, fields), value) for number, fields, value in told)
+    ]
+
+
+LANDED = [*BATCHES, consumer_group(), NOBODY_KNOWS]
+
+
+def land(spark: SparkSession, config: Config) -> None:
+    """The decoded tables and their history, a micro-batch after the other."""
+    ensure_tables(spark, config)
+    tables.ensure_table(spark, config, "undecodable_records")
+    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    ends = [sum(map(len, LANDED[: number + 1])) for number in range(len(LANDED))]
+    for number, batch in enumerate(LANDED):
+        start = ends[number] - len(batch)
+        records = [
+            (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
+            for index, record in enumerate(batch)
+        ]
+        decode.Landing(
+            spark,
+            config,
+            app=lambda: "decode",
+            end_offsets=lambda asked, number=number: {0: ends[asked]} if 0 <= asked <= number else {0: 0},
+            bounds=lambda number=number: {0: LogBounds(0, ends[number], ends[number])},
+            report=silent,
+        ).land(spark.createDataFrame(records, COLUMNS).coalesce(1), number)
+        progress = tables.read(spark, config, "ingest_progress").where(f"batch_id = {number}")
+        telling.land(progress, number)
+
+
+def sample(config: Config) -> None:
+    """Samples of a log that grows by 10 a minute and of a group that stops half way."""
+    logs, lags = [], []
+    for minute in range(12):
+        at = NOON + timedelta(minutes=10 + minute)
+        end, committed = 100 + 10 * minute, 100 + 10 * min(minute, 6)
+        figures = {"log_start_offset": 0, "log_end_offset": end, "last_stable_offset": end}
+        place = {"cluster": config.cluster, "topic": "orders", "partition": 1, "sampled_at": at}
+        logs.append({**place, **figures, "topic_id": ORDERS})
+        lags.append(
+            {
+                **place,
+                **figures,
+                "group_id": "billing",
+                "committed_offset": committed,
+                "commit_at": at,
+                "lag": end - committed,
+                "lost_records": 0,
+                "lag_seconds": 60.0 * (end - committed) / 10,
+                "lag_seconds_method": "observed",
+                "lag_seconds_error": 60.0,
+                "status": "OK" if minute <= 6 else "STOP",
+                "status_reason": "as the fixture tells",
+                "group_state": "Stable",
+            }
+        )
+    lay(config, "log_offsets", *logs)
+    lay(config, "consumer_lag", *lags)
+    newest = Warehouse(config, ["offset_commits"]).rows(
+        "SELECT * FROM offset_commits ORDER BY record_offset DESC LIMIT 1"
+    )
+    lay(config, "committed_offsets", *({**row, "record_at": NOON, "commit_at": NOON} for row in newest))
+
+
+def write(spark: SparkSession, config: Config, scratch: str) -> None:
+    """All tables, written as the jobs write them in a scratch folder, then each anew in one commit: small."""
+    own = config.model_copy(update={"warehouse": scratch})
+    land(spark, own)
+    sample(own)
+    for name in contracts.tables():
+        tables.ensure_table(spark, config, name)
+        if tables.table_exists(spark, own, name):
+            rows = tables.read(spark, own, name).coalesce(1)
+            rows.write.format("delta").mode("append").save(config.table_path(name))
+
+
+def thaw(config: Config) -> None:
+    """Lays the warehouse of version 0.1 where the configuration has its own."""
+    shutil.unpack_archive(ARCHIVE, config.warehouse)
+
+
+def main(archive: str) -> None:
+    """In place of the archive that is there."""
+    with TemporaryDirectory() as folder, TemporaryDirectory() as scratch:
+        config = load_config(None, {"warehouse": folder, "cluster": CLUSTER}, {})
+        spark = start_session(config, "frozen")
+        try:
+            write(spark, config, scratch)
+        finally:
+            spark.stop()
+        for checksum in Path(folder).rglob("*.crc"):
+            checksum.unlink()
+        shutil.make_archive(archive.removesuffix(".zip"), "zip", folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,202 @@
+"""`grouptrail maintain`: what it deletes and what it leaves."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from frozen import NOON as WRITTEN
+from frozen import thaw
+from grouptrail import maintain, retention, tables
+from grouptrail.config import Config, MaintainConfig
+from grouptrail.explore.warehouse import Warehouse
+from grouptrail.history.open_rows import TABLES as HISTORY
+from grouptrail.history.rebuild import rebuild
+from grouptrail.ivy import silent
+from grouptrail.quality import check
+from grouptrail.retention import PROGRESS
+from grouptrail.streams import read_table_appends, start_query
+from lake import NOON, lay
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+LATER = WRITTEN + timedelta(days=30)
+
+
+def keeping(config: Config, **settings: Any) -> Config:
+    return config.model_copy(update={"maintain": MaintainConfig(**settings)})
+
+
+def rows(config: Config, query: str) -> list[dict[str, Any]]:
+    names = [name for name in maintain.contracts.tables() if name in query]
+    return Warehouse(config, names).rows(query)
+
+
+def counts(config: Config) -> dict[str, int]:
+    return {
+        name: rows(config, f"SELECT count(*) AS rows FROM {name}")[0]["rows"] for name in maintain.contracts.tables()
+    }
+
+
+def lay_samples(config: Config, statuses: Callable[[int], str], minutes: int = 60) -> None:
+    """A sample every ten seconds of one partition, from noon on."""
+    lay(
+        config,
+        "consumer_lag",
+        *(
+            {
+                "cluster": config.cluster,
+                "topic": "orders",
+                "partition": 1,
+                "sampled_at": NOON + timedelta(seconds=10 * number),
+                "status": statuses(number),
+            }
+            for number in range(minutes * 6)
+        ),
+    )
+
+
+def sampled(config: Config) -> list[tuple[int, str]]:
+    """(tens of seconds after noon, status) of what is left."""
+    found = rows(config, "SELECT to_unixtime(sampled_at) AS at, status FROM consumer_lag ORDER BY sampled_at")
+    return [(round(row["at"] - NOON.timestamp()) // 10, row["status"]) for row in found]
+
+
+def test_samples_are_thinned_and_verdict_changes_stay(spark: SparkSession, config: Config) -> None:
+    """One a minute is left of what is older than a day; run again, nothing is left to do."""
+    config = keeping(config, thin_samples=["1:60", "7:600"])
+    lay_samples(config, lambda number: "STOP" if 97 <= number < 101 else "OK")
+    now = NOON + timedelta(days=1, minutes=30)
+    maintain.run(spark, config, ("consumer_lag",), silent, now)
+    left = sampled(config)
+    old, young = [one for one in left if one[0] < 180], [one for one in left if one[0] >= 180]
+    assert young == [(number, "OK") for number in range(180, 360)]
+    last_of_minute = set(range(5, 180, 6))
+    assert [number for number, _ in old] == sorted(last_of_minute | {96, 97, 100, 101})
+    assert [number for number, status in old if status == "STOP"] == [97, 100]
+
+    before = Warehouse(config, ["consumer_lag"]).rows("SELECT count(*) AS rows FROM consumer_lag")
+    (again,) = list(retention.removals(spark, config, "consumer_lag", now))
+    assert again.count == 0
+    maintain.run(spark, config, ("consumer_lag",), silent, now + timedelta(days=10))
+    assert [number for number, _ in sampled(config)][-1] == 359
+    assert len(sampled(config)) == 6 + 4 < before[0]["rows"]
+
+
+def test_dry_run_tells_and_does_nothing(spark: SparkSession, config: Config) -> None:
+    """Rows, files and bytes of each table that would lose any."""
+    thaw(config)
+    config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
+    before = counts(config)
+    out = io.StringIO()
+    maintain.show_removals(spark, config, (), out, LATER)
+    lines = [line.split() for line in out.getvalue().splitlines() if line and line.split()[0] in before]
+    assert [line[1] for line in lines if line[0] == "consumer_lag"] == ["12", "0"]
+    assert [int(line[1]) > 0 for line in lines if line[0] in ("offset_commits", "generations")] == [True, True]
+    assert "nothing was deleted" in out.getvalue()
+    assert counts(config) == before
+
+
+def test_retention_leaves_what_is_live_and_tables_that_check_out(spark: SparkSession, config: Config) -> None:
+    """Open rows, the newest record of each key, and batches that still add up; a rebuild finds what is live."""
+    thaw(config)
+    config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
+    before = counts(config)
+    live = {name: rows(config, f"SELECT * FROM {name} WHERE is_open ORDER BY record_offset") for name in HISTORY}
+    maintain.run(spark, config, (), silent, LATER)
+    after = counts(config)
+    assert {
+        name: rows(config, f"SELECT * FROM {name} WHERE is_open ORDER BY record_offset") for name in HISTORY
+    } == live
+    assert after["consumer_lag"] == after["log_offsets"] == 0
+    assert len(live["generations"]) <= after["generations"] < before["generations"]
+    assert after["group_metadata"] < before["group_metadata"]
+    assert rows(config, "SELECT committed_offset FROM offset_commits") == [{"committed_offset": 150}]
+    first, *_ = rows(config, "SELECT * FROM ingest_progress ORDER BY start_offset")
+    assert (first["query_id"], first["start_offset"], first["offset_commits"]) == ("maintain", 0, 1)
+
+    healthy = check.run(spark, config, patience_seconds=0)
+    assert [(one.table, result) for one in healthy for result in one.breaches] == []
+    rebuild(spark, config, silent)
+    found = rows(config, "SELECT DISTINCT group_id FROM generations WHERE is_open ORDER BY group_id")
+    assert [row["group_id"] for row in found] == sorted({row["group_id"] for row in live["generations"]})
+
+
+def test_records_that_the_history_lacks_stay(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a run that is broken off is gone on with by the next."""
+    thaw(config)
+    config = keeping(config, decoded_days=7)
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "_untold", lambda *_: spark.createDataFrame([(0, 0)], UNTOLD))
+        assert retention.told_bounds(spark, config, LATER) == {}
+        patch.setattr(retention, "_untold", lambda *_: spark.createDataFrame([(0, 5)], UNTOLD))
+        assert retention.told_bounds(spark, config, LATER) == {0: 5}
+    for name in ("group_metadata", "offset_commits"):
+        maintain.run(spark, config, (name,), silent, LATER)
+    maintain.run(spark, config, (), silent, LATER)
+    every = " + ".join(retention.DECODED)
+    tally = f"SELECT sum({every}) AS told FROM ingest_progress"
+    assert rows(config, tally)[0]["told"] == sum(counts(config)[name] for name in retention.DECODED)
+
+
+UNTOLD = "record_partition int, first_untold bigint"
+
+
+def test_concurrent_writer_is_waited_out_or_told_of(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, with the table's name; the other tables are worked off all the same."""
+    tables.ensure_table(spark, config, "topic_names")
+    tables.ensure_table(spark, config, "log_offsets")
+    tries: list[str] = []
+
+    def optimize(_: SparkSession, path: str, table: Any) -> None:
+        tries.append(table.name)
+        if table.name == "log_offsets":
+            raise RuntimeError("[DELTA_CONCURRENT_APPEND] Files were added by a concurrent update")
+
+    monkeypatch.setattr(maintain, "_optimize", optimize)
+    with pytest.raises(
+        maintain.MaintenanceFailed, match=r"^log_offsets: other writers came between 3 times: left as"
+    ):
+        maintain.run(spark, config, (), silent)
+    assert tries == ["log_offsets"] * 3 + ["topic_names"]
+
+
+def test_stream_over_a_table_goes_on_when_rows_are_deleted(spark: SparkSession, config: Config) -> None:
+    """What stays is not read twice, though its file was written anew."""
+
+    def land(*batches: int) -> None:
+        shared = {
+            column.name: 0 for column in maintain.contracts.tables()[PROGRESS].columns if column.type == "bigint"
+        }
+        told = {"cluster": config.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
+        nothing = dict.fromkeys(("earliest_record_at", "latest_record_at"))
+        rows = [{**shared, **told, **nothing, "batch_id": batch} for batch in batches]
+        tables.append_new(spark, rows, config, PROGRESS)
+
+    def read_on() -> list[int]:
+        seen: list[int] = []
+        query = start_query(
+            read_table_appends(spark, config, PROGRESS),
+            config,
+            "reader",
+            land=lambda rows, _: seen.extend(row.batch_id for row in rows.collect()),
+            once=True,
+        )
+        query.awaitTermination()
+        return sorted(seen)
+
+    tables.ensure_table(spark, config, PROGRESS)
+    land(0, 1)
+    assert read_on() == [0, 1]
+    spark.sql(f"DELETE FROM delta.`{config.table_path(PROGRESS)}` WHERE batch_id = 0")
+    land(2)
+    assert read_on() == [2]

@@ -1,0 +1,117 @@
+"""Tables of other versions: those of before are gone on with, those of later are left alone."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from frozen import thaw
+from grouptrail import contracts, maintain, tables
+from grouptrail.arrow import arrow_type
+from grouptrail.config import Config
+from grouptrail.explore.errors import QueryError
+from grouptrail.explore.sql import run_sql
+from grouptrail.ivy import silent
+from grouptrail.quality import check
+from grouptrail.tables import TableError
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+
+def sql(config: Config, query: str) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    run_sql(config, query, format="json", out=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def newest_column(table: contracts.Table) -> contracts.Column:
+    """A column that a version before could have lacked: the last that neither names, places nor judges a row."""
+    fixed = {*table.key, *table.partition_by, *table.cluster_by, "is_open", "record_offset", "error"}
+    return [column for column in table.columns if column.name not in fixed][-1]
+
+
+def lay_older(config: Config) -> dict[str, str]:
+    """Every table with one row, without its newest column; which that is."""
+    lacking = {}
+    for table in contracts.tables().values():
+        gone = newest_column(table)
+        columns = [column for column in table.columns if column != gone]
+        schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+        row = {"cluster": config.cluster, "is_open": False}
+        rows = pa.Table.from_pylist([{column.name: row.get(column.name) for column in columns}], schema)
+        write_deltalake(config.table_path(table.name), rows, partition_by=list(table.partition_by) or None)
+        lacking[table.name] = gone.name
+    return lacking
+
+
+def test_tables_that_lack_a_column_are_gone_on_with(spark: SparkSession, config: Config) -> None:
+    """Asked, checked, maintained and written to, as they are and once the column is added."""
+    lacking = lay_older(config)
+    checked = check.run(spark, config, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
+    assert {one.table: one.lacking for one in checked} == {one.table: (lacking[one.table],) for one in checked}
+    assert [result.problem for one in checked for result in one.results if result.problem] == []
+    maintain.run(spark, config, (), silent)
+    for name, column in lacking.items():
+        assert sql(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
+        tables.ensure_table(spark, config, name)
+        whole = {column.name: None for column in contracts.tables()[name].columns}
+        tables.append_new(spark, [{**whole, "cluster": "new"}], config, name)
+        assert sql(config, f"SELECT {column} FROM {name} WHERE cluster = 'new'") == [{column: None}], name
+
+
+def test_the_warehouse_of_version_0_1_opens(spark: SparkSession, config: Config) -> None:
+    """All its tables are brought up to what they are now, and answer."""
+    thaw(config)
+    for name in contracts.tables():
+        tables.ensure_table(spark, config, name)
+    answer = sql(config, "SELECT cause FROM rebalances WHERE group_id = 'billing' ORDER BY to_generation")
+    assert [row["cause"] for row in answer] == [
+        "group_started",
+        "member_joined",
+        "member_left_or_expired",
+        "member_joined",
+    ]
+    assert sql(config, "SELECT status FROM consumer_lag ORDER BY sampled_at")[-1] == {"status": "STOP"}
+    assert sql(config, "SELECT * FROM owners_at('search', now())")[0]["member_id"] == "m1"
+
+
+def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, config: Config) -> None:
+    """Whatever is deleted, thinned or joined."""
+    thaw(config)
+    path = config.table_path("consumer_lag")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (coolness double)")
+    spark.sql(f"UPDATE delta.`{path}` SET coolness = 1.5")
+    tables.ensure_table(spark, config, "consumer_lag")
+    (checked,) = check.run(spark, config, ("consumer_lag",), patience_seconds=0)
+    assert checked.breaches == []
+    maintain.run(spark, config, ("consumer_lag",), silent)
+    left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
+    assert [row["coolness"] for row in left] == [1.5]
+    assert 0 < left[0]["rows"] < 12
+
+
+def test_table_of_an_unknown_protocol_is_left_alone(spark: SparkSession, config: Config) -> None:
+    """Told of in one line; the other tables are worked off."""
+    thaw(config)
+    log = Path(config.table_path("topic_names")) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    features = {"readerFeatures": ["fromTheFuture"], "writerFeatures": ["fromTheFuture"]}
+    later = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+    (log / f"{int(newest.stem) + 1:020}.json").write_text(later + "\n")
+    files = sorted(log.iterdir())
+    with pytest.raises(QueryError, match=r"fromTheFuture|cannot be read"):
+        sql(config, "SELECT * FROM topic_names")
+    with pytest.raises(TableError, match=r"topic_names cannot be read \(.*\): ") as told:
+        check.run(spark, config, patience_seconds=0)
+    assert "\n" not in str(told.value)
+    with pytest.raises(maintain.MaintenanceFailed, match=r"^topic_names: .*left as it was") as told_too:
+        maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
+    assert "\n" not in str(told_too.value)
+    assert sorted(log.iterdir()) == files

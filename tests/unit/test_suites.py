@@ -1,0 +1,189 @@
+"""What is expected of the tables, and what is looked at, without Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grouptrail import contracts
+from grouptrail.config import Config, load_config
+from grouptrail.explore.formats import console_on
+from grouptrail.quality import snapshot, suites
+from grouptrail.quality.check import Checked, ExpectationsBreached, Result, print_checked, refuse_breaches
+from grouptrail.quality.docs import Entry, index, offline
+from grouptrail.quality.snapshot import Commit, take, under_way
+from grouptrail.tables import TableError
+from lake import HISTORY, lay
+
+SUITES = contracts.expectations()
+EACH = [(table, one) for table, listed in SUITES.items() for one in listed]
+EVIL = "</td><script src=https://evil.example/x.js></script>\x1b[2J"
+
+each_expectation = pytest.mark.parametrize(
+    ("table", "one"), EACH, ids=[f"{table}.{one['meta']['name']}" for table, one in EACH]
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config(None, {"warehouse": str(tmp_path / "warehouse")}, {})
+
+
+def test_every_table_has_expectations() -> None:
+    """All but the one that keeps what came of them."""
+    assert SUITES.keys() == contracts.tables().keys() - {"check_results"}
+
+
+@pytest.mark.parametrize("table", contracts.tables().values(), ids=lambda table: table.name)
+def test_names_are_unique(table: contracts.Table) -> None:
+    """By which a result is found again; the exporter counts by them."""
+    names = [one["meta"]["name"] for one in suites.expectations(table)]
+    assert sorted(names) == sorted(set(names))
+
+
+@each_expectation
+def test_expectation_selects_keys_of_the_rows_looked_at(table: str, one: suites.Expectation) -> None:
+    """A sample of what it finds is kept and shown: nothing else of a row may be in it."""
+    query = one["kwargs"]["unexpected_rows_query"]
+    assert "{batch}" in query
+    selected = re.match(r"SELECT (.*?) FROM ", query)
+    assert selected
+    columns = {column.strip().split(".")[-1] for column in selected[1].split(",")}
+    assert columns <= set(suites.key_columns(contracts.tables()[table])) | {"record_partition"}
+    assert one["description"]
+
+
+def test_suites_are_in_the_form_of_great_expectations() -> None:
+    """So that they can be loaded without grouptrail; named as their table."""
+    folder = Path(__file__).resolve().parents[2] / "schemas" / "tables"
+    for file in folder.glob("*.expectations.json"):
+        suite = json.loads(file.read_text("utf-8"))
+        assert suite["name"] == file.name.removesuffix(".expectations.json")
+        assert all(one.keys() == {"type", "kwargs", "description", "meta"} for one in suite["expectations"])
+
+
+def test_contract_gives_key_nulls_and_types() -> None:
+    """A column that a table lacks may be null in all its rows."""
+    table = contracts.tables()["topic_names"]
+    by_name = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table)}
+    assert by_name["key_unique"]["unexpected_rows_query"].endswith("GROUP BY topic_id HAVING count(*) > 1")
+    assert by_name["type_of_told_at"] == {"column": "told_at", "type_": "TimestampType"}
+    lacking = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table, {"told_at"})}
+    assert "told_at IS NULL" in by_name["never_null"]["unexpected_rows_query"]
+    assert "told_at IS NULL" not in lacking["never_null"]["unexpected_rows_query"]
+
+
+def test_great_expectations_is_loaded_by_a_run_alone() -> None:
+    """It takes seconds."""
+    program = (
+        "import sys, grouptrail.quality.check; print('great_expectations' in sys.modules, 'pyspark' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "False False\n"
+
+
+def test_batch_is_under_way_until_its_last_table_is_written() -> None:
+    """Of the decode job ingest_progress, of the history job history_positions."""
+    found = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
+    assert under_way(found) == ["offset_commits"]
+    assert under_way(found | {"ingest_progress": Commit(3, 20)}) == []
+    assert under_way(found | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
+
+
+def test_snapshot_waits_for_the_batch_to_end(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes what is there when it takes too long."""
+    lay(config, "ingest_progress", {})
+    lay(config, "offset_commits", {})
+    late = take(config, patience_seconds=0)
+    assert {name: commit.version for name, commit in late.items()} == {"ingest_progress": 0, "offset_commits": 0}
+    monkeypatch.setattr(snapshot.time, "sleep", lambda _: lay(config, "ingest_progress", {}))
+    assert take(config, patience_seconds=60)["ingest_progress"].version == 1
+
+
+def test_snapshot_knows_what_a_table_lacks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the columns of its contract."""
+    for table in HISTORY:
+        lay(config, table, {})
+    assert {commit.lacking for commit in take(config, patience_seconds=0).values()} == {()}
+    whole = contracts.tables()["generations"]
+    grown = {
+        **contracts.tables(),
+        "generations": contracts.Table(**{**vars(whole), "columns": (*whole.columns, NEW)}),
+    }
+    monkeypatch.setattr(contracts, "tables", lambda: grown)
+    assert take(config, patience_seconds=0)["generations"].lacking == ("coolness",)
+
+
+NEW = contracts.Column("coolness", "double", "how cool it was", null_means="written before version 9")
+
+
+def test_table_that_cannot_be_read_is_told_in_a_line(config: Config) -> None:
+    """With its place."""
+    log = Path(config.table_path("generations")) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("nonsense\n")
+    with pytest.raises(TableError, match=r"generations cannot be read \(.*\): correct the warehouse"):
+        take(config, patience_seconds=0)
+
+
+def checked(*results: Result, rows: int = 7) -> Checked:
+    return Checked("rebalances", 12, rows, results, 1.5, lacking=())
+
+
+HOLDS = Result("key_unique", "no two rows alike", True, 0)
+BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "{EVIL}"}}',))
+
+
+def test_breaches_are_printed_with_their_keys(config: Config) -> None:
+    """Names from the log cannot steer the terminal."""
+    out = io.StringIO()
+    print_checked([checked(HOLDS, BREACH)], config, console_on(out))
+    assert "rebalances.led_to: 3 rows; expected: it led to a generation" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    assert "\\x1b[2J" in out.getvalue()
+
+
+def test_what_could_not_be_looked_at_is_a_breach(config: Config) -> None:
+    """With its reason."""
+    result = Result("led_to", "it led to a generation", False, None, problem="no such column")
+    out = io.StringIO()
+    print_checked([checked(result)], config, console_on(out))
+    assert "rebalances.led_to: not looked at" in out.getvalue()
+    assert "no such column" in out.getvalue()
+    with pytest.raises(ExpectationsBreached, match=r"^1 expectation is breached, of rebalances: docs/operations.md"):
+        refuse_breaches([checked(HOLDS, result)])
+
+
+def test_nothing_to_check_is_no_success() -> None:
+    """An empty folder is a wrong --warehouse."""
+    with pytest.raises(ExpectationsBreached, match="there is no table to check"):
+        refuse_breaches([])
+    refuse_breaches([checked(HOLDS)])
+
+
+def test_pages_load_and_run_nothing() -> None:
+    """Whatever Great Expectations puts there."""
+    page = (
+        '<html><head><link rel="stylesheet" href="https://cdn.example/a.css"><script>alert(1)</script></head><body>'
+        '<img src="//cdn.example/logo.png?d=1"><a href="https://elsewhere.example">x</a>'
+        '<a href="../index.html">Home</a>'
+    )
+    text = offline(page)
+    assert "example" not in text
+    assert "alert" not in text
+    assert '<a href="index.html">Home</a>' in text
+    assert "default-src 'none'" in text
+
+
+def test_index_shows_names_as_text() -> None:
+    """Those of groups come from strangers."""
+    text = index(f"Tables of cluster {EVIL}", ("table", "rows"), [Entry("rebalances", ("7",), [EVIL])])
+    assert "<script" not in text
+    assert "&lt;script src=" in text
+    assert '<a href="rebalances.html">rebalances</a>' in text
