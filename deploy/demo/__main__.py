@@ -16,15 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from demo.findings import command, print_answers, print_findings, totals
+from demo import prometheus
+from demo.findings import command, print_answers, print_findings, print_lag, print_metrics, totals
 from demo.ingest import Ingest
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
 from demo.screen import Screen
 from demo.workload import Workload, WorkloadError
 from grouptrail.doctor import FAIL_FREE_BYTES
 from grouptrail.errors import GrouptrailError
+from grouptrail.explore.picture.page import write
+from grouptrail.explore.picture.timeline import timeline_page
 from grouptrail.java import JavaError
 from grouptrail.session import connector_jars
+
+ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"
 
 _HURRIED_SECONDS = 4.0
 
@@ -42,6 +47,7 @@ class Demo:
         self.broker: Broker | None = None
         self.ingest: Ingest | None = None
         self.workload: Workload | None = None
+        self.metrics = ""
         self.started = time.monotonic()
 
     def fetch(self) -> None:
@@ -84,6 +90,7 @@ class Demo:
         self.screen.step("the pipeline catches up")
         self.ingest.wait_until_caught_up()
         seconds = time.monotonic() - self.started
+        self.metrics = self.ingest.metrics()
         self.screen.step("all has landed: the pipeline and Kafka stop")
         self.end()
         return seconds
@@ -107,7 +114,7 @@ class Demo:
 
     def _heard(self, line: str) -> None:
         """A line of the pipeline's: a landed batch, or what it is doing."""
-        if not line.startswith(("batch ", "history batch ", "log-offsets batch ")):
+        if not line.startswith(("batch ", "history batch ", "log-offsets batch ", "lag batch ")):
             self.screen.status(line)
             return
         self.screen.landed(line)
@@ -155,14 +162,22 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     assert workload
     if keep:
         demo.screen.step(f"all stays up: Kafka at {broker.bootstrap}, tables in {ingest.config.warehouse}")
-        demo.screen.step(f"ask them, from another terminal: {command(ingest.config_file, 'tables')}")
-        demo.screen.step("Ctrl-C ends it")
-        demo.screen.status("the groups are at work until Ctrl-C")
-        demo.watch(float("inf"))
+        demo.screen.step(f"ask them, from another terminal: {command(ingest.config_file, 'show', 'lag', '--watch')}")
+        with _prometheus(demo.folder, ingest) as told:
+            demo.screen.step(told)
+            demo.screen.step("dashboards to import into Grafana: dashboards/built; alerts: dashboards/alerts")
+            demo.screen.step("Ctrl-C ends it")
+            demo.screen.status("the groups are at work until Ctrl-C")
+            demo.watch(float("inf"))
     took = demo.finish()
     demo.screen.close()
     print_findings(ingest.config, took)
     print_answers(ingest.config, ingest.config_file)
+    print_lag(ingest.config, ingest.config_file)
+    print_metrics(demo.metrics)
+    page = demo.folder / "billing.html"
+    write(timeline_page(ingest.config, "billing", since=None, until=None), page)
+    print(f"\nA picture of billing, to open in a browser: {page}")
     _tell_how_to_go_on(ingest)
     try:
         workload.check()
@@ -170,11 +185,33 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
         print(f"\nNot as planned: a client of the workload failed ({error}); what the others did is in the tables.")
 
 
+@contextlib.contextmanager
+def _prometheus(folder: Path, ingest: Ingest) -> Iterator[str]:
+    """Prometheus scraping the pipeline, with the alerts' rules, where it can be had; gives what to tell of it."""
+    target = {"job_name": "grouptrail", "static_configs": [{"targets": [ingest.config.exporter.listen]}]}
+    config = {
+        "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
+        "rule_files": [str(ALERTS / "*.yaml")],
+        "scrape_configs": [target],
+    }
+    (folder / "prometheus").mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            address = stack.enter_context(prometheus.running(folder / "prometheus", config))
+            told = f"Prometheus: http://{address}, scraping {ingest.metrics_url}"
+        except GrouptrailError as error:
+            told = f"metrics: {ingest.metrics_url} ({error})"
+        yield told
+
+
 def _tell_how_to_go_on(ingest: Ingest) -> None:
+    print("Dashboards to import into Grafana lie in dashboards/built, alerts in dashboards/alerts.")
     print(f"\nThe tables stay in {ingest.config.warehouse}. Go on with:")
     for arguments in (
         ("tables",),
         ("show", "group", "billing"),
+        ("serve",),
+        ("report",),
         ("sql", "\"SELECT * FROM rebalance_storms('10 minutes')\""),
     ):
         print(f"  {command(ingest.config_file, *arguments)}")

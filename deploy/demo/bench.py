@@ -1,7 +1,8 @@
-"""`make bench`: how fast commits are decoded and history is told, as ratios of one run. See docs/performance.md.
+"""`make bench`: how fast commits are decoded, history is told, lag and metrics are served, pictures are drawn.
 
 Decoding runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
-plainly and decoded by turns, on one Spark session that has been warmed up. History has `bench_history`.
+plainly and decoded by turns, on one Spark session that has been warmed up. Each of the others has a module of its
+own, `bench_…`. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from demo.bench_exporter import measure as measure_exporter
 from demo.bench_history import measure as measure_history
+from demo.bench_lag import measure as measure_lag
+from demo.bench_quality import measure_check, measure_keep
+from demo.bench_timeline import measure as measure_timeline
+from demo.bench_views import measure as measure_views
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
@@ -153,36 +159,64 @@ def _to_nowhere(rows: DataFrame) -> float:
 
 
 def main() -> None:
-    """Runs the bench and prints its figures, as text and as one line of JSON."""
+    """Runs the bench, or a part of it, and prints its figures, as text and as one line of JSON."""
+    parts: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
+        "decode": _decode,
+        "history": lambda folder, options: _on_tables(
+            folder,
+            measure_history,
+            groups=options.groups,
+            generations=options.generations,
+            commits=options.commits,
+        ),
+        "lag": lambda folder, options: measure_lag(
+            folder, partitions=options.partitions, groups=options.groups_each, minutes=options.minutes
+        ),
+        "views": lambda folder, options: measure_views(
+            load_config(None, {}, {}),
+            folder,
+            groups=options.groups,
+            generations=options.generations,
+            commits=options.commits,
+        ),
+        "check": lambda folder, options: _on_tables(folder, measure_check, rows=options.rows),
+        "keep": lambda folder, options: _on_tables(folder, measure_keep, partitions=options.lag_partitions),
+        "exporter": lambda _folder, _: measure_exporter(),
+        "timeline": lambda folder, _: measure_timeline(folder),
+    }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("decode", "history"))
+    parser.add_argument("--only", choices=parts)
     parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
     parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
     parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
     parser.add_argument("--commits", type=int, default=49, help="commits in each generation")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows to check")
+    parser.add_argument("--lag-partitions", type=int, default=240, help="group-partitions of a day of lag samples")
+    parser.add_argument("--partitions", type=int, default=5_000, help="real partitions whose lag is told")
+    parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
+    parser.add_argument("--minutes", type=float, default=10, help="for how long")
     options = parser.parse_args()
     figures: dict[str, Any] = {"cores": os.cpu_count()}
-    with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as name:
-        folder = Path(name)
-        if options.only != "history":
-            properties = {"log.cleaner.enable": "false"}
-            with Broker(folder / "kafka", properties=properties, heap="600m", report=print) as broker:
-                figures |= _measure(broker, folder, options.records)
-        if options.only != "decode":
-            config = load_config(None, {"warehouse": str(folder)}, {})
-            spark = start_session(config, "bench", print)
-            try:
-                figures["history"] = measure_history(
-                    spark,
-                    config,
-                    folder,
-                    groups=options.groups,
-                    generations=options.generations,
-                    commits=options.commits,
-                )
-            finally:
-                spark.stop()
+    for name, part in parts.items():
+        if options.only in (None, name):
+            with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as folder:
+                figures[name] = part(Path(folder), options)
     print(json.dumps(figures))
+
+
+def _decode(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print) as broker:
+        return _measure(broker, folder, options.records)
+
+
+def _on_tables(folder: Path, measure: Callable[..., dict[str, Any]], **size: int) -> dict[str, Any]:
+    """What needs tables only, on a session of its own."""
+    config = load_config(None, {"warehouse": str(folder)}, {})
+    spark = start_session(config, "bench", print)
+    try:
+        return measure(spark, config, folder, **size)
+    finally:
+        spark.stop()
 
 
 def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:

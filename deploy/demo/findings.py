@@ -7,6 +7,7 @@ from pathlib import Path
 
 from demo.ingest import query
 from grouptrail.config import Config
+from grouptrail.explore.lag import show_lag
 from grouptrail.explore.sql import run_sql
 
 _KINDS = """\
@@ -58,6 +59,10 @@ WHERE moved_by < 0 ORDER BY record_at, partition LIMIT 6""",
 )
 
 
+_SHOWN_METRICS = ("topic_lag", "lag_seconds", "members", "rebalances_total", "status")
+_SERIES_A_METRIC = 2
+
+
 def totals(config: Config) -> str:
     """What has landed so far, in one line."""
     [row] = query(config, _TOTALS)
@@ -93,6 +98,21 @@ def print_answers(config: Config, config_file: Path) -> None:
     for title, text in QUESTIONS:
         print(f'\n# {title}\n$ {command(config_file, "sql")} "\n{text}"\n')
         run_sql(config, text, format="table", out=sys.stdout)
+
+
+def print_lag(config: Config, config_file: Path) -> None:
+    """`grouptrail show lag`, as it was at the end."""
+    print(f"\n# How far behind is who?\n$ {command(config_file, 'show', 'lag')}\n")
+    show_lag(config, groups=(), topics=(), format="table", out=sys.stdout)
+
+
+def print_metrics(page: str) -> None:
+    """Some of what Prometheus would have scraped last."""
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    print(f"\n# What Prometheus would have scraped last: {len(lines):,} series, such as")
+    for name in _SHOWN_METRICS:
+        ours = (line for line in lines if line.startswith(f"kafka_consumer_group_{name}{{"))
+        print("\n".join([line for line in ours if 'group="billing"' in line][:_SERIES_A_METRIC]))
 
 
 def command(config_file: Path, *arguments: str) -> str:

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from demo import processes
+from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
 from grouptrail.explore.errors import QueryError
@@ -40,6 +42,10 @@ warehouse = "warehouse"
 [decode]
 trigger_seconds = 2
 
+[exporter]
+listen = "{listen}"
+refresh_seconds = 2
+
 [spark]
 "spark.driver.memory" = "1g"
 # Fit for some minutes and some thousand records: starts sooner, and leaves the cores to Kafka and its clients.
@@ -60,7 +66,8 @@ class Ingest:
     def __init__(self, folder: Path, bootstrap: str, on_line: Callable[[str], None]) -> None:
         self.config_file = folder / "grouptrail.toml"
         self.log_file = folder / "pipeline.log"
-        self.config_file.write_text(_CONFIG.format(file=self.config_file, bootstrap=bootstrap))
+        listen = f"127.0.0.1:{free_port()}"
+        self.config_file.write_text(_CONFIG.format(file=self.config_file, bootstrap=bootstrap, listen=listen))
         self.config: Config = load_config(self.config_file, {}, {})
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,6 +85,19 @@ class Ingest:
                 environ=environ,
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+
+    @property
+    def metrics_url(self) -> str:
+        """Where it serves metrics while it runs."""
+        return f"http://{self.config.exporter.listen}/metrics"
+
+    def metrics(self) -> str:
+        """What it serves now; nothing where it does not answer yet."""
+        try:
+            with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
 
     def check(self) -> None:
         """Raises IngestError, with the pipeline's last words, if it has ended."""

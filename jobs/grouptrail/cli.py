@@ -9,7 +9,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
     from grouptrail.config import Config
+    from grouptrail.explore.sql import Engine
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
@@ -34,6 +36,8 @@ app = typer.Typer(
 
 show = typer.Typer(help="Show what is known of one thing, for people.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(show, name="show")
+views = typer.Typer(help="The views of SQL in other engines.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(views, name="views")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
 
@@ -133,7 +137,7 @@ def _command(function: Callable[..., None], of: typer.Typer = app) -> Callable[.
     )
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del command.__wrapped__
-    of.command(function.__name__.removesuffix("_"))(command)
+    of.command(function.__name__.removesuffix("_").replace("_", "-"))(command)
     return command
 
 
@@ -245,16 +249,51 @@ def rebuild(
 @_command
 def sql(
     setup: Setup,
-    text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query; - reads it from stdin.")] = None,
+    *,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[QUERY]", help="The query; - reads it from stdin. [default: a prompt]")
+    ] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the query from a file.")] = None,
-    format: Annotated[Literal["table", "json", "csv"], typer.Option(help="A table, JSON lines or CSV.")] = "table",
+    format: Annotated[
+        Literal["table", "json", "csv", "parquet", "reset-offsets"],
+        typer.Option(
+            help="A table, JSON lines, CSV, a Parquet file, or what kafka-consumer-groups --from-file takes."
+        ),
+    ] = "table",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answer there.")] = None,
+    engine: Annotated[
+        Literal["delta-rs", "spark"], typer.Option(help="What answers: delta-rs at once, Spark what is big.")
+    ] = "delta-rs",
 ) -> None:
-    """Ask the tables in SQL. Answers come without a JVM; times are UTC."""
-    query = _query(text, file)
+    """Ask the tables in SQL, at a prompt where no query is given. Answers come without a JVM; times are UTC."""
+    if format == "parquet" and out is None:
+        raise typer.BadParameter("Parquet is no text: name a file with --out", param_hint="--format")
+    query = None if text is None and file is None and sys.stdin.isatty() else _query(text, file)
     config = setup.load()
-    from grouptrail.explore.sql import run_sql
+    from grouptrail.explore.sql import run_sql, save_sql
 
-    run_sql(config, query, format=format, out=sys.stdout)
+    with _engine(config, engine) as answering:
+        if query is None:
+            from grouptrail.explore.prompt import prompt
+
+            prompt(config, answering, sys.stdout)
+        elif out is not None:
+            save_sql(config, query, format=format, path=out, engine=answering)
+        elif format != "parquet":
+            run_sql(config, query, format=format, out=sys.stdout, engine=answering)
+
+
+@contextlib.contextmanager
+def _engine(config: Config, name: str) -> Iterator[Engine]:
+    if name == "spark":
+        from grouptrail.spark_sql.engine import spark_engine
+
+        with spark_engine(config, lambda line: typer.echo(line, err=True)) as engine:
+            yield engine
+    else:
+        from grouptrail.explore.sql import DeltaRs
+
+        yield DeltaRs(config)
 
 
 def _query(text: str | None, file: Path | None) -> str:
@@ -271,17 +310,45 @@ def _query(text: str | None, file: Path | None) -> str:
 @_command
 def tables(
     setup: Setup,
-    name: Annotated[
-        str | None, typer.Argument(help="Show this table's columns, or this function's parameters, instead.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Show the columns of this table or view instead.")] = None,
 ) -> None:
-    """List the tables, what is in them and the functions of SQL, or the columns of one and what they mean."""
+    """List the tables, what is in them and the views, or the columns of one and what they mean."""
     from grouptrail.explore.sql import print_columns, print_tables
 
     if name is None:
         print_tables(setup.load(), sys.stdout)
     else:
         print_columns(name, sys.stdout)
+
+
+@functools.partial(_command, of=views)
+def install(
+    setup: Setup,
+    schema: Annotated[str, typer.Option(metavar="NAME", help="The schema; made where it is not.")] = "grouptrail",
+) -> None:
+    """Put the tables, views and table functions into Spark's catalog; again after an upgrade."""
+    from grouptrail.spark_sql.catalog import install_views
+
+    install_views(setup.load(), schema=schema, report=typer.echo)
+
+
+@_command
+def serve_sql(
+    setup: Setup,
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where both listen; they ask nobody who he is.")
+    ] = "127.0.0.1",
+    connect_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Spark Connect's.")] = 15002,
+    thrift_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The Thrift server's.")] = 10000,
+    connect: Annotated[bool, typer.Option(help="Spark Connect.")] = True,
+    thrift: Annotated[bool, typer.Option(help="The Thrift server: JDBC, ODBC, beeline.")] = True,
+) -> None:
+    """Serve the tables, views and table functions to SQL clients, until Ctrl-C."""
+    from grouptrail.spark_sql.serve import Listening, serve_sql
+
+    listening = Listening(host, connect_port if connect else None, thrift_port if thrift else None)
+    serve_sql(setup.load(), listening, typer.echo)
 
 
 @functools.partial(_command, of=show)
@@ -297,13 +364,95 @@ def group(
 ) -> None:
     """Show a group: its state, its members and what they own, and why its last rebalances happened."""
     from grouptrail.explore.groups import show_group
-    from grouptrail.explore.views import parsed_time
 
-    try:
-        time = parsed_time(at) if at else None
-    except ValueError as error:
-        raise typer.BadParameter(f"'{at}' is no time such as 2026-11-21T14:55:00Z", param_hint="--at") from error
+    time = _time(at, "--at")
     show_group(setup.load(), name, at=time, generations=generations, format=format, out=sys.stdout)
+
+
+Groups = Annotated[
+    list[str] | None, typer.Option(metavar="PATTERN", help="Only these groups, as in billing-*. May be repeated.")
+]
+
+
+@functools.partial(_command, of=show)
+def lag(
+    setup: Setup,
+    *,
+    group: Groups = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only these topics. May be repeated.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")] = 2,
+    format: Annotated[Literal["table", "json"], typer.Option(help="For people, or JSON lines.")] = "table",
+) -> None:
+    """Show how far behind the groups are, the worst first; partition by partition where some are named."""
+    from grouptrail.explore.lag import show_lag, watch_lag
+
+    config = setup.load()
+    if watch:
+        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, out=sys.stdout)
+    else:
+        show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
+
+
+@_command
+def backtest(
+    setup: Setup,
+    *,
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Since when, such as 2026-11-14, or 7d ago.")],
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Until when.")] = "now",
+    group: Groups = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATUS", help="Fire at this verdict. [default: STOP, STALL and REWIND]"),
+    ] = None,
+    lag_seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Fire at a lag of more seconds than this, too.")
+    ] = None,
+    for_: Annotated[
+        float, typer.Option("--for", metavar="SECONDS", min=0, help="Fire once it has held for so long.")
+    ] = 0,
+    format: Annotated[Literal["table", "json"], typer.Option(help="For people, or JSON lines.")] = "table",
+) -> None:
+    """Judge stored lag again, by --set lag.stop_seconds=600, say: would an alert have fired, when, how often?"""
+    from grouptrail import contracts
+    from grouptrail.lag.backtest import Alert
+    from grouptrail.lag.backtest import backtest as run_backtest
+
+    wrong = [name for name in status or () if name not in contracts.statuses()]
+    if wrong:
+        raise typer.BadParameter(f"'{wrong[0]}' is none of {', '.join(contracts.statuses())}", param_hint="--status")
+    only_lag = lag_seconds is not None and not status
+    alert = Alert(frozenset() if only_lag else frozenset(status or Alert().statuses), lag_seconds, for_)
+    since, until = _time(from_, "--from"), _time(to, "--to")
+    assert since is not None
+    assert until is not None
+    run_backtest(setup.load(), alert, groups=group or (), since=since, until=until, format=format, out=sys.stdout)
+
+
+@_command
+def serve(
+    setup: Setup,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to listen. [default: exporter.listen, 127.0.0.1:9308]"),
+    ] = None,
+    also_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Serve these exporters' names, too: kafka_exporter,kminion,burrow,kafka-lag-exporter.",
+        ),
+    ] = None,
+) -> None:
+    """Serve metrics to Prometheus from the tables alone, without a JVM, until interrupted."""
+    given = {"exporter.listen": listen, "exporter.also_as": also_as}
+    named = [f"{name}={value}" for name, value in given.items() if value is not None]
+    config = replace(setup, set=[*(setup.set or ()), *named]).load()
+    from grouptrail.exporter.service import serve as run_exporter
+
+    run_exporter(config, lambda line: typer.echo(line, err=True))
 
 
 @_command
@@ -317,19 +466,94 @@ def doctor(setup: Setup) -> None:
 
 
 @_command
+def timeline(
+    setup: Setup,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Such as 2026-11-21T14:55:00Z. [default: a day before the end]"),
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="[default: as far as it is known]")] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("timeline.html"),
+) -> None:
+    """Write the picture of a group as one HTML file: who owned what, members, rebalances and why, lag."""
+    since, until = _time(from_, "--from"), _time(to, "--to")
+    if since and until and since >= until:
+        raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
+    config = setup.load()
+    from grouptrail.explore.picture.page import write
+    from grouptrail.explore.picture.timeline import timeline_page
+
+    write(timeline_page(config, group, since=since, until=until), out)
+    typer.echo(f"{out}: open it in a browser")
+
+
+@_command
+def report(
+    setup: Setup,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("report.html"),
+) -> None:
+    """Write a page on the whole cluster: groups by verdict, storms, worst lag, causes a day, dormant groups."""
+    config = setup.load()
+    from grouptrail.explore.picture.page import write
+    from grouptrail.explore.picture.report import report_page
+
+    write(report_page(config), out)
+    typer.echo(f"{out}: open it in a browser")
+
+
+def _time(text: str | None, option: str) -> datetime | None:
+    """A time, `now`, or a length of time before it."""
+    from grouptrail.explore.views import parsed_moment
+
+    try:
+        return parsed_moment(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"'{text}' is no time such as 2026-11-21T14:55:00Z, 7d or now", param_hint=option
+        ) from error
+
+
+@_command
+def check(
+    setup: Setup,
+    table: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only rows since then, such as 2026-11-21T14:55:00Z. [default: all]"),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what came of it there, as pages for a browser.")
+    ] = None,
+) -> None:
+    """Hold the tables against what is expected of them; ends with 1 where that is not so."""
+    names, time = _tables(table), _time(since, "--since")
+    from grouptrail.quality.check import check as run_check
+
+    run_check(setup.load(), names, since=time, docs=docs, out=sys.stdout)
+
+
+def _tables(given: list[str] | None) -> tuple[str, ...]:
+    """The named tables, or none. Raises BadParameter for a name that is no table's."""
+    from grouptrail import contracts
+
+    unknown = [name for name in given or () if name not in contracts.tables()]
+    if unknown:
+        raise typer.BadParameter(f"'{unknown[0]}' is no table: see `grouptrail tables`", param_hint="TABLE")
+    return tuple(given or ())
+
+
+@_command
 def maintain(
     setup: Setup,
     table: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and do nothing.")] = False,
 ) -> None:
-    """Make the tables' files large and sorted, and delete those that nothing needs any more."""
-    from grouptrail import contracts
-
-    unknown = [name for name in table or () if name not in contracts.tables()]
-    if unknown:
-        raise typer.BadParameter(f"'{unknown[0]}' is no table: see `grouptrail tables`", param_hint="TABLE")
+    """Thin old samples, delete what is older than [maintain] keeps, and make the tables' files large and sorted."""
+    names = _tables(table)
     from grouptrail.maintain import maintain as run_maintain
 
-    run_maintain(setup.load(), tuple(table or contracts.tables()))
+    run_maintain(setup.load(), names, dry_run=dry_run, out=sys.stdout)
 
 
 @_command

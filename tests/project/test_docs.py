@@ -14,9 +14,15 @@ from typing import Any, cast
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from grouptrail import contracts
 from grouptrail.cli import app
 from grouptrail.config import Config, load_config
+from grouptrail.exporter.alias import ALIASES, NOT_SERVED
+from lake import at
+from reference.__main__ import pages
+from shop import lay_shop
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -113,27 +119,69 @@ def _before_a_pipe(words: list[str]) -> list[str]:
     return words[: ends[0]] if ends else words
 
 
-def test_every_command_is_in_the_readme() -> None:
-    assert [name for name in COMMANDS if f"grouptrail {name}" not in _readme()] == []
+def test_every_command_is_in_the_documents() -> None:
+    text = "".join(path.read_text("utf-8") for path in DOCUMENTS)
+    assert [name for name in COMMANDS if f"grouptrail {name}" not in text] == []
 
 
-def test_the_table_of_settings_is_whole_and_true() -> None:
-    table = re.findall(r"^\| `([\w.]+)` \| `(GROUPTRAIL_\w+)`.*? \| (.*?) \|", _readme(), re.MULTILINE)
-    plain = {name: (variable, default.strip("`")) for name, variable, default in table}
-    sections = ["decode", "log_offsets", "history"]
-    names = [name for name in Config.model_fields if name not in {"kafka", "spark", *sections}]
-    names += [f"{section}.{name}" for section in sections for name in type(getattr(Config(), section)).model_fields]
-    assert list(plain) == names
-    for name, (variable, default) in plain.items():
-        assert variable == f"GROUPTRAIL_{name.replace('.', '__').upper()}"
-        value: object = Config()
-        for part in name.split("."):
-            value = getattr(value, part)
-        if default.startswith("<"):
-            assert value is None
-        else:
-            shown = str(value).lower() if isinstance(value, bool) else str(value)
-            assert shown.removeprefix(f"{Path.cwd()}/").removesuffix(".0") == default.replace(",", "")
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("shop"))
+    lay_shop(Config(warehouse=folder))
+    return folder
+
+
+@pytest.mark.parametrize("shown", [shown for shown in SHOWN if shown.document == "docs/recipes.md"], ids=name_of)
+def test_recipes_give_the_rows_they_show(
+    shown: Shown, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the letter, but for how long it took: of the warehouse in tests/shop.py, at 13:15 of its day."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop)
+    monkeypatch.setattr("grouptrail.explore.views.utc_now", lambda: at(75))
+    run = CliRunner().invoke(app, shown.words[1:])
+    assert run.exit_code == 0, run.output
+    assert _untimed(run.stdout) == _untimed(shown.output)
+
+
+def _untimed(text: str) -> list[str]:
+    return [re.sub(r" in [\d.]+ s$", "", line.rstrip()) for line in text.strip().splitlines()]
+
+
+def python_blocks() -> list[str]:
+    """Those that need no server; tests/spark runs the others."""
+    text = (ROOT / "docs" / "sql-clients.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if "remote(" not in block]
+
+
+@pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.splitlines()[0])
+def test_python_of_the_documents_runs(block: str, shop: str) -> None:
+    """And prints what stands below it as a comment. DuckDB and Polars are not pinned."""
+    package = block.split()[1]
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    program = block.replace("/data/grouptrail", shop)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    shown = "".join(line.removeprefix("# ") + "\n" for line in re.findall(r"^# .*$", block, re.MULTILINE))
+    assert run.stdout == shown if shown else "billing" in run.stdout or "member_joined" in run.stdout
+
+
+@pytest.mark.parametrize(("name", "text"), pages().items(), ids=list(pages()))
+def test_reference_pages_are_made_anew_the_same(name: str, text: str) -> None:
+    """Byte for byte, from contracts, settings and aliases."""
+    assert (ROOT / "docs" / name).read_text("utf-8") == text, "run make docs"
+
+
+def test_every_setting_is_told_with_its_meaning() -> None:
+    text = pages()["settings.md"]
+    for variable in re.findall(r"GROUPTRAIL_\w+", text):
+        section, _, name = variable.removeprefix("GROUPTRAIL_").lower().partition("__")
+        known = type(getattr(Config(), section)).model_fields if name and section != "kafka" else Config.model_fields
+        assert section in ("config", "kafka") or (name or section) in known
+    rows = re.findall(r"^\| `([\w.]+)` \|.*\| (.+) \|$", text, re.MULTILINE)
+    assert len(rows) > 30
+    assert {name for name, meaning in rows if not meaning.endswith(".")} == set()
 
 
 def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
@@ -154,6 +202,28 @@ def test_make_targets_that_are_named_exist() -> None:
     }
     assert named
     assert {(path, target) for path, target in named if target not in targets} == set()
+
+
+@pytest.mark.parametrize("page", ["metrics.md", "migrate.md"])
+def test_each_metric_is_told_of_once(page: str) -> None:
+    """Ours in the one, others' in the other."""
+    names = set(contracts.metrics()) if page == "metrics.md" else _others_names()
+    text = pages()[page]
+    assert [name for name in names if len(re.findall(rf"^(?:\| |- )`{name}`", text, re.MULTILINE)) != 1] == []
+
+
+def test_questions_to_prometheus_ask_for_metrics_that_there_are() -> None:
+    """Those shown on the page of metrics."""
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    asked = re.findall(r"^\| [a-z].*\| `(.*(?:kafka|grouptrail)_.*)` \|$", page, re.MULTILINE)
+    names = {name for query in asked for name in re.findall(r"\b(?:kafka|grouptrail)_\w+", query)}
+    assert len(asked) > 5
+    assert names - set(contracts.metrics()) == set()
+
+
+def _others_names() -> set[str]:
+    served = {metric.name for exporter in ALIASES.values() for metric in exporter}
+    return served | {name for exporter in NOT_SERVED.values() for name in exporter}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

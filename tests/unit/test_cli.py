@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,10 @@ from grouptrail import cli
 from grouptrail.errors import GrouptrailError
 
 KEY = "0002000167"
-COMMANDS = ("run", "decode", "redecode", "rebuild", "sql", "tables", "doctor", "maintain", "config")
+COMMANDS = (
+    *("run", "decode", "redecode", "rebuild", "sql", "serve-sql", "tables", "timeline", "report", "backtest"),
+    *("serve", "doctor", "check", "maintain", "config"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -140,9 +145,14 @@ def test_unusable_arguments_are_usage_errors() -> None:
         (["decode", "00", "00", "00"], "KEY_HEX"),
         (["sql"], "--file"),
         (["sql", "SELECT 1", "--format", "xml"], "--format"),
+        (["sql", "SELECT 1", "--format", "parquet"], "--out"),
+        (["sql", "SELECT 1", "--engine", "duckdb"], "--engine"),
+        (["serve-sql", "--thrift-port", "0"], "--thrift-port"),
         (["config", "--set", "cluster"], "--set"),
         (["run", "--job", "nosuchjob"], "--job"),
         (["maintain", "nosuchtable"], "nosuchtable"),
+        (["check", "nosuchtable"], "nosuchtable"),
+        (["check", "--since", "soon"], "--since"),
         (["nosuchcommand"], "nosuchcommand"),
     ):
         result = CliRunner().invoke(cli.app, arguments)
@@ -206,6 +216,28 @@ def test_query_comes_from_argument_file_or_stdin() -> None:
         assert run.stdout == '{"one": 1}\n', run.stderr
 
 
+def test_answer_goes_to_a_file() -> None:
+    """And nothing to the terminal."""
+    run = grouptrail("sql", "SELECT 1 AS one", "--format", "csv", "--out", "answer.csv")
+    assert (run.returncode, run.stdout, Path("answer.csv").read_text()) == (0, "", "one\n1\n")
+
+
+def test_prompt_opens_on_a_terminal_alone() -> None:
+    """Where no query is given; anywhere else that is an error."""
+    program = (
+        "import sys; sys.argv = ['grouptrail', 'sql']; sys.stdin.isatty = lambda: {terminal}\n"
+        "from grouptrail import cli; from grouptrail.explore import prompt\n"
+        "prompt.prompt = lambda config, engine, out: print('prompted', file=out)\n"
+        "cli.main()"
+    )
+    for terminal, ended in ((True, (0, "prompted\n")), (False, (cli.EXIT_USAGE, ""))):
+        command = [sys.executable, "-c", program.format(terminal=terminal)]
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+        )
+        assert (run.returncode, run.stdout) == ended
+
+
 def test_jobs_run_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs unless some are named; the pipeline gets the configuration."""
     from grouptrail import pipeline
@@ -254,3 +286,89 @@ def test_errors_of_grouptrail_are_expected() -> None:
     with pytest.raises(typer.Exit) as ended, cli._reporting(debug=False):
         raise Known("told")
     assert ended.value.exit_code == cli.EXIT_ERROR
+
+
+# --- lag ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--from", "yesterday"], "'yesterday' is no time such as 2026-11-21T14:55:00Z, 7d or now"),
+        (["--from", "7d", "--to", "soon"], "'soon' is no time such as"),
+        (["--from", "7d", "--status", "LATE"], "'LATE' is none of REWIND, STALL, STOP"),
+        (["--from", "7d", "--for", "-1"], "-1"),
+        ([], "--from"),
+    ],
+)
+def test_backtest_says_what_is_wrong_with_its_options(arguments: list[str], told: str) -> None:
+    """Before anything is read."""
+    result = grouptrail("backtest", *arguments)
+    assert result.returncode == cli.EXIT_USAGE
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize("command", [["show", "lag"], ["backtest", "--from", "7d"]])
+def test_lag_that_is_not_there_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+    """With what to do."""
+    result = grouptrail(*command, "--warehouse", str(tmp_path))
+    assert result.returncode == cli.EXIT_ERROR
+    assert result.stderr.startswith("grouptrail: nothing has landed in consumer_lag under")
+    assert result.stderr.count("\n") == 1
+
+
+# --- serve --------------------------------------------------------------------------------------------------
+
+
+def serving(warehouse: Path) -> list[str]:
+    """The command, on a free port."""
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--warehouse", str(warehouse)]
+    return [sys.executable, "-m", "grouptrail.cli", *arguments]
+
+
+def test_serve_answers_until_it_is_interrupted(tmp_path: Path) -> None:
+    """Over a warehouse without tables: it waits for them, and says so to who asks."""
+    command = serving(tmp_path)
+    command += ["--also-as", "kminion,burrow"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        url = said.removeprefix("serving ").split("/metrics")[0]
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_serve_tells_a_taken_port_in_one_line(tmp_path: Path) -> None:
+    """And a name that it cannot serve."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = grouptrail("serve", "--listen", listen, "--warehouse", str(tmp_path))
+    assert result.returncode == 1
+    assert (
+        result.stderr
+        == f"grouptrail: cannot listen on {listen} (Address already in use): choose another with --listen\n"
+    )
+    result = grouptrail("serve", "--also-as", "telegraf")
+    assert result.returncode == 1
+    assert result.stderr.startswith("grouptrail: --set exporter.also_as: Input should be 'kafka_exporter'")
+
+
+def test_serve_ends_as_asked_by_a_service_manager(tmp_path: Path) -> None:
+    """SIGTERM, which systemd and Kubernetes send, is no error of ours."""
+    command = serving(tmp_path)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+        assert process.stderr.read().count("Traceback") == 0
+    finally:
+        process.kill()
+        process.stderr.close()

@@ -156,10 +156,13 @@ class Telling:
     def _tell(self, fresh: DataFrame, stretch: Stretch, batch: int) -> dict[str, int]:
         from pyspark.sql import functions as F
 
-        names = self._names.of(fresh) if stretch.has_group_records else self._names.known()
-        groups = fresh.select("record_partition", "group_id").distinct()
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
         waiting = F.col("waits") & F.col("record_partition").isin(*stretch.ranges)
+        # Most batches hold commits alone, and tell nothing of any group.
+        if fresh.isEmpty() and positions.where(waiting).isEmpty():
+            return {}
+        names = self._names.of(fresh) if stretch.has_group_records else self._names.known()
+        groups = fresh.select("record_partition", "group_id").distinct()
         states = positions.join(
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
         )
