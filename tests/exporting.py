@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
 from lake import lay
@@ -43,8 +42,7 @@ def lag_row(partition: int = 0, **values: Any) -> dict[str, Any]:
 
 def lag_table(*rows: dict[str, Any]) -> pa.Table:
     """Rows of consumer_lag in memory, as a job holds them."""
-    columns = contracts.tables()["consumer_lag"].columns
-    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+    schema = table_schema("consumer_lag")
     shared = {"cluster": "default", "group_id": "billing"}
     return pa.Table.from_pylist([{name: (shared | row).get(name) for name in schema.names} for row in rows], schema)
 

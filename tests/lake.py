@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -26,12 +26,11 @@ def at(minute: float) -> datetime:
 def lay(config: Config, table: str, *rows: dict[str, Any]) -> None:
     """Writes rows; a column that a row does not name is null, or empty where it never is null."""
     columns = contracts.tables()[table].columns
-    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
     whole = [
         {column.name: (_SHARED | row).get(column.name, _absent(column, number)) for column in columns}
         for number, row in enumerate(rows)
     ]
-    write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, schema), mode="append")
+    write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, table_schema(table)), mode="append")
 
 
 def _absent(column: contracts.Column, number: int) -> Any:

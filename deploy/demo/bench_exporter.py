@@ -29,9 +29,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from demo.measure import seconds
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
-from grouptrail.contracts import tables
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
@@ -70,11 +69,10 @@ def lag_rows(groups: int) -> pa.Table:
         "committed_offset": 10**9 + number, "log_end_offset": 10**9 + 2 * number, "lag": number,
         "last_stable_offset": 10**9 + 2 * number, "lag_seconds": number / 7,
     }  # fmt: skip
-    types = {column.name: arrow_type(column.type) for column in tables()["consumer_lag"].columns}
     return pa.table(
         {
             name: pa.array(each[name], type_) if name in each else pa.repeat(pa.scalar(alike[name], type_), count)
-            for name, type_ in types.items()
+            for name, type_ in ((field.name, field.type) for field in table_schema("consumer_lag"))
         }
     )
 

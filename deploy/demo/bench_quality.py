@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from demo.measure import PeakMemory, seconds
-from grouptrail import contracts, maintain, tables
-from grouptrail.arrow import arrow_type
+from grouptrail import maintain, tables
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 from grouptrail.ivy import silent
 from grouptrail.quality import check
@@ -86,13 +86,12 @@ def _lag_rows(hour: int, end: Any, lag: Any, behind: Any, rates: Any) -> pa.Tabl
 
 def _table(name: str, columns: dict[str, Any]) -> pa.Table:
     """Rows with a table's columns; null where nothing is given."""
-    contract = contracts.tables()[name]
     count = len(next(iter(columns.values())))
     arrays = {
-        column.name: pa.array(columns[column.name]).cast(arrow_type(column.type))
-        if column.name in columns
-        else pa.nulls(count, arrow_type(column.type))
-        for column in contract.columns
+        field.name: pa.array(columns[field.name]).cast(field.type)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in table_schema(name)
     }
     return pa.table(arrays)
 

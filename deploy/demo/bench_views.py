@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from demo.ingest import query
 from demo.measure import seconds
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 from grouptrail.explore.sql import DeltaRs, ask
 from grouptrail.explore.views import expand
@@ -84,7 +84,7 @@ class GeneratedWarehouse:
             **given,
         }
         table = contracts.tables()[name]
-        schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
+        schema = table_schema(name)
         arrays = [
             _array(known[field.name], field.type) if field.name in known else pa.nulls(len(group), field.type)
             for field in schema

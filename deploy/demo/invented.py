@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 
 Row = dict[str, Any]
@@ -258,7 +258,6 @@ def _sample(
 def lay_rows(config: Config, table: str, rows: list[Row]) -> None:
     """Appends rows to a Delta table of the contract's columns."""
     columns = contracts.tables()[table].columns
-    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
     whole = [
         {
             column.name: row.get(column.name, None if column.null_means else _EMPTY.get(column.type, []))
@@ -266,4 +265,4 @@ def lay_rows(config: Config, table: str, rows: list[Row]) -> None:
         }
         for row in rows
     ]
-    write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, schema), mode="append")
+    write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, table_schema(table)), mode="append")

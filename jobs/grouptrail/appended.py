@@ -24,13 +24,16 @@ class AppendedRows:
         self._columns = columns
         self._among = among
         self._read: set[str] = set()
+        self._version = -1
 
     def fresh(self) -> Iterator[pa.Table]:
         """What has come since the last call, about a million rows at a time."""
         self._table.update_incremental()
+        if self._table.version() == self._version:
+            return
         there = set(self._table.get_add_actions()["path"].to_pylist())
         yield from rows_of_files(self._table, sorted(there - self._read), self._columns, self._among)
-        self._read = there
+        self._read, self._version = there, self._table.version()
 
 
 def rows_of_files(

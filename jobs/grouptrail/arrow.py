@@ -1,10 +1,13 @@
-"""Arrow types of the contracts' column types."""
+"""Arrow schemas of the contracts' tables, and the types of their columns."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pyarrow as pa
+
+from grouptrail import contracts
 
 _PRIMITIVES = {
     "binary": pa.binary(),
@@ -16,6 +19,13 @@ _PRIMITIVES = {
     "string": pa.string(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+
+
+@cache
+def table_schema(name: str, *, without: tuple[str, ...] = ()) -> pa.Schema:
+    """A table's columns in the contract's order, as `contracts.Table.ddl` has them for Spark."""
+    columns = (column for column in contracts.tables()[name].columns if column.name not in without)
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
 def arrow_type(ddl: str) -> pa.DataType:

@@ -6,20 +6,20 @@ import itertools
 import re
 import signal
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
 import landed
+from clients import PATIENCE_SECONDS, await_that, producer
 from command import Grouptrail
 from demo.kafka import Broker, ensure_offsets_topic
 from grouptrail.config import Config
@@ -27,7 +27,6 @@ from grouptrail.config import Config
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 3
-PATIENCE_SECONDS = 60
 MILLISECOND = 0.0015  # timestamps of records are whole ones, and lag is told to one
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
@@ -59,21 +58,6 @@ def topics(broker: Broker) -> dict[str, str]:
             assert producing.flush(PATIENCE_SECONDS) == 0  # an abort takes back what was not sent
             end(PATIENCE_SECONDS)
     return names
-
-
-def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextmanager
-def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
-    """All that it was given has been written at its end."""
-    producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
-    yield producing
-    assert producing.flush(PATIENCE_SECONDS) == 0
 
 
 @contextmanager

@@ -5,18 +5,19 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
 import landed
+from clients import PATIENCE_SECONDS, await_that, producer
 from command import Grouptrail
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
@@ -26,7 +27,6 @@ from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 3
-PATIENCE_SECONDS = 60
 URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
 
 Bounds = tuple[int, int, int]
@@ -68,21 +68,6 @@ def delete(broker: Broker, name: str) -> None:
 
 def names(broker: Broker) -> set[str]:
     return set(admin(broker).list_topics(timeout=PATIENCE_SECONDS).topics)
-
-
-def await_that(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextmanager
-def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
-    """All that it was given has been written at its end."""
-    producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
-    yield producing
-    assert producing.flush(PATIENCE_SECONDS) == 0
 
 
 def asked(broker: Broker, **options: str) -> list[dict[str, Any]]:

@@ -10,15 +10,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.kafka import FirstRecord, Wanted
 from grouptrail.lag.board import COLUMNS, Board, Rules
 from grouptrail.lag.groups import Group
 from grouptrail.lag.positions import COMMITS
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()["log_offsets"].columns])
+LOGS = table_schema("log_offsets")
 THIS_TOPIC, OTHER_TOPIC = "dGhpcwAAAAAAAAAAAAAAAA", "b3RoZXIAAAAAAAAAAAAAAA"
 
 

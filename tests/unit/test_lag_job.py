@@ -11,17 +11,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lake
-from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 from grouptrail.lag import job
 from grouptrail.lag.job import Watch, one_by_one, summary
 
 NOON = lake.NOON
-LOGS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()["log_offsets"].columns])
-COMMITTED = pa.schema(
-    [(column.name, arrow_type(column.type)) for column in contracts.tables()["committed_offsets"].columns]
-)
+LOGS = table_schema("log_offsets")
+COMMITTED = table_schema("committed_offsets")
 
 
 @pytest.fixture

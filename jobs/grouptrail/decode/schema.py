@@ -7,7 +7,7 @@ from functools import cache
 import pyarrow as pa
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 
 COMMITS = "offset_commits"
 RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
@@ -22,11 +22,9 @@ def own_columns(table: str) -> pa.Schema:
     return pa.schema([field for field in row_schema(table) if field.name not in shared])
 
 
-@cache
 def row_schema(table: str) -> pa.Schema:
     """A decoded table's columns but `cluster`, which a decoder cannot know."""
-    columns = (column for column in contracts.tables()[table].columns if column.name != "cluster")
-    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+    return table_schema(table, without=("cluster",))
 
 
 def row_ddl(table: str) -> str:

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from grouptrail import contracts
 from grouptrail.appended import rows_of_files
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.explore.warehouse import open_table
 from grouptrail.exporter.errors import ExporterError
 
@@ -193,8 +192,8 @@ def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:
 
 
 def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
-    types = {column.name: column.type for column in contracts.tables()[name].columns}
-    return pa.schema([pa.field(column, arrow_type(types[column])) for column in dict.fromkeys(columns)])
+    schema = table_schema(name)
+    return pa.schema([schema.field(column) for column in dict.fromkeys(columns)])
 
 
 class Rising:

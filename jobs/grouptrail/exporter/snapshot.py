@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.explore.views import literal
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
@@ -284,8 +284,8 @@ def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:
 
 
 def _types(name: str, columns: tuple[str, ...]) -> dict[str, pa.DataType]:
-    types = {column.name: arrow_type(column.type) for column in contracts.tables()[name].columns}
-    return {column: types[column] for column in columns}
+    schema = table_schema(name)
+    return {column: schema.field(column).type for column in columns}
 
 
 def _empty(**types: pa.DataType) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TextIO
 
 import numpy as np
@@ -16,7 +16,7 @@ from grouptrail.explore.formats import console_on, write_json, write_table
 from grouptrail.explore.views import literal
 from grouptrail.explore.warehouse import Warehouse
 from grouptrail.lag.board import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, Index, ints, position_names
+from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import Now, Thresholds, Window
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _MICROS = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
     *("lag", "lag_seconds", "status", "group_state"),
@@ -195,7 +194,7 @@ class _Stored:
 
     def _counted(self, parts: list[pa.RecordBatch]) -> pa.Table:
         sample = pa.Table.from_batches(parts)
-        at = _time(int(ints(sample["sampled_at"]).max()))
+        at = moment(int(ints(sample["sampled_at"]).max()))
         self.count += 1
         self.first, self.last = min(self.first, at), max(self.last, at)
         return sample
@@ -204,13 +203,9 @@ class _Stored:
 def _shown(firing: Firing) -> tuple[str | int | float | None, ...]:
     fired_at = firing.fired_at or 0
     lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / _MICROS
-    ended_at = None if firing.ended_at is None else _text(_time(firing.ended_at))
+    ended_at = None if firing.ended_at is None else _text(moment(firing.ended_at))
     place = (firing.group_id, firing.topic, firing.partition)
-    return (*place, _text(_time(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
-
-
-def _time(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    return (*place, _text(moment(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
 
 
 def _text(time: datetime) -> str:

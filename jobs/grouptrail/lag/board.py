@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.kafka import FirstRecord, Wanted
 from grouptrail.lag.groups import Group, Position
 from grouptrail.lag.index import (
@@ -26,6 +24,7 @@ from grouptrail.lag.index import (
     Ints,
     at_numbers,
     ints,
+    moment,
     partition_names,
     position_names,
     whole,
@@ -36,9 +35,8 @@ from grouptrail.lag.seconds import LogEnds, Sample
 from grouptrail.lag.verdict import Now, Thresholds, Window
 
 TABLE = "consumer_lag"
-COLUMNS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()[TABLE].columns])
+COLUMNS = table_schema(TABLE)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS = 1_000_000
 
 Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
@@ -271,12 +269,9 @@ def _left_by_themselves(group_ids: list[str], committed_at: Ints, of_each: Seque
     last: dict[str, int] = {}
     for group_id, at in zip(group_ids, committed_at.tolist(), strict=True):
         last[group_id] = max(last.get(group_id, UNKNOWN), at)
-    left = [group.left_by_itself(_time(last[name])) for name, group in zip(group_ids, of_each, strict=True)]
+    times = {name: None if at == UNKNOWN else moment(at) for name, at in last.items()}
+    left = [group.left_by_itself(times[name]) for name, group in zip(group_ids, of_each, strict=True)]
     return np.array(left, bool)
-
-
-def _time(micros: int) -> datetime | None:
-    return None if micros == UNKNOWN else _EPOCH + timedelta(microseconds=micros)
 
 
 def _rate(now: Ints, then: Ints, seconds: float) -> Floats:

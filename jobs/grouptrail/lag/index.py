@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pyarrow.compute as pc
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNKNOWN = -1
 """Stands for an offset or a time that is not known."""
@@ -55,6 +58,11 @@ def ints(column: Any, unknown: int = UNKNOWN) -> Ints:
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.int64())
     return np.asarray(pc.fill_null(pc.cast(whole(column), pa.int64()), unknown))
+
+
+def moment(micros: int) -> datetime:
+    """The time that so many microseconds since 1970 are."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 def at_numbers(column: Ints, numbers: Ints) -> Ints:

@@ -7,6 +7,7 @@ delta-rs: a few tens of thousands of rows are there in the time in which Spark p
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import contracts, tables
+from grouptrail import tables
 from grouptrail.appended import AppendedRows
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.exporter.service import Exporter
 from grouptrail.kafka import ClusterError, FirstRecord, RecordReader, Wanted
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
@@ -49,7 +50,7 @@ _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 30
 _ASK_SECONDS = 2.0
 _MICROS = 1_000_000
-_ENDS = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()[SAMPLES].columns])
+_ENDS = table_schema(SAMPLES)
 
 
 def check(config: Config) -> None:
@@ -117,7 +118,7 @@ class Watch:
         self._records = RecordReader(config.kafka_settings())
         self._board: Board | None = None
         self._commits: AppendedRows | None = None
-        self._stored_at = time.monotonic()
+        self._stored_at = -math.inf
         self._told: Mapping[str, int] | None = None
         self._silence = ""
         self._has_news = False
@@ -175,7 +176,7 @@ class Watch:
         count = 0
         for commits in self._commits.fresh():
             count += len(commits)
-            self._board.positions.add(commits.select(COMMITS.names))
+            self._board.positions.add(commits)
         return count > 0
 
     def _resume(self, *, before: int) -> None:
@@ -187,9 +188,7 @@ class Watch:
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        self._commits = AppendedRows(
-            self._config.table_path(OFFSET_COMMITS), _with_cluster(COMMITS), self._ours() & is_newer
-        )
+        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), COMMITS, self._ours() & is_newer)
         for sample in self._kept_samples(before):
             board.sample(sample)
         since = before - round(self._config.lag.window_seconds * _MICROS)
@@ -232,7 +231,7 @@ class Watch:
     def _store_committed(self, spark: SparkSession) -> None:
         """Now and then: what has come since is read from the commits themselves after a restart."""
         assert self._board is not None
-        if time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS and self._told is not None:
+        if time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS:
             return
         self._stored_at = time.monotonic()
         with self._lock:
@@ -261,10 +260,6 @@ def one_by_one(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Tab
     sample_of = np.cumsum(np.diff(distinct, prepend=distinct[0]) >= apart_seconds * _MICROS)
     numbers = sample_of[np.searchsorted(distinct, times)]
     return [rows.filter(pa.array(numbers == number)) for number in range(int(sample_of[-1]) + 1)]
-
-
-def _with_cluster(columns: pa.Schema) -> pa.Schema:
-    return columns if "cluster" in columns.names else columns.append(pa.field("cluster", pa.string()))
 
 
 def _timestamp(micros: int) -> pa.Scalar:

@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.lag.index import Index, ints, position_names
 
 TABLE = "committed_offsets"
 
-STORED = pa.schema([(column.name, arrow_type(column.type)) for column in contracts.tables()[TABLE].columns])
+STORED = table_schema(TABLE)
 COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 """What is read of `offset_commits`."""
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
+from grouptrail.arrow import table_schema
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import Cluster, ClusterError, KafkaDenied, LogBounds, Place
 from grouptrail.log_offsets.committed import CommittedPartitions
@@ -190,8 +190,7 @@ def _rows(
         bounds = vars(found) if isinstance(found, LogBounds) else {"error": found}
         of = {"topic": place.topic, "partition": place.partition, "topic_id": place.topic_id}
         rows.append({**of, **times, **bounds})
-    columns = (column for column in contracts.tables()[TABLE].columns if column.name != "cluster")
-    return pa.RecordBatch.from_pylist(rows, pa.schema([(column.name, arrow_type(column.type)) for column in columns]))
+    return pa.RecordBatch.from_pylist(rows, table_schema(TABLE, without=("cluster",)))
 
 
 class LogOffsetsReader(DataSourceReader):
