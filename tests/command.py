@@ -42,7 +42,9 @@ class Grouptrail:
     def lines(self) -> Iterator[str]:
         """What it prints, as it comes."""
         assert self.process.stdout is not None
-        yield from self.process.stdout
+        # Not `yield from`: that would close the pipe under the process when the caller has seen enough.
+        for line in self.process.stdout:  # noqa: UP028
+            yield line
 
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and its Python workers at once."""
@@ -56,6 +58,7 @@ class Grouptrail:
             printed, _ = self.process.communicate(timeout=deadline_seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise
+            printed, _ = self.process.communicate()
+            raise AssertionError(f"not ended after {deadline_seconds} s: {self.process.args}\n{printed}") from None
         self._deadline.cancel()
         return printed
