@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import kafka
 from kafka import errors as faults
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 TOPIC = "__consumer_offsets"
+
+# Spark's consumers ask for committed offsets under a group of this prefix, which they neither join nor commit to:
+# where ACLs are in force they need READ on it.
+GROUP_PREFIX = "grouptrail"
+
 DEADLINE_SECONDS = 10
 
 # kafka-python tells of every lost connection, and at DEBUG of whole configurations, secrets included.
@@ -84,6 +89,7 @@ _SERVER = re.compile(r"(?:\w+://)?\[?(?P<host>[^\]/]+?)\]?:(?P<port>\d+)")
 # Records come in batches; of each partition's the first is wanted.
 _FIRST_BATCH_BYTES = 64 << 10
 _POLL_MS = 100
+_COORDINATOR_PAUSE_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -270,6 +276,11 @@ class Cluster:
             raise KafkaDenied(
                 f'{self._servers} does not take {self._arguments["sasl_mechanism"]}: correct kafka."sasl.mechanism"'
             ) from error
+        if isinstance(error, faults.GroupAuthorizationFailedError):
+            raise KafkaDenied(
+                f"{self._servers} does not let this principal ask for a group's coordinator: allow READ on the group "
+                f"prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
+            ) from error
         if isinstance(error, faults.AuthorizationError):
             raise KafkaDenied(f"{self._servers} does not let this principal {self._denied}") from error
         if isinstance(error, faults.KafkaConfigurationError):
@@ -308,6 +319,26 @@ class OffsetsTopic(Cluster):
                 "look into the broker's log"
             )
         return sorted(partition["partition_index"] for partition in topic["partitions"])
+
+    def answering_group(self) -> str:
+        """The name of no group, by `GROUP_PREFIX`, for which a coordinator answers what it has committed: nothing.
+
+        A broker coordinates no group of a partition whose records it has not loaded yet, or cannot load. Raises
+        ClusterError where it is so for every name tried in about ten seconds.
+        """
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            group = f"{GROUP_PREFIX}-{uuid4()}"
+            try:
+                self._ask(lambda admin, group=group: admin.list_group_offsets(group))
+            except (KafkaDenied, KafkaUnreachable):
+                raise
+            except ClusterError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_COORDINATOR_PAUSE_SECONDS)
+            else:
+                return group
 
     def bounds(self) -> dict[int, LogBounds]:
         """The bounds of every partition's log; three requests to each broker that leads some."""

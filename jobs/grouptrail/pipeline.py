@@ -22,7 +22,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.streams import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -248,11 +247,7 @@ def _reason(fault: Exception) -> str:
         return _DISK_FULL
     cause = _python_cause(text) or text.splitlines()[0]
     cause = cause.partition("terminated with exception: ")[2] or cause
-    if "access group" in cause:
-        remedy = f"allow READ on the group prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
-    else:
-        remedy = "grouptrail doctor looks for the reason"
-    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {remedy}"
+    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: grouptrail doctor looks for the reason"
 
 
 def _shows_full_disk(text: str) -> bool:

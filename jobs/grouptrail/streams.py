@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-# Spark's consumers ask for committed offsets under a group of this prefix, which they neither join nor commit to:
-# where ACLs are in force they need READ on it.
-GROUP_PREFIX = "grouptrail"
-
 # A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
 # at the end of each for records that may come, and make many round trips before; each partition's consumer holds
 # one fetch in memory.
@@ -29,12 +25,13 @@ _FETCH = {
 }
 
 
-def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence[int]) -> DataFrame:
+def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence[int], *, group: str) -> DataFrame:
     """The topic as a stream, from its start at first and then from the checkpoint.
 
     Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
     records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
-    Offsets that retention has removed are no failure; the job counts them.
+    Offsets that retention has removed are no failure; the job counts them. Before its first record Spark's driver
+    asks for what `group` has committed, and waits for ever where no coordinator answers.
     """
     options = {
         **_FETCH,
@@ -43,7 +40,7 @@ def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",
-        "groupIdPrefix": GROUP_PREFIX,
+        "kafka.group.id": group,
         "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
     }
     return (

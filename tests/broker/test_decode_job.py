@@ -14,8 +14,7 @@ import landed
 from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
-from grouptrail.kafka import OffsetsTopic
-from grouptrail.streams import GROUP_PREFIX
+from grouptrail.kafka import GROUP_PREFIX, OffsetsTopic
 
 pytestmark = pytest.mark.broker
 
@@ -82,9 +81,7 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
     broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
     assert "READ" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
-    denied = Grouptrail(config, "run", "--once", environ=as_reader(broker)).finished()
-    assert f"allow READ on the group prefix {GROUP_PREFIX}" in denied.splitlines()[-1]
-    assert "\tat " not in denied
+    assert f"allow READ on the group prefix {GROUP_PREFIX}" in refused(config, environ=as_reader(broker))
     allow_group_prefix(broker)
     run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
     printed = run.finished()

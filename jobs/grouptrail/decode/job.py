@@ -35,6 +35,7 @@ def check(config: Config) -> None:
         filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
         if (partition := next(filled, None)) is not None:
             topic.read_some(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
+        topic.answering_group()
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
@@ -42,7 +43,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
     topic = OffsetsTopic(config)
-    records = read_offsets_topic(spark, config, topic.partitions())
+    records = read_offsets_topic(spark, config, topic.partitions(), group=topic.answering_group())
     landing = Landing(
         spark,
         config,
