@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from grouptrail.config import Config
 
@@ -18,15 +19,19 @@ _LIFETIME_SECONDS = 300
 class Grouptrail:
     """The command line as a process of its own, with everything it starts in one process group."""
 
-    def __init__(self, config: Config, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        settings = {
-            "GROUPTRAIL_CLUSTER": config.cluster,
-            "GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0",
-            "GROUPTRAIL_WAREHOUSE": config.warehouse,
-            "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
-            "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),
-            "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
-        }
+    def __init__(self, config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        """`config` is what the environment tells it, or the file that it is told of."""
+        settings = {"GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0"}
+        if isinstance(config, Path):
+            settings["GROUPTRAIL_CONFIG"] = str(config)
+        else:
+            settings |= {
+                "GROUPTRAIL_CLUSTER": config.cluster,
+                "GROUPTRAIL_WAREHOUSE": config.warehouse,
+                "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
+                "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),
+                "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
+            }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grouptrail.cli", *arguments],
             env={**os.environ, **settings, **(environ or {})},

@@ -16,12 +16,11 @@ Bytes = tuple[bytes | None, bytes | None]
 
 
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
-    """All rows of a table; none where the table is not there yet."""
+    """The cluster's rows of a table; none where the table is not there yet."""
     path = config.table_path(table)
     if not DeltaTable.is_deltatable(path):
         return []
-    found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
-    return found
+    return [row for row in DeltaTable(path).to_pyarrow_table().to_pylist() if row["cluster"] == config.cluster]
 
 
 def records(config: Config) -> dict[Coordinates, Bytes]:

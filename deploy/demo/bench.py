@@ -87,6 +87,7 @@ class Bench:
         self._folder = folder
         with OffsetsTopic(config) as topic:
             self._partitions = topic.partitions()
+            self._group = topic.answering_group()
 
     def _own(self, name: str) -> Config:
         warehouse = self._folder / name
@@ -96,7 +97,7 @@ class Bench:
     def copy(self, name: str = "copy") -> float:
         """Seconds for a plain Spark copy of key and value into Delta, with the same source and batches."""
         config = self._own(name)
-        records = read_offsets_topic(self._spark, config, self._partitions).select("key", "value")
+        records = read_offsets_topic(self._spark, config, self._partitions, group=self._group).select("key", "value")
 
         def land(batch: DataFrame, _number: int) -> None:
             batch.write.format("delta").mode("append").save(config.table_path("copy"))
@@ -124,7 +125,7 @@ class Bench:
         """Seconds of decoding alone, from Parquet to nowhere: the job's way, and a Python UDF's."""
         path = str(self._folder / "records")
         config = self._own("records-source")
-        records = read_offsets_topic(self._spark, config, self._partitions)
+        records = read_offsets_topic(self._spark, config, self._partitions, group=self._group)
 
         def land(batch: DataFrame, _number: int) -> None:
             batch.write.mode("append").parquet(path)

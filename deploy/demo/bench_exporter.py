@@ -32,7 +32,7 @@ from demo.measure import seconds
 from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
-from grouptrail.exporter.page import Page
+from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.text import EOF, Family, written
@@ -113,7 +113,7 @@ def _way(way: str, series: int, warehouse: Path) -> dict[str, Any]:
     ways: dict[str, Callable[[], object]] = {
         "nothing": lambda: None,
         "ours": lambda: written(families, openmetrics=True) + EOF,
-        "ours, gzip": lambda: Page(snapshot, config.exporter).gzipped(openmetrics=True),
+        "ours, gzip": lambda: Page([ClusterPage(snapshot, config.exporter)]).gzipped(openmetrics=True),
         "client": lambda: encoded(registry),
         "client, gzip": lambda: gzip.compress(encoded(registry)),
     }
@@ -131,9 +131,10 @@ def _scrape(url: str) -> int:
 def _served(series: int, warehouse: Path) -> dict[str, Any]:
     """Seconds of a scrape while one page stands, and while pages take each other's place without a pause."""
     rows = lag_rows(series // SERIES_A_GROUP)
-    with Exporter(_config(warehouse), silent) as exporter:
-        exporter.publish(rows)
-        while exporter.page is None or not len(exporter.page.snapshot.lag):
+    config = _config(warehouse)
+    with Exporter([config], silent) as exporter:
+        exporter.publish(config.cluster, rows)
+        while exporter.page is None or not len(exporter.page.snapshots[0].lag):
             time.sleep(0.01)
         first = seconds(lambda: _scrape(exporter.url))
         standing = [seconds(lambda: _scrape(exporter.url)) for _ in range(SCRAPES)]
@@ -141,7 +142,7 @@ def _served(series: int, warehouse: Path) -> dict[str, Any]:
 
         def publish() -> None:
             while not stop.wait(0.01):
-                exporter.publish(rows)
+                exporter.publish(config.cluster, rows)
                 pages.add(id(exporter.page))
 
         publishing = threading.Thread(target=publish)
@@ -152,7 +153,7 @@ def _served(series: int, warehouse: Path) -> dict[str, Any]:
             alive.append(seconds(lambda: urllib.request.urlopen(f"{exporter.url}/healthz", timeout=60).close()))
         stop.set()
         publishing.join()
-        made = exporter.page.snapshot.seconds
+        made = exporter.page.snapshots[0].seconds
     return {
         "first_scrape": round(first, 4),
         "scrape": round(median(standing), 4),

@@ -50,7 +50,9 @@ class Setup:
         Path | None,
         typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if there is one]"),
     ] = None
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The cluster's name in every row.")] = None
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The cluster's name in every row; of several, this one.")
+    ] = None
     warehouse: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Folder or URI that holds the Delta tables.")
     ] = None
@@ -63,10 +65,16 @@ class Setup:
     ] = None
 
     def load(self) -> Config:
-        """The configuration of file, environment and these flags."""
+        """The configuration of file, environment and these flags, of one cluster."""
         from grouptrail.config import load_config
 
         return load_config(self.config, self._overrides())
+
+    def load_all(self) -> tuple[Config, ...]:
+        """The same of every cluster, unless one was named."""
+        from grouptrail.config import load_configs
+
+        return load_configs(self.config, self._overrides())
 
     def _overrides(self) -> dict[str, str]:
         named = {
@@ -184,7 +192,7 @@ def run(
     unknown = [name for name in job or () if name not in names]
     if unknown:
         raise typer.BadParameter(f"'{unknown[0]}' is none of {', '.join(names)}", param_hint="--job")
-    pipeline.run(setup.load(), jobs=tuple(job or names), once=once)
+    pipeline.run(setup.load_all(), jobs=tuple(job or names), once=once)
 
 
 @_command
@@ -449,19 +457,19 @@ def serve(
     """Serve metrics to Prometheus from the tables alone, without a JVM, until interrupted."""
     given = {"exporter.listen": listen, "exporter.also_as": also_as}
     named = [f"{name}={value}" for name, value in given.items() if value is not None]
-    config = replace(setup, set=[*(setup.set or ()), *named]).load()
+    configs = replace(setup, set=[*(setup.set or ()), *named]).load_all()
     from grouptrail.exporter.service import serve as run_exporter
 
-    run_exporter(config, lambda line: typer.echo(line, err=True))
+    run_exporter(configs, lambda line: typer.echo(line, err=True))
 
 
 @_command
 def doctor(setup: Setup) -> None:
     """Check Java, versions, warehouse, disk, broker and rights; each line says what to do."""
-    config = setup.load()
+    configs = setup.load_all()
     from grouptrail.doctor import examine, print_findings
 
-    if not print_findings(examine(config), sys.stdout):
+    if not print_findings(examine(configs), sys.stdout):
         raise typer.Exit(EXIT_ERROR)
 
 
@@ -553,13 +561,18 @@ def maintain(
     names = _tables(table)
     from grouptrail.maintain import maintain as run_maintain
 
-    run_maintain(setup.load(), names, dry_run=dry_run, out=sys.stdout)
+    for config in setup.load_all():
+        run_maintain(config, names, dry_run=dry_run, out=sys.stdout)
 
 
 @_command
 def config_(setup: Setup) -> None:
     """Show the configuration in effect, as TOML, with stars in place of secrets."""
-    typer.echo(_toml(setup.load().redacted()), nl=False)
+    configs = setup.load_all()
+    for number, config in enumerate(configs):
+        if len(configs) > 1:
+            typer.echo(("\n" if number else "") + f"# The configuration of cluster {config.cluster}")
+        typer.echo(_toml(config.redacted()), nl=False)
 
 
 def _toml(tree: dict[str, Any]) -> str:

@@ -11,6 +11,13 @@
 Each setting's meaning stands below it; docs/settings.md has them all. `GROUPTRAIL_DECODE__TRIGGER_SECONDS` is
 `decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is `kafka."sasl.mechanism"`. The file is `--config`, else
 `GROUPTRAIL_CONFIG`, else `grouptrail.toml` if there is one.
+
+Several Kafka clusters have a section each, whose settings come before those that all share:
+
+    [clusters.production.kafka]
+    "bootstrap.servers" = "kafka-1:9092"
+
+There `GROUPTRAIL_CLUSTERS__PRODUCTION__KAFKA__SASL_MECHANISM` is `clusters.production.kafka."sasl.mechanism"`.
 """
 
 from __future__ import annotations
@@ -19,11 +26,12 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
@@ -49,6 +57,13 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
 _SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history", "lag", "exporter", "maintain")
+_CLUSTERS = "clusters"
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+# What the clusters of one configuration share: they are landed in one warehouse by one Spark application, which
+# serves their metrics at one address.
+_SHARED = ("cluster", "warehouse", "checkpoints", "spark", "maintain")
+_SHARED_OF_EXPORTER = ("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca")
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
@@ -347,7 +362,7 @@ class Config(_Section):
     warehouse: _Location = "warehouse"
     """Folder or URI of the Delta tables; in a file a relative one starts at the file's folder."""
     checkpoints: _Location | None = None
-    """Where the jobs keep their positions; `<warehouse>/_checkpoints` unless given."""
+    """Where the jobs of each cluster keep their positions; `<warehouse>/_checkpoints` unless given."""
     kafka: dict[str, _Setting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
@@ -383,7 +398,8 @@ class Config(_Section):
 
     def checkpoint_path(self, job: str) -> str:
         """Where the job of that name keeps its checkpoint."""
-        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{job}"
+        cluster = quote(self.cluster, safe="")
+        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}/{job}"
 
     def kafka_settings(self) -> dict[str, str]:
         """The Kafka settings by Kafka's names, secrets in clear."""
@@ -413,19 +429,34 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Given:
-    """One setting, by section and name (`("decode", "trigger_seconds")`, `("cluster",)`), and its source."""
+    """One setting and its source. By section and name: `("decode", "trigger_seconds")`, `("cluster",)`; what one
+    cluster has of its own: `("clusters", "production", "decode", "trigger_seconds")`."""
 
-    path: tuple[str, ...]
+    at: tuple[str, ...]
     value: Any
     source: _Source
 
     @property
+    def cluster(self) -> str | None:
+        """The cluster whose own it is."""
+        return self.at[1] if self.at[0] == _CLUSTERS and len(self.at) > 2 else None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Section and name."""
+        return self.at if self.cluster is None else self.at[2:]
+
+    @property
     def dotted(self) -> str:
-        return ".".join(self.path)
+        return ".".join(self.at)
 
     @property
     def place(self) -> str:
         return self.source.place(self.dotted)
+
+    def spelt(self, setting: str) -> str:
+        """Another setting of the same cluster, as this one's source writes it."""
+        return self.source.spell(".".join([*self.at[: len(self.at) - len(self.path)], setting]))
 
 
 def load_config(
@@ -433,21 +464,61 @@ def load_config(
     overrides: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
-    """The configuration of a file (None: see the module), the environment and flags (dotted name to text).
+    """The configuration of one cluster; where there are several, of the one that `cluster` names.
+
+    As `load_configs`; raises ConfigError, too, where there are several and none is named.
+    """
+    configs = load_configs(path, overrides, environ)
+    if len(configs) > 1:
+        names = ", ".join(config.cluster for config in configs)
+        raise ConfigError([f"there are several clusters ({names}): name one with --cluster"])
+    return configs[0]
+
+
+def load_configs(
+    path: str | os.PathLike[str] | None,
+    overrides: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Config, ...]:
+    """The configuration of each cluster, by a file (None: see the module), the environment and flags (dotted name to
+    text): of the one that there is, of all, or of the one that `cluster` names.
 
     Raises ConfigError with every problem of all three at once.
     """
     problems: list[str] = []
-    given = [
-        *_from_file(_file(path, environ, problems), problems),
-        *_from_environment(environ),
-        *_from_flags(overrides),
+    given = list(_from_file(_file(path, environ, problems), problems))
+    names = tuple(dict.fromkeys(setting.at[1] for setting in given if setting.at[0] == _CLUSTERS and setting.at[1:]))
+    given += [*_from_environment(environ, names), *_from_flags(overrides)]
+    problems += [problem for setting in given for problem in _misplaced(setting, names)]
+    configs = [_validated(part, problems) for part in _by_cluster(given, names, problems)]
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return tuple(config for config in configs if config is not None)
+
+
+def _by_cluster(given: list[_Given], names: Sequence[str], problems: list[str]) -> Iterator[list[_Given]]:
+    """The settings of each cluster, the later before the earlier: what is a cluster's own comes before what all
+    share, and flags come before both."""
+    if not names:
+        yield given
+        return
+    asked = [setting for setting in given if setting.at == ("cluster",)]
+    if asked and asked[-1].value not in names:
+        problems.append(f"{asked[-1].place}: there is no such cluster: there are {', '.join(names)}")
+        return
+    shared = [setting for setting in given if setting.at[0] not in ("cluster", _CLUSTERS)]
+    chosen = [asked[-1].value] if asked else names
+    problems += [
+        f"{setting.place}: there are several clusters: name the one with --cluster"
+        for setting in shared
+        if len(chosen) > 1 and setting.at == ("kafka", "bootstrap.servers") and setting.source is _COMMAND_LINE
     ]
-    problems += [problem for setting in given for problem in _misplaced(setting)]
-    config = _validated(given, problems)
-    if problems or config is None:
-        raise ConfigError(problems)
-    return config
+    for name in chosen:
+        own = [setting for setting in given if setting.cluster == name]
+        both = [*shared, *own]
+        flags = [setting for setting in both if setting.source is _COMMAND_LINE]
+        called = _Given(("cluster",), name, _ENVIRONMENT)
+        yield [*(setting for setting in both if setting.source is not _COMMAND_LINE), *flags, called]
 
 
 def _file(path: str | os.PathLike[str] | None, environ: Mapping[str, str], problems: list[str]) -> Path | None:
@@ -477,12 +548,26 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[_Given]:
     for key, value in tree.items():
         if key in ("warehouse", "checkpoints") and isinstance(value, str) and value and not is_uri(value):
             yield _Given((key,), str(file.absolute().parent / Path(value).expanduser()), source)
-        elif key in _FREE_SECTIONS and isinstance(value, dict):
-            yield from (_Given((key, name), leaf, source) for name, leaf in _leaves(value))
-        elif isinstance(value, dict):
-            yield from (_Given((key, name), leaf, source) for name, leaf in value.items())
+        elif key == _CLUSTERS and isinstance(value, dict):
+            for name, own in value.items():
+                if isinstance(own, dict):
+                    yield _Given((key, name), {}, source)
+                    for section, leaf in own.items():
+                        yield from _of_section((key, name, section), leaf, source)
+                else:
+                    yield _Given((key, name), own, source)
         else:
-            yield _Given((key,), value, source)
+            yield from _of_section((key,), value, source)
+
+
+def _of_section(at: tuple[str, ...], value: Any, source: _Source) -> Iterator[_Given]:
+    """The settings of a section, or the one that is none."""
+    if not isinstance(value, dict):
+        yield _Given(at, value, source)
+    elif at[-1] in _FREE_SECTIONS:
+        yield from (_Given((*at, name), leaf, source) for name, leaf in _leaves(value))
+    else:
+        yield from (_Given((*at, name), leaf, source) for name, leaf in value.items())
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -494,19 +579,34 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _variable(dotted: str) -> str:
+def _path(dotted: str) -> tuple[str, ...]:
+    """A setting's place in the tree. The names of Kafka's and Spark's settings have dots of their own."""
     section, dot, name = dotted.partition(".")
-    return ENVIRONMENT_PREFIX + (section + ("__" + name.replace(".", "_") if dot else "")).upper()
+    if section != _CLUSTERS:
+        return (section, name) if dot else (section,)
+    cluster, dot, own = name.partition(".")
+    return (section, cluster, *_path(own)) if dot else (section, cluster)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+def _variable(dotted: str) -> str:
+    *sections, name = _path(dotted)
+    return ENVIRONMENT_PREFIX + "__".join([*sections, name.replace(".", "_")]).replace("-", "_").upper()
+
+
+def _from_environment(environ: Mapping[str, str], clusters: Sequence[str]) -> Iterator[_Given]:
+    called = {cluster.lower().replace("-", "_"): cluster for cluster in clusters}
     for variable, value in sorted(environ.items()):
         ours = variable.startswith(ENVIRONMENT_PREFIX) and variable != _FILE_VARIABLE
         if ours and not _KUBERNETES_LINK.fullmatch(variable):
-            section, separator, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-            if section in _FREE_SECTIONS:
-                name = name.replace("_", ".")
-            yield _Given((section, name) if separator else (section,), value, _ENVIRONMENT)
+            at = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            of_cluster: list[str] = []
+            if at[0] == _CLUSTERS and len(at) > 2:
+                of_cluster, at = [_CLUSTERS, called.get(at[1], at[1])], at[2:]
+            section, *names = at
+            if names:
+                name = "__".join(names)
+                names = [name.replace("_", ".") if section in _FREE_SECTIONS else name]
+            yield _Given((*of_cluster, section, *names), value, _ENVIRONMENT)
 
 
 def _flag(dotted: str) -> str:
@@ -515,20 +615,24 @@ def _flag(dotted: str) -> str:
 
 def _from_flags(overrides: Mapping[str, str]) -> Iterator[_Given]:
     for dotted, value in overrides.items():
-        section, dot, name = dotted.partition(".")
-        if section == "spark" and not name.startswith("spark."):
-            name = dotted
-        yield _Given((section, name) if dot else (section,), value, _COMMAND_LINE)
+        at = _path(dotted)
+        if at[0] == "spark" and not dotted.startswith("spark.spark."):
+            at = ("spark", dotted)
+        yield _Given(at, value, _COMMAND_LINE)
 
 
 _ENVIRONMENT = _Source(spell=_variable, place=_variable)
 _COMMAND_LINE = _Source(spell=_flag, place=_flag, can_hold_secrets=False)
 
 
-def _misplaced(given: _Given) -> Iterator[str]:
+def _misplaced(given: _Given, clusters: Sequence[str]) -> Iterator[str]:
     """What is wrong with a setting at the place where it was found, though it may be right elsewhere."""
     if _is_bare_section(given):
         yield f"{given.place}: is a section: give its settings one by one"
+    if given.at[0] == _CLUSTERS and len(given.at) > 1:
+        yield from _misplaced_of_cluster(given, clusters)
+    elif given.at == ("cluster",) and clusters and given.source not in (_ENVIRONMENT, _COMMAND_LINE):
+        yield f"{given.place}: the sections [clusters.NAME] name the clusters: leave it out"
     if given.path[0] in _FREE_SECTIONS and not given.source.can_hold_secrets and is_secret(given.path[-1]):
         remedy = "put it into the configuration file"
         if given.path[0] == "kafka":
@@ -541,7 +645,23 @@ def _misplaced(given: _Given) -> Iterator[str]:
         )
 
 
+def _misplaced_of_cluster(given: _Given, clusters: Sequence[str]) -> Iterator[str]:
+    name = given.at[1]
+    if not _CLUSTER_NAME.fullmatch(name):
+        yield f"{given.place}: a cluster's name is made of letters, digits, - and _"
+    elif name not in clusters:
+        there = f"there are {', '.join(clusters)}" if clusters else "the configuration file names none"
+        yield f"{given.place}: there is no such cluster: {there}"
+    elif any(other != name and _variable(other) == _variable(name) for other in clusters):
+        yield f"{given.place}: a variable cannot tell this cluster from another of that name: call it otherwise"
+    section, setting = [*given.path, ""][:2]
+    if section in _SHARED or (section == "exporter" and setting in _SHARED_OF_EXPORTER):
+        yield f"{given.place}: all clusters share it: it stands outside [clusters.{name}]"
+
+
 def _is_bare_section(given: _Given) -> bool:
+    if given.at[0] == _CLUSTERS and given.cluster is None:
+        return bool(given.value != {})
     return len(given.path) == 1 and given.path[0] in _SECTIONS
 
 
@@ -578,10 +698,10 @@ def _told(kind: str, message: str, setting: _Given) -> str:
     if kind != "extra_forbidden":
         return message.removeprefix("Value error, ")
     known = _known_settings()
-    spelt = {setting.source.spell(name): name for name in known}
+    spelt = {setting.spelt(name): name for name in known}
     asked = setting.source.spell(setting.dotted)
     near = get_close_matches(asked, spelt, n=1, cutoff=0.8) or [
-        setting.source.spell(name) for name in known if name.split(".")[-1] == setting.path[-1]
+        setting.spelt(name) for name in known if name.split(".")[-1] == setting.path[-1]
     ]
     if near:
         return f"unknown setting: did you mean {near[0]}?"

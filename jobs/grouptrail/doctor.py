@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -44,10 +44,16 @@ class Finding:
 Check = Callable[["Config"], Iterable[Finding]]
 
 
-def examine(config: Config) -> Iterator[Finding]:
-    """The findings of every check, each as soon as it is known; the broker's may take about ten seconds."""
+def examine(configs: Sequence[Config]) -> Iterator[Finding]:
+    """The findings of every check, each as soon as it is known; the brokers' may take about ten seconds a cluster."""
     for check in CHECKS:
-        yield from check(config)
+        yield from check(configs[0])
+    for config in configs:
+        found = check_kafka(config)
+        named = len(configs) > 1
+        yield from (
+            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding for finding in found
+        )
 
 
 def print_findings(findings: Iterable[Finding], out: TextIO) -> bool:
@@ -216,5 +222,4 @@ CHECKS: tuple[Check, ...] = (
     check_versions,
     check_jars,
     check_warehouse,
-    check_kafka,
 )

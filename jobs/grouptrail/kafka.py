@@ -330,7 +330,7 @@ class OffsetsTopic(Cluster):
         while True:
             group = f"{GROUP_PREFIX}-{uuid4()}"
             try:
-                self._ask(lambda admin, group=group: admin.list_group_offsets(group))
+                self._ask(_committed_by(group))
             except (KafkaDenied, KafkaUnreachable):
                 raise
             except ClusterError:
@@ -480,6 +480,10 @@ class _Network:
         for client in self._clients:
             client.close()
             client._net.stop()
+
+
+def _committed_by(group: str) -> Callable[[Any], Any]:
+    return lambda admin: admin.list_group_offsets(group)
 
 
 def _offsets(asked: dict[Any, Any], isolation: Any) -> Callable[[Any], dict[Any, Any]]:

@@ -5,48 +5,49 @@
     these              --history-> generations, group_states, memberships, partition_ownership, rebalances
     these and log_offsets  --lag-> consumer_lag, committed_offsets
 
-Each job is one structured-streaming query with a checkpoint of its own. The command line, the schedules and the
-docs take the jobs from here.
+Each job is one structured-streaming query a cluster, with a checkpoint of its own. The command line, the schedules
+and the docs take the jobs from here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.running import JobFailed, any_runs, stop_signals, stopped_at_the_end, told_of_full_disks
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
+    from grouptrail.exporter.service import Exporter
 
 Report = Callable[[str], None]
 
 _LOOK_EVERY_SECONDS = 0.2
-_LAND_LOOK_EVERY_SECONDS = 0.05
-_LANDING_DEADLINE_SECONDS = 10.0
+
+# How long a cluster that failed is left alone.
+_FIRST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job; `module` has `start(spark, config, once=…, report=…)`, which gives its running query."""
+    """A job. `module` has `check(config)` and `start(spark, config, once=…, report=…)`, which gives its running
+    query; that of a job that `serves_metrics` takes the exporter, too."""
 
     name: str
     about: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     module: str
+    serves_metrics: bool = False
 
 
 JOBS = (
@@ -91,18 +92,9 @@ JOBS = (
         reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
         writes=("consumer_lag", "committed_offsets"),
         module="grouptrail.lag.job",
+        serves_metrics=True,
     ),
 )
-
-
-_DISK_FULL = (
-    "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
-    "the next run goes on where this one ended"
-)
-
-
-class JobFailed(GrouptrailError):
-    """A job's query ended with an error."""
 
 
 def _print_now(line: str) -> None:
@@ -110,158 +102,168 @@ def _print_now(line: str) -> None:
     print(line, flush=True)
 
 
-def run(config: Config, *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = _print_now) -> None:
-    """Runs the named jobs (all, where none is named) in one Spark application, until all have ended.
+def run(
+    configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = _print_now
+) -> None:
+    """Runs the named jobs (all, where none is named) of every cluster in one Spark application, until all have ended.
 
     Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
     batches under way land (for ten seconds at most) and ends the process with 130 or 143; a second signal ends it at
-    once. Raises JobFailed when a job fails; the others are stopped then.
+    once. Raises JobFailed when a job of the only cluster fails; the others are stopped then. Of several clusters one
+    that fails is tried again after a while, and none stops the others; with `once` it is told of at the end.
     """
     from grouptrail.session import start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
-    starts = [import_module(job.module) for job in wanted]
-    for job in starts:
-        job.check(config)
-    spark = start_session(config, f"grouptrail-{config.cluster}", report)
+    clusters = [
+        _Cluster(config, wanted, report if len(configs) == 1 else _told_of(config, report)) for config in configs
+    ]
+    _check(clusters)
+    spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
     try:
-        with _stop_signals(spark) as signals:
-            # A job that ends by itself leaves its successor all that it found.
-            for together in [[job] for job in starts] if once else [starts]:
-                with _stopped_at_the_end(spark, signals, report) as queries:
-                    for job in together:
-                        if signals:
-                            break
-                        with _told_of_full_disks():
-                            queries.append(job.start(spark, config, once=once, report=report))
-                    _await_all(queries, signals, report)
-                if signals:
-                    break
+        with stop_signals(spark) as signals:
+            if once:
+                _run_once(spark, clusters, signals, report)
+            else:
+                with _metrics(configs, wanted, report) as exporter:
+                    _run_on(spark, clusters, exporter, signals, report)
     finally:
         spark.stop()
     if signals:
         raise SystemExit(128 + signals[0])
 
 
-@contextlib.contextmanager
-def _told_of_full_disks() -> Iterator[None]:
-    """A job makes its tables and its checkpoint before its query runs: a full disk shows there, too."""
-    try:
-        yield
-    except Exception as fault:
-        if _shows_full_disk(str(fault)):
-            raise JobFailed(_DISK_FULL) from fault
-        raise
+class _Cluster:
+    """The wanted jobs of one cluster."""
 
+    def __init__(self, config: Config, jobs: Sequence[Job], report: Report) -> None:
+        self.name = config.cluster
+        self.report = report
+        self.queries: list[StreamingQuery] = []
+        self._config = config
+        self._jobs = jobs
+        self._again_at = 0.0
+        self._pause = _FIRST_PAUSE_SECONDS
 
-@contextlib.contextmanager
-def _stopped_at_the_end(spark: SparkSession, signals: list[int], report: Report) -> Iterator[list[StreamingQuery]]:
-    """Queries that are stopped when they have landed what they are at; also where one has failed."""
-    queries: list[StreamingQuery] = []
-    try:
-        yield queries
-    finally:
-        if not _await_landing(queries) and signals:
-            # To stop a query is to wait for its batch, however long that takes.
-            report("the batch under way takes longer: the next run lands it")
-            _end_at_once(spark, 128 + signals[0])
-        running = [query for query in queries if query.isActive]
-        if running:  # Spark would log what is broken off where a batch takes longer, or the next has begun
-            spark.sparkContext.setLogLevel("OFF")
-        for query in running:
+    def check(self) -> None:
+        """Raises what keeps a job from running."""
+        for job in self._jobs:
+            import_module(job.module).check(self._config)
+
+    def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
+        """Starts each job when the one before has ended, and so has left it all that it found."""
+        for job in self._jobs:
+            yield self._start(spark, job, once=True)
+
+    def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
+        """Starts the jobs where they do not run, until there is a signal. Raises what one has failed of."""
+        if self.queries:
+            any_runs(self.queries)
+            return
+        if time.monotonic() > self._again_at:
+            self.check()
+            for job in self._jobs:
+                if not signals:
+                    self.queries.append(self._start(spark, job, once=False, exporter=exporter))
+
+    def give_up_for_now(self, fault: Exception) -> None:
+        """Stops what runs; the jobs are started again later, and later each time."""
+        for query in self.queries:
             query.stop()
+        ran = time.monotonic() - self._again_at
+        self._pause = (
+            _FIRST_PAUSE_SECONDS if ran > _LONGEST_PAUSE_SECONDS else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        )
+        self.queries = []
+        self._again_at = time.monotonic() + self._pause
+        self.report(f"{_one_line(fault)}; tries again in {self._pause:.0f} s")
+
+    def _start(
+        self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
+    ) -> StreamingQuery:
+        with_metrics = {"exporter": exporter} if job.serves_metrics else {}
+        with told_of_full_disks():
+            query: StreamingQuery = import_module(job.module).start(
+                spark, self._config, once=once, report=self.report, **with_metrics
+            )
+        return query
+
+
+def _told_of(config: Config, report: Report) -> Report:
+    return lambda line: report(f"{config.cluster}: {line}")
+
+
+def _one_line(fault: Exception) -> str:
+    if isinstance(fault, GrouptrailError):
+        return str(fault)
+    return f"{type(fault).__name__}: {next(iter(str(fault).splitlines()), '')}"
+
+
+def _check(clusters: Sequence[_Cluster]) -> None:
+    """Raises where none of the clusters can be run, before Spark is started."""
+    faults = {}
+    for cluster in clusters:
+        try:
+            cluster.check()
+        except GrouptrailError as fault:
+            if len(clusters) == 1:
+                raise
+            faults[cluster.name] = fault
+    if len(faults) == len(clusters):
+        raise JobFailed("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
 
 
 @contextlib.contextmanager
-def _stop_signals(spark: SparkSession) -> Iterator[list[int]]:
-    """The signal that asked this process to stop, once there is one; the second ends the process.
-
-    In place of Spark's own handler, which cancels what is being landed.
-    """
-    received: list[int] = []
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            _end_at_once(spark, 128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield received
+def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
+    """What serves the metrics of all clusters, where a job has some and there is an address."""
+    if not configs[0].exporter.listen or not any(job.serves_metrics for job in jobs):
+        yield None
         return
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    from grouptrail.exporter.service import Exporter
+
+    with Exporter(configs, report) as exporter:
+        report(f"metrics are served at {exporter.url}/metrics")
+        yield exporter
 
 
-def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
-    """As a crash would, after which the next run loses and doubles nothing."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
-    if process is not None:
-        process.kill()
-    os._exit(status)
+def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
+    """One cluster after the other, one job after the other. Raises JobFailed for those that failed, at the end."""
+    faults = {}
+    for cluster in clusters:
+        try:
+            for query in cluster.one_by_one(spark):
+                with stopped_at_the_end(spark, signals, report) as queries:
+                    queries.append(query)
+                    while any_runs(queries) and not signals:
+                        time.sleep(_LOOK_EVERY_SECONDS)
+                if signals:
+                    return
+        except Exception as fault:
+            if len(clusters) == 1:
+                raise
+            cluster.report(_one_line(fault))
+            faults[cluster.name] = fault
+    if faults:
+        raise JobFailed(f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done")
 
 
-def _await_all(queries: list[StreamingQuery], signals: list[int], report: Report) -> None:
-    """Returns when every query has ended, or a signal has come. Raises JobFailed when one has failed."""
-    from pyspark.errors import StreamingQueryException
-
-    running = queries
-    while running and not signals:
-        running = [query for query in queries if query.isActive]
-        for query in queries:  # one that failed before this was looked at, too
-            try:
-                if query not in running:
-                    query.awaitTermination()
-            except StreamingQueryException as fault:
-                raise JobFailed(_reason(fault)) from fault
-        if running:
+def _run_on(
+    spark: SparkSession,
+    clusters: Sequence[_Cluster],
+    exporter: Exporter | None,
+    signals: list[int],
+    report: Report,
+) -> None:
+    """All jobs of all clusters, until a signal comes."""
+    with stopped_at_the_end(spark, signals, report) as queries:
+        while not signals:
+            for cluster in clusters:
+                try:
+                    cluster.keep_running(spark, exporter, signals)
+                except Exception as fault:
+                    if len(clusters) == 1:
+                        raise
+                    cluster.give_up_for_now(fault)
+                finally:
+                    queries[:] = [query for cluster in clusters for query in cluster.queries]
             time.sleep(_LOOK_EVERY_SECONDS)
-    if signals:
-        report("stopping when the batch under way has landed")
-
-
-def _await_landing(queries: list[StreamingQuery]) -> bool:
-    """Gives each query some seconds to end the batch that it is in; whether all have."""
-    deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
-    for query, done in [(query, _batches_done(query)) for query in queries]:
-        while query.isActive and query.status["isTriggerActive"] and _batches_done(query) == done:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LAND_LOOK_EVERY_SECONDS)
-    return True
-
-
-def _batches_done(query: StreamingQuery) -> tuple[int, str]:
-    """The newest batch that has landed: it says so once its commit is in the checkpoint."""
-    progress = query.lastProgress
-    return (progress["batchId"], progress["timestamp"]) if progress else (-1, "")
-
-
-def _reason(fault: Exception) -> str:
-    """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
-    text = str(fault).strip() or type(fault).__name__
-    if _shows_full_disk(text):
-        return _DISK_FULL
-    cause = _python_cause(text) or text.splitlines()[0]
-    cause = cause.partition("terminated with exception: ")[2] or cause
-    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: grouptrail doctor looks for the reason"
-
-
-def _shows_full_disk(text: str) -> bool:
-    return "No space left on device" in text or "Disk quota exceeded" in text
-
-
-def _python_cause(text: str) -> str | None:
-    """What Python raised while a batch was written: the first line behind the traceback's frames, as in
-
-    `Traceback (most recent call last):`, indented frames, `package.Error: message`; where Java raised it, that line
-    is py4j's and the next one `: java.package.Error: message`.
-    """
-    _, _, trace = text.partition("Traceback (most recent call last):\n")
-    raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
-    if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
-        raised = [line.removeprefix(": ") for line in raised[1:]]
-    return (raised[0].partition(": ")[2] or raised[0]) if raised else None

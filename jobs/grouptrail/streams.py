@@ -83,9 +83,8 @@ def start_query(
     """Starts a job's query: `land` gets each micro-batch and its number, again with the same number after a
     failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped,
     with a micro-batch every so many seconds (`decode.trigger_seconds`)."""
-    writer = (
-        rows.writeStream.queryName(job).foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
-    )
+    named = rows.writeStream.queryName(f"{config.cluster}/{job}")
+    writer = named.foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
     if once:
         return writer.trigger(availableNow=True).start()
     seconds = config.decode.trigger_seconds if every_seconds is None else every_seconds

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.contracts import Column, Table, tables
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
 
 OPEN_BUCKETS = 8
+
+_TRIES = 5
+
+# Of the clusters of one application; those of others are met by trying again.
+_one_at_a_time: defaultdict[str, Lock] = defaultdict(Lock)
 
 
 class TableError(GrouptrailError):
@@ -111,28 +118,32 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     changed = _whole(with_open_bucket(rows), config, name)
     there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*table.key), list(table.key), "left_anti")
-    (
-        kept.select(*changed.columns)
-        .unionByName(changed)
-        .repartition("open_bucket")
-        .write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", ours)
-        .option("txnAppId", f"{app}-{name}")
-        .option("txnVersion", version)
-        .save(config.table_path(name))
-    )
+    whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
+    _overwrite(whole, ours, config, name, {"txnAppId": f"{app}-{name}", "txnVersion": version})
 
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
     """Puts rows in place of all that the table has of this cluster."""
-    (
-        _whole(with_open_bucket(rows), config, name)
-        .write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", f"cluster = {literal(config.cluster)}")
-        .save(config.table_path(name))
-    )
+    _overwrite(_whole(with_open_bucket(rows), config, name), f"cluster = {literal(config.cluster)}", config, name, {})
+
+
+def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
+    """Puts rows in place of those of a condition, and tries again where another cluster's job was quicker.
+
+    Delta takes two overwrites of a table at once for a conflict, though they touch rows of different clusters.
+    """
+    from delta.exceptions import DeltaConcurrentModificationException
+
+    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
+    with _one_at_a_time[config.table_path(name)]:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                writer.save(config.table_path(name))
+            except DeltaConcurrentModificationException:
+                if not tries_left:
+                    raise
+            else:
+                return
 
 
 def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:

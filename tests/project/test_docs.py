@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from grouptrail import contracts
 from grouptrail.cli import app
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config, load_configs
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED
 from lake import at
 from reference.__main__ import pages
@@ -184,13 +184,22 @@ def test_every_setting_is_told_with_its_meaning() -> None:
     assert {name for name, meaning in rows if not meaning.endswith(".")} == set()
 
 
-def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
-    examples = re.findall(r"^```toml\n(.*?)^```$", _readme(), re.MULTILINE | re.DOTALL)
-    assert examples
-    for number, example in enumerate(examples):
-        file = tmp_path / f"{number}.toml"
-        file.write_text(example)
-        load_config(file, {}, {})
+EXAMPLES = [
+    (str(path.relative_to(ROOT)), block)
+    for path in DOCUMENTS
+    for block in re.findall(r"^```toml\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("document", "example"), EXAMPLES, ids=[document for document, _ in EXAMPLES])
+def test_examples_of_the_configuration_are_valid(document: str, example: str, tmp_path: Path) -> None:
+    file = tmp_path / "grouptrail.toml"
+    file.write_text(example)
+    assert load_configs(file, {}, {}), document
+
+
+def test_the_readme_has_an_example_of_the_configuration() -> None:
+    assert "README.md" in {document for document, _ in EXAMPLES}
 
 
 def test_make_targets_that_are_named_exist() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grouptrail import cli
+from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 
 KEY = "0002000167"
@@ -238,16 +240,27 @@ def test_prompt_opens_on_a_terminal_alone() -> None:
         assert (run.returncode, run.stdout) == ended
 
 
-def test_jobs_run_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All jobs unless some are named; the pipeline gets the configuration."""
+def test_jobs_run_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs of all clusters unless some are named; the pipeline gets the configurations."""
     from grouptrail import pipeline
 
-    calls: list[tuple[str, tuple[str, ...], bool]] = []
-    monkeypatch.setattr(pipeline, "run", lambda config, *, jobs, once: calls.append((config.cluster, jobs, once)))
+    calls: list[tuple[list[str], tuple[str, ...], bool]] = []
+
+    def run(configs: Sequence[Config], *, jobs: tuple[str, ...], once: bool) -> None:
+        calls.append(([config.cluster for config in configs], jobs, once))
+
+    monkeypatch.setattr(pipeline, "run", run)
     monkeypatch.setattr(pipeline, "JOBS", (pipeline.JOBS[0], replace(pipeline.JOBS[0], name="other")))
     assert CliRunner().invoke(cli.app, ["run", "--cluster", "c"]).exit_code == 0
     assert CliRunner().invoke(cli.app, ["run", "--job", "other", "--once"]).exit_code == 0
-    assert calls == [("c", ("decode", "other"), False), ("default", ("other",), True)]
+    two = tmp_path / "two.toml"
+    two.write_text("[clusters.a]\n[clusters.b]\n")
+    assert CliRunner().invoke(cli.app, ["run", "--config", str(two)]).exit_code == 0
+    assert CliRunner().invoke(cli.app, ["run", "--config", str(two), "--cluster", "b"]).exit_code == 0
+    both = ("decode", "other")
+    assert calls == [
+        (["c"], both, False), (["default"], ("other",), True), (["a", "b"], both, False), (["b"], both, False),
+    ]  # fmt: skip
 
 
 def test_doctor_fails_without_a_broker(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from grouptrail.config import Config, ConfigError, is_secret, load_config
+from grouptrail.config import Config, ConfigError, is_secret, load_config, load_configs
 
 SECRET = "hunter2-in-clear"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="{SECRET}";'
@@ -102,7 +102,7 @@ def test_relative_warehouse_starts_at_the_file(tmp_path: Path) -> None:
     file = write('warehouse = "tables"\ncheckpoints = "marks"', "etc/grouptrail.toml")
     config = load_config(file, {}, {})
     assert config.table_path("offset_commits") == str(tmp_path / "etc/tables/offset_commits")
-    assert config.checkpoint_path("decode") == str(tmp_path / "etc/marks/decode")
+    assert config.checkpoint_path("decode") == str(tmp_path / "etc/marks/default/decode")
     assert load_config(file, {"warehouse": "here"}, {}).warehouse == str(tmp_path / "here")
 
 
@@ -110,7 +110,7 @@ def test_remote_warehouse_stays_as_it_is() -> None:
     """A URI is no path; checkpoints lie in the warehouse unless told otherwise."""
     config = Config(warehouse="s3://bucket/lake/")
     assert config.table_path("lag") == "s3://bucket/lake/lag"
-    assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/decode"
+    assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
 def test_all_problems_are_told_at_once_with_their_places() -> None:
@@ -295,3 +295,87 @@ def test_thinning_that_makes_no_sense_is_refused(text: str) -> None:
     """With what is wanted."""
     with pytest.raises(ConfigError, match=r"--set maintain.thin_samples: takes pairs days:seconds"):
         load_config(None, {"maintain.thin_samples": text}, {})
+
+
+TWO = """
+warehouse = "lake"
+[kafka]
+"security.protocol" = "SASL_SSL"
+[lag]
+stop_seconds = 60
+[clusters.production.kafka]
+"bootstrap.servers" = "p:9092"
+"sasl.mechanism" = "PLAIN"
+[clusters.production.lag]
+exact_groups = ["billing"]
+[clusters.eu-2.kafka]
+bootstrap.servers = "e:9092"
+security.protocol = "PLAINTEXT"
+[clusters.spare]
+"""
+
+
+def test_each_cluster_has_what_is_its_own_and_what_all_share() -> None:
+    """Its own comes first; one warehouse, and in it the checkpoints of each."""
+    production, eu, spare = load_configs(write(TWO), {}, {})
+    assert [config.cluster for config in (production, eu, spare)] == ["production", "eu-2", "spare"]
+    assert production.kafka_settings() == {
+        "bootstrap.servers": "p:9092", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
+    }  # fmt: skip
+    assert eu.kafka_settings() == {"bootstrap.servers": "e:9092", "security.protocol": "PLAINTEXT"}
+    assert spare.kafka_settings()["bootstrap.servers"] == "localhost:9092"
+    assert (production.lag.exact_groups, eu.lag.exact_groups) == (("billing",), ())
+    assert {config.lag.stop_seconds for config in (production, eu)} == {60}
+    assert production.warehouse == eu.warehouse
+    assert eu.checkpoint_path("lag") == f"{eu.warehouse}/_checkpoints/eu-2/lag"
+
+
+def test_a_cluster_is_named_in_variables_and_flags() -> None:
+    """Its secrets come from the environment; a flag comes before what the file says of the cluster."""
+    environ = {"GROUPTRAIL_CLUSTERS__EU_2__KAFKA__SASL_JAAS_CONFIG": SECRET, "GROUPTRAIL_LAG__STOP_SECONDS": "9"}
+    production, eu, _ = load_configs(write(TWO), {"clusters.production.lag.stop_seconds": "5"}, environ)
+    assert eu.kafka_settings()["sasl.jaas.config"] == SECRET
+    assert SECRET not in str(eu)
+    assert "sasl.jaas.config" not in production.kafka_settings()
+    assert (production.lag.stop_seconds, eu.lag.stop_seconds) == (5, 9)
+
+
+def test_one_of_the_clusters_is_chosen() -> None:
+    """By flag or variable; where one must be and none is, the names are told."""
+    file = write(TWO)
+    chosen = load_config(file, {"cluster": "eu-2", "kafka.bootstrap.servers": "other:1"}, {})
+    assert (chosen.cluster, chosen.kafka_settings()["bootstrap.servers"]) == ("eu-2", "other:1")
+    assert load_config(file, {}, {"GROUPTRAIL_CLUSTER": "production"}).cluster == "production"
+    assert problems(file) == ["there are several clusters (production, eu-2, spare): name one with --cluster"]
+    assert problems(file, flags={"cluster": "test"}) == [
+        "--cluster: there is no such cluster: there are production, eu-2, spare"
+    ]
+    assert problems(file, flags={"kafka.bootstrap.servers": "x:1"}) == [
+        "--bootstrap-server: there are several clusters: name the one with --cluster"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('cluster = "a"\n[clusters.b]\n', "cluster: the sections [clusters.NAME] name the clusters: leave it out"),
+        ('[clusters.a]\nwarehouse = "x"\n', "clusters.a.warehouse: all clusters share it: it stands outside"),
+        ('[clusters.a.exporter]\nlisten = ":1"\n', "clusters.a.exporter.listen: all clusters share it"),
+        ('[clusters."a/b".kafka]\nretries = 1\n', "a cluster's name is made of letters, digits, - and _"),
+        ("[clusters.a-b]\n[clusters.a_b]\n", "a variable cannot tell this cluster from another"),
+        ("[clusters.a]\nkafka = 1\n", "clusters.a.kafka: is a section: give its settings one by one"),
+        ("[clusters]\na = 1\n", "clusters.a: is a section: give its settings one by one"),
+        ("clusters = 1\n", "clusters: is a section: give its settings one by one"),
+        ("[clusters.a.lag]\nstop_second = 1\n", "did you mean clusters.a.lag.stop_seconds?"),
+        ('[clusters.a.kafka]\n"group.id" = "g"\n', "clusters.a.kafka.group.id: cannot be set"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_is_told_at_its_place(text: str, told: str) -> None:
+    """As for any other setting."""
+    assert any(told in problem for problem in problems(write(text))), problems(write(text))
+
+
+def test_variables_of_a_cluster_that_is_not_there_are_told() -> None:
+    """A misspelt name would otherwise leave the cluster without its password."""
+    found = problems(write(TWO), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
+    assert "there is no such cluster: there are production, eu-2, spare" in found[0]

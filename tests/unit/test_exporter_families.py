@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporting import configured, figures, lag_row, lag_table
 from grouptrail.exporter.families import STATUSES, group_families
-from grouptrail.exporter.page import Page
+from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 
 NAMES = st.sampled_from(["a", "b", 'c"', "d\n", "other"])
@@ -82,7 +82,7 @@ def test_a_page_parses_whole_and_keeps_to_its_budget(
     """No series is there twice; all lag that can be told is in the sum over all groups."""
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
     config = configured("lake", series_budget=budget, granularity=granularity, also_as=everyone).exporter
-    page = Page(snapshot_of(reader, rows), config)
+    page = Page([ClusterPage(snapshot_of(reader, rows), config)])
     plain, open_ = (b"".join(page.text(openmetrics=kind)).decode() for kind in (False, True))
     for families in (parse_text(plain), parse_openmetrics(open_)):
         samples = [sample for family in families for sample in family.samples]

@@ -12,7 +12,7 @@ from exporting import OPEN, configured, figures, lag_row, lag_table, now
 from grouptrail.exporter.alias import ALIASES
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
-from grouptrail.exporter.page import Page
+from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 from grouptrail.exporter.text import Family
 from lake import lay
@@ -141,7 +141,7 @@ def test_a_group_named_other_is_one_of_the_others(tmp_path: Path) -> None:
     config = configured(tmp_path, series_budget=40)
     families = governed(snapshot, config.exporter).families
     assert figures(families, "kafka_consumer_group_sum_lag") == {("a",): 10, ("other",): 9_001}
-    page = Page(snapshot, config.exporter)
+    page = Page([ClusterPage(snapshot, config.exporter)])
     samples = [
         sample for family in parse_text(b"".join(page.text(openmetrics=False)).decode()) for sample in family.samples
     ]

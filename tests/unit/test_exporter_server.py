@@ -85,7 +85,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
     config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone)
     lay_everything(config)
-    with Exporter(config, lambda _: None) as running:
+    with Exporter([config], lambda _: None) as running:
         until(lambda: running.page)
         yield running
 
@@ -142,7 +142,7 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     """Prometheus' own check of what our names are served as."""
     config = configured(tmp_path)
     lay_everything(config)
-    with Exporter(config, lambda _: None) as running:
+    with Exporter([config], lambda _: None) as running:
         until(lambda: running.page)
         _, _, body = get(f"{running.url}/metrics")
     checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
@@ -188,7 +188,7 @@ def test_the_format_is_the_one_that_is_wanted_more(exporter: Exporter, accepted:
 
 def test_an_exporter_that_is_named_twice_is_served_once(tmp_path: Path) -> None:
     """Its series would be there twice."""
-    with Exporter(configured(tmp_path, also_as="burrow,burrow"), lambda _: None) as running:
+    with Exporter([configured(tmp_path, also_as="burrow,burrow")], lambda _: None) as running:
         until(lambda: running.page)
         _, _, body = get(f"{running.url}/metrics")
     assert body.count(b"# TYPE burrow_kafka_consumer_status ") == 1
@@ -225,7 +225,7 @@ def test_freshness_is_as_of_the_scrape(exporter: Exporter) -> None:
 def test_ready_says_what_it_waits_for(quiet: Config) -> None:
     """First for rows, then for the backlog; metrics are there meanwhile."""
     told: list[str] = []
-    with Exporter(quiet, told.append) as running:
+    with Exporter([quiet], told.append) as running:
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
@@ -240,26 +240,44 @@ def test_ready_says_what_it_waits_for(quiet: Config) -> None:
 
 def test_lag_that_is_handed_over_is_served_at_once(tmp_path: Path) -> None:
     """Without waiting for the next look at the tables."""
-    with Exporter(configured(tmp_path, refresh_seconds=3600), lambda _: None) as running:
+    with Exporter([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:
         until(lambda: running.page)
-        running.publish(lag_table(lag_row(4)))
+        running.publish("default", lag_table(lag_row(4)))
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
         assert scrape(running)["kafka_consumer_group_lag"][0][1] == 20
-        running.publish(lag_table(lag_row(5)))
+        running.publish("default", lag_table(lag_row(5)))
         until(lambda: [labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]] == ["5"])
+
+
+def test_clusters_are_served_together(tmp_path: Path) -> None:
+    """Of one warehouse: each metric under one head, each series with its cluster; one that waits holds up none."""
+    config = configured(tmp_path, refresh_seconds=3600)
+    lay(config, "ingest_progress", progress(0, 100))
+    with Exporter([config, config.model_copy(update={"cluster": "spare"})], lambda _: None) as running:
+        until(lambda: running.page and len(running.page.snapshots) == 2)
+        running.publish("default", lag_table(lag_row(4)))
+        running.publish("spare", lag_table(lag_row(7, cluster="spare")))
+        until(lambda: len(scrape(running).get("kafka_consumer_group_lag", ())) == 2)
+        partitions = {
+            labels["cluster"]: labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]
+        }
+        assert partitions == {"default": "4", "spare": "7"}
+        assert get(f"{running.url}/ready")[0] == 200
+        ready = {labels["cluster"]: value for labels, value in scrape(running)["grouptrail_ready"]}
+        assert ready == {"default": 1, "spare": 0}
 
 
 def test_a_snapshot_that_fails_leaves_the_one_before(quiet: Config) -> None:
     """It is counted and told once, and the next that can be made takes its place."""
     told: list[str] = []
     lay_everything(quiet)
-    with Exporter(quiet, told.append) as running:
+    with Exporter([quiet], told.append) as running:
         until(lambda: running.page)
-        running.publish(lag_table(lag_row()).drop_columns("lag"))
+        running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
         assert len(scrape(running)["kafka_consumer_group_lag"]) == 3
         assert scrape(running)["grouptrail_refresh_errors_total"][0][1] > 0
-        running.publish(lag_table(lag_row()))
+        running.publish("default", lag_table(lag_row()))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
     assert len([line for line in told if "without lag" in line]) == 1
 
@@ -267,11 +285,11 @@ def test_a_snapshot_that_fails_leaves_the_one_before(quiet: Config) -> None:
 def test_groups_of_a_snapshot_that_is_too_old_are_not_shown(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables cannot be read for long: how long is told, and no figure stands as if it were of now."""
     lay_everything(quiet)
-    with Exporter(quiet, lambda _: None) as running:
+    with Exporter([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
         made_at = scrape(running)["grouptrail_snapshot_timestamp_seconds"][0][1]
         monkeypatch.setattr(service, "STALE_SECONDS", -1)
-        running.publish(lag_table(lag_row()).drop_columns("lag"))
+        running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: "kafka_consumer_group_lag" not in scrape(running))
         found = scrape(running)
         assert "kafka_consumer_group_members" not in found
@@ -284,12 +302,12 @@ def test_groups_of_a_snapshot_that_is_too_old_are_not_shown(quiet: Config, monke
 
 def test_a_scrape_is_of_one_snapshot(quiet: Config) -> None:
     """While they change under it: all partitions tell the same sample."""
-    with Exporter(quiet, lambda _: None) as running:
+    with Exporter([quiet], lambda _: None) as running:
         stop = threading.Event()
 
         def publish() -> None:
             for number in range(1, 1_000_000):
-                running.publish(lag_table(*(lag_row(partition, lag=number) for partition in range(50))))
+                running.publish("default", lag_table(*(lag_row(partition, lag=number) for partition in range(50))))
                 if stop.wait(0.001):
                     break
 
@@ -338,10 +356,10 @@ def test_a_port_that_is_taken_is_told_in_one_line(exporter: Exporter, tmp_path: 
     """With what to do."""
     taken = exporter.url.removeprefix("http://")
     with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as told:
-        Exporter(configured(tmp_path, listen=taken))
+        Exporter([configured(tmp_path, listen=taken)])
     assert "\n" not in str(told.value)
     with pytest.raises(ExporterError, match="cannot listen on"):
-        Exporter(configured(tmp_path, listen="no.such.host.invalid:9308"))
+        Exporter([configured(tmp_path, listen="no.such.host.invalid:9308")])
 
 
 def test_it_listens_on_ipv6(tmp_path: Path) -> None:
@@ -350,15 +368,15 @@ def test_it_listens_on_ipv6(tmp_path: Path) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    with Exporter(configured(tmp_path, listen="[::1]:0"), lambda _: None) as running:
+    with Exporter([configured(tmp_path, listen="[::1]:0")], lambda _: None) as running:
         assert running.url.startswith("http://[::1]:")
         assert get(f"{running.url}/healthz")[0] == 200
 
 
 def test_a_sample_that_is_not_followed_up_grows_old(tmp_path: Path) -> None:
     """A job that hangs is not taken for a calm: its last figures are not shown as of now."""
-    with Exporter(configured(tmp_path), lambda _: None) as running:
-        running.publish(lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
+    with Exporter([configured(tmp_path)], lambda _: None) as running:
+        running.publish("default", lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
         until(lambda: scrape(running).get("grouptrail_freshness_seconds"))
         found = scrape(running)
         assert found["grouptrail_freshness_seconds"][0][1] >= 3600
@@ -367,12 +385,12 @@ def test_a_sample_that_is_not_followed_up_grows_old(tmp_path: Path) -> None:
 
 def test_stopping_frees_the_port(tmp_path: Path) -> None:
     """At once, also before the first snapshot."""
-    running = Exporter(configured(tmp_path), lambda _: None).start()
+    running = Exporter([configured(tmp_path)], lambda _: None).start()
     running.stop()
     listen = running.url.removeprefix("http://")
-    with Exporter(configured(tmp_path, listen=listen), lambda _: None) as again:
+    with Exporter([configured(tmp_path, listen=listen)], lambda _: None) as again:
         assert get(f"{again.url}/healthz")[0] == 200
-    Exporter(configured(tmp_path), lambda _: None).stop()
+    Exporter([configured(tmp_path)], lambda _: None).stop()
 
 
 # --- TLS ----------------------------------------------------------------------------------------------------
@@ -417,7 +435,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tls_is_spoken_and_who_is_silent_holds_up_nobody(certificates: tuple[Path, Path], tmp_path: Path) -> None:
     """A connection that never shakes hands does not keep the next from doing so."""
     certificate, key = certificates
-    with Exporter(configured(tmp_path, tls_certificate=certificate, tls_key=key), lambda _: None) as running:
+    with Exporter([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
         assert running.url.startswith("https://")
         host, port = running.url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port))):
@@ -431,7 +449,7 @@ def test_who_shows_no_certificate_is_turned_away_where_one_is_asked_for(
     """Who shows one of the authority's is answered."""
     certificate, key = certificates
     config = configured(tmp_path, tls_certificate=certificate, tls_key=key, tls_client_ca=certificate)
-    with Exporter(config, lambda _: None) as running:
+    with Exporter([config], lambda _: None) as running:
         trusting = ssl.create_default_context(cafile=str(certificate))
         with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
             get(f"{running.url}/healthz", context=trusting)
@@ -445,5 +463,5 @@ def test_files_that_are_no_certificates_are_told_in_one_line(tmp_path: Path) -> 
     for make in (lambda: None, lambda: nothing.write_text("no PEM")):
         make()
         with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as told:
-            Exporter(configured(tmp_path, tls_certificate=nothing, tls_key=nothing))
+            Exporter([configured(tmp_path, tls_certificate=nothing, tls_key=nothing)])
         assert "\n" not in str(told.value)

@@ -8,9 +8,9 @@ own process and spares it the way through the table:
 
     from grouptrail.exporter.service import Exporter
 
-    with Exporter(config) as exporter:        # listens on exporter.listen; raises ExporterError where it cannot
+    with Exporter(configs) as exporter:         # listens on exporter.listen; raises ExporterError where it cannot
         while sampling:
-            exporter.publish(lag_rows)        # a pyarrow Table: one sample, with the columns of consumer_lag
+            exporter.publish(cluster, lag_rows) # a pyarrow Table: one sample, with the columns of consumer_lag
 
 `publish` may be called from any thread and does not wait: the rows are served once the rest of the snapshot is read.
 """

@@ -1,4 +1,4 @@
-"""What a scrape is answered with: a snapshot's text, made once for each format however many ask for it."""
+"""What a scrape is answered with: the snapshots' text, made once for each format however many ask for it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _GZIP = 31  # zlib's word for gzip's format with its greatest window
 _LEVEL = 1  # a page shrinks to a twentieth; level 9 takes twenty times as long for a quarter less
 
 
-class Page:
-    """The families of a snapshot, and their text for those who ask. Only what stands at its end changes."""
+class ClusterPage:
+    """The families of one cluster's snapshot. Only those at its end change: they tell how old things are."""
 
     def __init__(
         self,
@@ -29,23 +29,39 @@ class Page:
         config: ExporterConfig,
         *,
         errors: Callable[[], int] = lambda: 0,
-        before: Page | None = None,
+        before: ClusterPage | None = None,
     ) -> None:
         """`errors()`: how many snapshots could not be made, at the time of asking. `before`: the page of before."""
         aliases = [alias for exporter in dict.fromkeys(config.also_as) for alias in ALIASES[exporter]]
         self._governed: Governed = governed(snapshot, config, aliases, before._governed.kept if before else ())
         pipeline = pipeline_families(snapshot, dropped=self._governed.dropped)
         self.snapshot = snapshot
+        self.families: Sequence[Family] = [*self._governed.families, *pipeline, *alias_families(pipeline, aliases)]
         self._errors = errors
-        self._families: Sequence[Family] = [*self._governed.families, *pipeline, *alias_families(pipeline, aliases)]
+
+    def momentary(self) -> Sequence[Family]:
+        """The families at its end, as of now."""
+        return momentary_families(self.snapshot, errors=self._errors())
+
+
+class Page:
+    """The text of all clusters' families for those who ask."""
+
+    def __init__(self, clusters: Sequence[ClusterPage]) -> None:
+        self._clusters = clusters
         self._making = threading.Lock()
         self._texts: dict[bool, bytes] = {}
         self._compressed: dict[bool, tuple[bytes, zlib._Compress]] = {}
 
     @property
+    def snapshots(self) -> list[Snapshot]:
+        """What it shows."""
+        return [cluster.snapshot for cluster in self._clusters]
+
+    @property
     def series(self) -> int:
         """How many series it has, without those at its end."""
-        return sum(family.series for family in self._families)
+        return sum(family.series for cluster in self._clusters for family in cluster.families)
 
     def text(self, *, openmetrics: bool) -> list[bytes]:
         """The page as of now, in pieces: the long one is not copied for each who asks."""
@@ -65,9 +81,11 @@ class Page:
 
     def _made(self, openmetrics: bool) -> bytes:
         if openmetrics not in self._texts:
-            self._texts[openmetrics] = written(self._families, openmetrics=openmetrics)
+            families = [family for cluster in self._clusters for family in cluster.families]
+            self._texts[openmetrics] = written(families, openmetrics=openmetrics)
         return self._texts[openmetrics]
 
     def _end(self, openmetrics: bool) -> bytes:
-        end = written(momentary_families(self.snapshot, errors=self._errors()), openmetrics=openmetrics)
+        families = [family for cluster in self._clusters for family in cluster.momentary()]
+        end = written(families, openmetrics=openmetrics)
         return end + EOF if openmetrics else end

@@ -6,14 +6,14 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.page import Page
+from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import Server
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
 
@@ -24,24 +24,21 @@ Report = Callable[[str], None]
 
 
 class Exporter:
-    """Serves metrics from `start` to `stop`; also a context manager.
+    """Serves the metrics of clusters, whose configurations share a warehouse, from `start` to `stop`; also a context
+    manager.
 
-    A new page takes the place of the one before in one assignment: every scrape is of one snapshot, and none waits
-    for the next. Where a snapshot cannot be made, the one before goes on being served, without its groups once it is
-    too old, and `report` is told why.
+    A new page takes the place of the one before in one assignment: every scrape is of one snapshot of each cluster,
+    and none waits for the next. Where a snapshot cannot be made, the one before goes on being served, without its
+    groups once it is too old, and `report` is told why.
     """
 
-    def __init__(self, config: Config, report: Report = print) -> None:
-        self._config = config
-        self._report = report
-        self._reader = SnapshotReader(config)
+    def __init__(self, configs: Sequence[Config], report: Report = print) -> None:
+        self._clusters = {config.cluster: _Cluster(config, report) for config in configs}
+        self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
-        self._problem: str | None = "the first snapshot is not made yet"
-        self._errors = 0
-        self._lag: pa.Table | None = None
         self._wake = threading.Event()
         self._stopping = False
-        self._server = Server(config.exporter, lambda: self._page, lambda: self._problem)
+        self._server = Server(configs[0].exporter, lambda: self._page, self._problem)
         self._refresher = threading.Thread(target=self._refresh_for_ever, name="exporter-refresh", daemon=True)
 
     @property
@@ -76,20 +73,50 @@ class Exporter:
     ) -> None:
         self.stop()
 
-    def publish(self, lag_rows: pa.Table) -> None:
-        """Takes the newest sample, with the columns of `consumer_lag`, and serves it as soon as the rest is read.
+    def publish(self, cluster: str, lag_rows: pa.Table) -> None:
+        """Takes a cluster's newest sample, with the columns of `consumer_lag`, and serves it as soon as the rest is
+        read.
 
         From the first call on the table itself is not read any more; a sample that nobody follows up grows old as it
         would there. May be called from any thread; it does not wait.
         """
-        self._lag = lag_rows
+        self._clusters[cluster].lag = lag_rows
         self._wake.set()
 
-    def _refresh(self) -> None:
-        """Makes a snapshot and shows it; what keeps it from that is counted, reported and told by /ready."""
+    def _problem(self) -> str | None:
+        """None once one cluster is ready: what is wrong with another keeps nobody from its figures."""
+        problems = {name: cluster.problem for name, cluster in self._clusters.items()}
+        if None in problems.values():
+            return None
+        return "; ".join(f"{name}: {text}" if len(problems) > 1 else str(text) for name, text in problems.items())
+
+    def _refresh_for_ever(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            for cluster in self._clusters.values():
+                cluster.refresh()
+                pages = [one.page for one in self._clusters.values() if one.page is not None]
+                self._page = Page(pages) if pages else None
+            self._wake.wait(self._refresh_seconds)
+
+
+class _Cluster:
+    """What is served of one cluster, by the refresher's thread."""
+
+    def __init__(self, config: Config, report: Report) -> None:
+        self.page: ClusterPage | None = None
+        self.problem: str | None = "the first snapshot is not made yet"
+        self.lag: pa.Table | None = None
+        self._config = config
+        self._report = report
+        self._reader = SnapshotReader(config)
+        self._errors = 0
+
+    def refresh(self) -> None:
+        """Makes a snapshot and its page; what keeps it from that is counted, reported and told by /ready."""
         fault = None
         try:
-            snapshot = self._reader.read(self._lag)
+            snapshot = self._reader.read(self.lag)
             self._show(snapshot)
         except GrouptrailError as error:
             fault = str(error)
@@ -97,25 +124,19 @@ class Exporter:
             # A thread that dies would leave old figures standing for ever.
             fault = f"{type(error).__name__}: {error}; report it"
         self._errors += fault is not None
-        if self._page is not None and time.time() - self._page.snapshot.made_at > STALE_SECONDS:
-            self._show(self._page.snapshot.of([]))
-        if fault not in (None, self._problem):
+        if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
+            self._show(self.page.snapshot.of([]))
+        if fault not in (None, self.problem):
             # Whoever read what is reported may be gone; metrics are served all the same.
             with contextlib.suppress(OSError, ValueError):
                 self._report(f"metrics: {fault}")
-        self._problem = fault or snapshot.not_ready
+        self.problem = fault or snapshot.not_ready
 
     def _show(self, snapshot: Snapshot) -> None:
-        self._page = Page(snapshot, self._config.exporter, errors=lambda: self._errors, before=self._page)
-
-    def _refresh_for_ever(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            self._refresh()
-            self._wake.wait(self._config.exporter.refresh_seconds)
+        self.page = ClusterPage(snapshot, self._config.exporter, errors=lambda: self._errors, before=self.page)
 
 
-def serve(config: Config, report: Report = print) -> None:
+def serve(configs: Sequence[Config], report: Report = print) -> None:
     """Serves over the tables alone until SIGINT or SIGTERM, which end the process with 130 or 143."""
     received: list[int] = []
     stop = threading.Event()
@@ -126,7 +147,7 @@ def serve(config: Config, report: Report = print) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, receive)
-    with Exporter(config, report) as exporter:
-        report(f"serving {exporter.url}/metrics from {config.warehouse}")
+    with Exporter(configs, report) as exporter:
+        report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
         stop.wait()
     raise SystemExit(128 + received[0])

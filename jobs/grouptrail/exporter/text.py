@@ -46,8 +46,13 @@ class Family:
 
 
 def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """The families one after the other, without the `EOF` that ends OpenMetrics."""
-    return b"".join(part for family in families for part in (_head(family, openmetrics=openmetrics), _lines(family)))
+    """The families one after the other, those of one name under one head, without the `EOF` that ends OpenMetrics."""
+    by_name: dict[str, list[Family]] = {}
+    for family in families:
+        by_name.setdefault(family.name, []).append(family)
+    return b"".join(
+        part for named in by_name.values() for part in (_head(named[0], openmetrics=openmetrics), *map(_lines, named))
+    )
 
 
 def _head(family: Family, *, openmetrics: bool) -> bytes:

@@ -58,15 +58,24 @@ def check(config: Config) -> None:
     tables.check_warehouse(config)
 
 
-def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`."""
+def start(
+    spark: SparkSession,
+    config: Config,
+    *,
+    once: bool,
+    report: Callable[[str], None],
+    exporter: Exporter | None = None,
+) -> StreamingQuery:
+    """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`, and what
+    `exporter` serves."""
     for table in (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED):
         tables.ensure_table(spark, config, table)
     watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
-    if not once and config.exporter.listen:
-        serve(config, watch, report)
     samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH)
-    return start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
+    query = start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
+    if exporter is not None:
+        publish(watch, query, exporter, config.cluster, report)
+    return query
 
 
 def rules_of(config: Config) -> Rules:
@@ -80,27 +89,26 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def serve(config: Config, watch: Watch, report: Callable[[str], None]) -> None:
-    """Serves metrics for as long as the process lives: the newest sample by the newest commits."""
-    exporter = Exporter(config, report).start()
-    report(f"metrics are served at {exporter.url}/metrics")
+def publish(
+    watch: Watch, query: StreamingQuery, exporter: Exporter, cluster: str, report: Callable[[str], None]
+) -> None:
+    """Hands the exporter the newest sample by the newest commits, for as long as the query runs."""
     ended = threading.Event()
 
-    def publish() -> None:
-        while not ended.wait(_LOOK_EVERY_SECONDS):
+    def publish_news() -> None:
+        while not ended.wait(_LOOK_EVERY_SECONDS) and query.isActive:
             try:
                 if (rows := watch.news()) is not None:
-                    exporter.publish(rows)
+                    exporter.publish(cluster, rows)
             except Exception as error:
                 # Figures grow old then, and the exporter says so; the next look may do better.
                 report(f"metrics: the newest lag cannot be told ({type(error).__name__}: {error})")
 
-    publishing = threading.Thread(target=publish, name="lag-publish", daemon=True)
+    publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
     publishing.start()
 
     def end() -> None:
         ended.set()
-        exporter.stop()
         publishing.join(timeout=5)
 
     # A thread that is in native code when the interpreter ends would crash it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.pipeline import JobFailed, _await_all, _reason
+from grouptrail.running import JobFailed, any_runs, reason
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -34,7 +34,7 @@ REMEDY = "grouptrail doctor looks for the reason"
     ],
 )
 def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
-    assert _reason(RuntimeError(text)) == f"{told}: {REMEDY}"
+    assert reason(RuntimeError(text)) == f"{told}: {REMEDY}"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
     ],
 )
 def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
-    told = _reason(RuntimeError(text))
+    told = reason(RuntimeError(text))
     assert told.startswith("the disk is full: make room")
     assert "\n" not in told
 
@@ -77,6 +77,8 @@ def test_a_job_that_fails_is_seen_however_soon(looks: int) -> None:
     from pyspark.errors import StreamingQueryException
 
     failed = Query(looks, StreamingQueryException(f"{HEAD}No space left on device"))
+    queries = [Query(looks=1), failed]
     with pytest.raises(JobFailed, match="the disk is full"):
-        _await_all([Query(looks=1), failed], [], print)  # type: ignore[list-item]
-    _await_all([Query(), Query(looks=2)], [], print)  # type: ignore[list-item]
+        [any_runs(queries) for _ in range(looks + 1)]  # type: ignore[arg-type]
+    assert any_runs([Query(), Query(looks=1)])  # type: ignore[list-item]
+    assert not any_runs([Query(), Query()])  # type: ignore[list-item]

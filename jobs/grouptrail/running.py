@@ -1,0 +1,154 @@
+"""Queries while they run: how they are stopped, and what is told when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from grouptrail.errors import GrouptrailError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LAND_LOOK_EVERY_SECONDS = 0.05
+_LANDING_DEADLINE_SECONDS = 10.0
+
+_DISK_FULL = (
+    "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
+    "the next run goes on where this one ended"
+)
+
+
+class JobFailed(GrouptrailError):
+    """A job's query ended with an error."""
+
+
+@contextlib.contextmanager
+def told_of_full_disks() -> Iterator[None]:
+    """A job makes its tables and its checkpoint before its query runs: a full disk shows there, too."""
+    try:
+        yield
+    except Exception as fault:
+        if _shows_full_disk(str(fault)):
+            raise JobFailed(_DISK_FULL) from fault
+        raise
+
+
+@contextlib.contextmanager
+def stopped_at_the_end(
+    spark: SparkSession, signals: list[int], report: Callable[[str], None]
+) -> Iterator[list[StreamingQuery]]:
+    """Queries that are stopped when they have landed what they are at; also where one has failed."""
+    queries: list[StreamingQuery] = []
+    try:
+        yield queries
+        if signals:
+            report("stopping when the batch under way has landed")
+    finally:
+        if not _await_landing(queries) and signals:
+            # To stop a query is to wait for its batch, however long that takes.
+            report("the batch under way takes longer: the next run lands it")
+            _end_at_once(spark, 128 + signals[0])
+        running = [query for query in queries if query.isActive]
+        if running:  # Spark would log what is broken off where a batch takes longer, or the next has begun
+            spark.sparkContext.setLogLevel("OFF")
+        for query in running:
+            query.stop()
+
+
+@contextlib.contextmanager
+def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
+    """The signal that asked this process to stop, once there is one; the second ends the process.
+
+    In place of Spark's own handler, which cancels what is being landed.
+    """
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            _end_at_once(spark, 128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
+    """As a crash would, after which the next run loses and doubles nothing."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+    os._exit(status)
+
+
+def any_runs(queries: Sequence[StreamingQuery]) -> bool:
+    """Whether one has not ended yet. Raises JobFailed where one has failed."""
+    from pyspark.errors import StreamingQueryException
+
+    running = [query for query in queries if query.isActive]
+    for query in queries:
+        try:
+            if query not in running:
+                query.awaitTermination()
+        except StreamingQueryException as fault:
+            raise JobFailed(reason(fault)) from fault
+    return bool(running)
+
+
+def _await_landing(queries: list[StreamingQuery]) -> bool:
+    """Gives each query some seconds to end the batch that it is in; whether all have."""
+    deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
+    for query, done in [(query, _batches_done(query)) for query in queries]:
+        while query.isActive and query.status["isTriggerActive"] and _batches_done(query) == done:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LAND_LOOK_EVERY_SECONDS)
+    return True
+
+
+def _batches_done(query: StreamingQuery) -> tuple[int, str]:
+    """The newest batch that has landed: it says so once its commit is in the checkpoint."""
+    progress = query.lastProgress
+    return (progress["batchId"], progress["timestamp"]) if progress else (-1, "")
+
+
+def reason(fault: Exception) -> str:
+    """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
+    text = str(fault).strip() or type(fault).__name__
+    if _shows_full_disk(text):
+        return _DISK_FULL
+    cause = _python_cause(text) or text.splitlines()[0]
+    cause = cause.partition("terminated with exception: ")[2] or cause
+    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: grouptrail doctor looks for the reason"
+
+
+def _shows_full_disk(text: str) -> bool:
+    return "No space left on device" in text or "Disk quota exceeded" in text
+
+
+def _python_cause(text: str) -> str | None:
+    """What Python raised while a batch was written: the first line behind the traceback's frames, as in
+
+    `Traceback (most recent call last):`, indented frames, `package.Error: message`; where Java raised it, that line
+    is py4j's and the next one `: java.package.Error: message`.
+    """
+    _, _, trace = text.partition("Traceback (most recent call last):\n")
+    raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+    if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
+        raised = [line.removeprefix(": ") for line in raised[1:]]
+    return (raised[0].partition(": ")[2] or raised[0]) if raised else None

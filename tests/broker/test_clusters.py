@@ -1,0 +1,125 @@
+"""Several clusters in one Spark application and one warehouse: one that is down stops none of the others."""
+
+from __future__ import annotations
+
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+import landed
+from clients import await_that, producer
+from command import Grouptrail
+from demo.kafka import Broker, read_records
+from grouptrail.config import Config, load_configs
+
+pytestmark = pytest.mark.broker
+
+RECORDS = 10
+
+
+@pytest.fixture(scope="module")
+def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("spare"), properties={"offsets.topic.num.partitions": "2"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clusters(broker: Broker, spare: Broker, tmp_path: Path) -> tuple[Path, Config, Config]:
+    """The file, and what it says of each cluster."""
+    file = tmp_path / "grouptrail.toml"
+    file.write_text(f"""
+        warehouse = "lake"
+        [decode]
+        trigger_seconds = 1
+        [log_offsets]
+        interval_seconds = 2
+        [clusters.main.kafka]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [clusters.spare.kafka]
+        "bootstrap.servers" = "{spare.bootstrap}"
+    """)
+    main, other = load_configs(file, {}, {})
+    return file, main, other
+
+
+def work(broker: Broker, group: str, committed: int) -> None:
+    """A group that has read so many of the records of a topic of its name, which it has when it has read none."""
+    if not committed:
+        with producer(broker) as writing:
+            for number in range(RECORDS):
+                writing.produce(group, str(number), partition=0)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(group, 0, committed)], asynchronous=False)
+    consumer.close()
+
+
+def lag(url: str) -> dict[tuple[str, str], float]:
+    """What is served, by cluster and group."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (sample.labels["cluster"], sample.labels["group"]): sample.value
+        for family in families
+        if family.name == "kafka_consumer_group_lag"
+        for sample in family.samples
+    }
+
+
+@contextmanager
+def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
+    """The pipeline, what it prints, and where its metrics are."""
+    run = Grouptrail(file, "run")
+    try:
+        lines = run.lines()
+        url = next(found[1] for line in lines if (found := re.search(r"served at (\S+)/metrics", line)))
+        yield run, lines, url
+    finally:
+        run.kill()
+
+
+def test_a_cluster_that_is_down_stops_none(
+    broker: Broker, spare: Broker, clusters: tuple[Path, Config, Config]
+) -> None:
+    """Down at the start it is tried again until it is there; one that dies later leaves the other at work."""
+    file, main, other = clusters
+    work(broker, "billing", 0)
+    work(spare, "search", 0)
+    spare.kill()
+    with running(file) as (run, lines, url):
+        told = next(line for line in lines if "tries again" in line)
+        assert told.startswith("spare: no Kafka broker answers at"), told
+        await_that(lambda: lag(url) == {("main", "billing"): RECORDS})
+        spare.start()
+        await_that(lambda: lag(url) == {("main", "billing"): RECORDS, ("spare", "search"): RECORDS}, 120)
+        spare.kill()
+        work(broker, "billing", 4)
+        await_that(lambda: lag(url)["main", "billing"] == RECORDS - 4)
+        spare.start()
+        work(spare, "search", 7)
+        await_that(lambda: lag(url)["spare", "search"] == RECORDS - 7, 120)
+        run.process.send_signal(signal.SIGINT)
+        printed = run.finished()
+        assert run.process.returncode == 130, printed
+        assert "Traceback" not in printed
+    once = Grouptrail(file, "run", "--once")
+    assert "main: decode batch" in once.finished()
+    assert once.process.returncode == 0
+    for config, of in ((main, broker), (other, spare)):
+        in_topic = {
+            (record.partition, record.offset): (record.key, record.value) for record in read_records(of.bootstrap)
+        }
+        assert landed.records(config) == in_topic
+        landed.assert_progress_adds_up(config)
+        assert {row["group_id"] for row in landed.rows(config, "group_states")} <= {"billing", "search"}
+    spare.kill()
+    alone = Grouptrail(file, "run", "--once")
+    assert "1 of 2 clusters failed: spare; the others are done" in alone.finished().splitlines()[-1]
+    assert alone.process.returncode == 1
