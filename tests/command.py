@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,7 +55,8 @@ class Grouptrail:
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and its Python workers at once."""
         self._deadline.cancel()
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def finished(self, deadline_seconds: float = 240) -> str:
