@@ -7,6 +7,7 @@ delta-rs: a few tens of thousands of rows are there in the time in which Spark p
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import threading
 import time
@@ -95,8 +96,13 @@ def publish(
     """Hands the exporter the newest sample by the newest commits, for as long as the query runs."""
     ended = threading.Event()
 
+    def runs() -> bool:
+        with contextlib.suppress(Exception):  # Spark has been stopped
+            return bool(query.isActive)
+        return False
+
     def publish_news() -> None:
-        while not ended.wait(_LOOK_EVERY_SECONDS) and query.isActive:
+        while not ended.wait(_LOOK_EVERY_SECONDS) and runs():
             try:
                 if (rows := watch.news()) is not None:
                     exporter.publish(cluster, rows)
