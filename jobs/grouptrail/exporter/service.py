@@ -94,6 +94,8 @@ class Exporter:
         while not self._stopping:
             self._wake.clear()
             for cluster in self._clusters.values():
+                if self._stopping:
+                    return
                 cluster.refresh()
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
                 self._page = Page(pages) if pages else None
