@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from grouptrail import contracts
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.explore.formats import console_on, displayed
 from grouptrail.retention import ORDER, Removal, removals
 from grouptrail.session import start_session
@@ -146,13 +146,8 @@ def _again(work: Callable[[], str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    first_line = lines[0]
-    if len(lines) > 1 and lines[1].startswith(": "):  # py4j's line, then Java's with its class
-        first_line = lines[1].removeprefix(": ").partition(": ")[2] or lines[1]
-    if _CONCURRENT in first_line:
-        return f"other writers came between {_TRIES} times"
-    return first_line[:300]
+    cause = first_cause(error)
+    return f"other writers came between {_TRIES} times" if _CONCURRENT in cause else cause
 
 
 def _size(spark: SparkSession, path: str) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import run_sql
 from grouptrail.ivy import silent
 from grouptrail.quality import check
-from grouptrail.tables import TableError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -108,9 +107,19 @@ def test_table_of_an_unknown_protocol_is_left_alone(spark: SparkSession, config:
     files = sorted(log.iterdir())
     with pytest.raises(QueryError, match=r"fromTheFuture|cannot be read"):
         sql(config, "SELECT * FROM topic_names")
-    with pytest.raises(TableError, match=r"topic_names cannot be read \(.*\): ") as told:
-        check.run(spark, config, patience_seconds=0)
-    assert "\n" not in str(told.value)
+    asked = ("topic_names", "committed_offsets", "rebalances")
+    for file in Path(config.table_path("rebalances")).rglob("*.parquet"):
+        file.unlink()
+    unknown, whole, gone = check.run(spark, config, asked, patience_seconds=0)
+    assert "fromTheFuture" in str(unknown.results[0].problem)
+    assert unknown.version is None
+    assert (whole.rows > 0, whole.breaches) == (True, [])
+    assert (gone.version is None, gone.is_readable) == (False, False)
+    with pytest.raises(check.ExpectationsBreached, match="2 expectations are breached, of topic_names, rebalances"):
+        check.refuse_breaches([unknown, whole, gone])
+    kept = sql(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
+    assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
+    assert all(row["problem"].startswith("it cannot be read (") for row in kept)
     with pytest.raises(maintain.MaintenanceFailed, match=r"^topic_names: .*left as it was") as told_too:
         maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
     assert "\n" not in str(told_too.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grouptrail import contracts, tables
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.explore.formats import console_on, displayed
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RESULTS = "check_results"
 _SAMPLES = 3
+_READABLE = "readable"
 _HEADS = ("table", "version", "rows", "expectations", "breached", "seconds")
 
 
@@ -51,14 +52,21 @@ class Result:
 
 @dataclass(frozen=True)
 class Checked:
-    """A table's results, in the order of its expectations; `lacking` are columns that it does not have yet."""
+    """A table's results, in the order of its expectations; `lacking` are columns that it does not have yet.
+
+    Of a table that cannot be read there is one result, which says so; `version` is None if not even its log can be.
+    """
 
     table: str
-    version: int
+    version: int | None
     rows: int
     results: tuple[Result, ...]
     seconds: float
     lacking: tuple[str, ...] = ()
+
+    @property
+    def is_readable(self) -> bool:
+        return [result.expectation for result in self.results] != [_READABLE]
 
     @property
     def breaches(self) -> list[Result]:
@@ -67,8 +75,9 @@ class Checked:
     @property
     def figures(self) -> tuple[str, ...]:
         """For people, from the version on."""
-        counts = (self.version, f"{self.rows:,}", len(self.results), len(self.breaches))
-        return (*map(str, counts), f"{self.seconds:.1f}")
+        version = "-" if self.version is None else str(self.version)
+        counts = (f"{count:,}" for count in (self.rows, len(self.results), len(self.breaches)))
+        return (version, *counts, f"{self.seconds:.1f}")
 
 
 def check(
@@ -114,32 +123,55 @@ def run(
     from grouptrail.quality.expectations import Validator
 
     began = datetime.now(UTC)
-    versions = snapshot.take(config, patience_seconds=patience_seconds)
+    tables.ensure_table(spark, config, RESULTS)
+    taken = snapshot.take(config, patience_seconds=patience_seconds)
     validator = Validator()
-    with snapshot.views(spark, config, versions) as views:
-        checked = [
-            _check(validator, contracts.tables()[name], views[name], versions[name], since)
-            for name in names or contracts.tables()
-            if name in versions and name != RESULTS
-        ]
+    checked = []
+    with snapshot.views(spark, config, taken) as (views, unreadable):
+        for name in (name for name in names or contracts.tables() if name != RESULTS):
+            if name in unreadable:
+                checked.append(_unreadable(name, None, unreadable[name]))
+            elif name in taken.versions:
+                rows = _newer(views[name], name, since)
+                checked.append(_check(validator, name, rows, taken.versions[name], unreadable))
     _append(spark, config, checked, began, since)
     if docs is not None:
         _write_docs(validator, docs, checked, config)
     return checked
 
 
-def _check(
-    validator: Validator, table: contracts.Table, view: DataFrame, at: snapshot.Commit, since: datetime | None
-) -> Checked:
+def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
     from pyspark.sql import functions as F
 
+    time_column = suites.time_column(contracts.tables()[name])
+    return rows if since is None or time_column is None else rows.where(F.col(time_column) >= since)
+
+
+def _check(
+    validator: Validator, name: str, rows: DataFrame, at: snapshot.Commit, unreadable: Collection[str]
+) -> Checked:
     started = time.monotonic()
-    time_column = suites.time_column(table)
-    rows = view if since is None or time_column is None else view.where(F.col(time_column) >= since)
-    count = rows.count()
-    expected = suites.expectations(table, lacking=at.lacking)
-    results = tuple(_result(found) for found in validator.validate(table.name, rows, expected))
-    return Checked(table.name, at.version, count, results, time.monotonic() - started, at.lacking)
+    try:
+        count = rows.count()
+    except Exception as error:  # a file that is gone or damaged: the other tables are worth a look all the same
+        return _unreadable(name, at.version, first_cause(error))
+    expected = suites.expectations(contracts.tables()[name], lacking=at.lacking)
+    blind = {one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(unreadable))}
+    found = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in blind])
+    by_name = {one["expectation_config"]["meta"]["name"]: _result(one) for one in found}
+    results = (by_name.get(one["meta"]["name"]) or _without(one, blind[one["meta"]["name"]]) for one in expected)
+    return Checked(name, at.version, count, tuple(results), time.monotonic() - started, at.lacking)
+
+
+def _unreadable(name: str, version: int | None, why: str) -> Checked:
+    problem = f"it cannot be read ({why}): correct the warehouse, or upgrade grouptrail"
+    result = Result(_READABLE, "the table can be read", False, None, problem=problem)
+    return Checked(name, version, 0, (result,), 0.0)
+
+
+def _without(expectation: suites.Expectation, gone: set[str]) -> Result:
+    problem = f"it looks at {', '.join(sorted(gone))} as well, which cannot be read"
+    return Result(expectation["meta"]["name"], expectation["description"], False, None, problem=problem)
 
 
 def _result(found: dict[str, Any]) -> Result:
@@ -187,14 +219,15 @@ def _append(
         for table in checked
         for result in table.results
     ]
-    tables.ensure_table(spark, config, RESULTS)
     if rows:
         tables.append_new(spark, rows, config, RESULTS)
 
 
 def _write_docs(validator: Validator, folder: Path, checked: list[Checked], config: Config) -> None:
     validator.write_docs(folder)
-    entries = [Entry(one.table, one.figures, [line for line in _remarks(one) if line]) for one in checked]
+    entries = [
+        Entry(one.table, one.figures, [line for line in _remarks(one) if line], one.is_readable) for one in checked
+    ]
     title = f"Tables of cluster {config.cluster}"
     (folder / "index.html").write_text(index(title, _HEADS, entries), "utf-8")
 
@@ -211,7 +244,7 @@ def print_checked(checked: list[Checked], config: Config, console: Console) -> N
     console.print(f"cluster {displayed(config.cluster)} in {config.warehouse}", markup=False, soft_wrap=True)
     for line in (line for one in checked for line in _remarks(one)):
         console.print(Text(line), soft_wrap=True)
-    if empty := [one.table for one in checked if not one.rows]:
+    if empty := [one.table for one in checked if not one.rows and not one.breaches]:
         console.print(Text(f"\nnothing can be said of {', '.join(empty)}: no rows"), soft_wrap=True)
 
 
@@ -219,7 +252,7 @@ def _remarks(checked: Checked) -> Iterator[str]:
     """What is to be said of a table beside its figures; a blank line before each."""
     for result in checked.breaches:
         yield ""
-        many = "not looked at" if result.unexpected_count is None else f"{result.unexpected_count:,} rows"
+        many = "not counted" if result.unexpected_count is None else f"{result.unexpected_count:,} rows"
         yield f"{checked.table}.{result.expectation}: {many}; expected: {result.meaning}"
         if result.problem:
             yield f"  {displayed(result.problem)}"

@@ -39,11 +39,12 @@ _SUITE = re.compile(r"""\shref=(["'])(?:\.\./)+expectations/.*?\1""")
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the index: a table, its figures, and its breaches, one a line."""
+    """A line of the index: a table, its figures, and its breaches, one a line; whether it has a page."""
 
     table: str
     figures: Sequence[str]
     breaches: Sequence[str]
+    has_page: bool = True
 
 
 def offline(text: str) -> str:
@@ -65,8 +66,9 @@ def index(title: str, heads: Sequence[str], entries: Iterable[Entry]) -> str:
 
 
 def _cells(entry: Entry) -> str:
-    link = f'<td><a href="{html.escape(entry.table)}.html">{html.escape(entry.table)}</a></td>'
-    return link + "".join(f"<td>{html.escape(figure)}</td>" for figure in entry.figures)
+    name = html.escape(entry.table)
+    head = f'<a href="{name}.html">{name}</a>' if entry.has_page else name
+    return f"<td>{head}</td>" + "".join(f"<td>{html.escape(figure)}</td>" for figure in entry.figures)
 
 
 def _breaches(entry: Entry, width: int) -> str:

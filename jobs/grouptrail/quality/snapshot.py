@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
@@ -13,8 +13,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from grouptrail import contracts
 from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.errors import first_cause
 from grouptrail.history.open_rows import TABLES as HISTORY
-from grouptrail.tables import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,18 +42,26 @@ class Commit:
     lacking: tuple[str, ...] = ()
 
 
-def take(config: Config, *, patience_seconds: float) -> dict[str, Commit]:
-    """The version of each table that is there, none in the middle of a batch.
+@dataclass(frozen=True)
+class Snapshot:
+    """The version of each table that is there and can be read; of each other one that is there, why it cannot."""
 
-    Where a batch takes longer than `patience_seconds`, or was broken off, the versions are those of now. Raises
-    TableError for a table that cannot be read.
+    versions: dict[str, Commit]
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def take(config: Config, *, patience_seconds: float) -> Snapshot:
+    """The tables, none in the middle of a batch.
+
+    Where a batch takes longer than `patience_seconds`, or was broken off, the versions are those of now.
     """
     deadline = time.monotonic() + patience_seconds
     names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
     while True:
         found = {name: commit for name in names if (commit := _newest(config, name)) is not None}
-        if not under_way(found) or time.monotonic() >= deadline:
-            return found
+        versions = {name: commit for name, commit in found.items() if isinstance(commit, Commit)}
+        if not under_way(versions) or time.monotonic() >= deadline:
+            return Snapshot(versions, {name: why for name, why in found.items() if isinstance(why, str)})
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
@@ -68,10 +76,10 @@ def under_way(found: dict[str, Commit]) -> list[str]:
     ]
 
 
-def _newest(config: Config, name: str) -> Commit | None:
-    path = config.table_path(name)
+def _newest(config: Config, name: str) -> Commit | str | None:
+    """None where there is no table; a text says why it cannot be read."""
     try:
-        table = DeltaTable(path)
+        table = DeltaTable(config.table_path(name))
         # OPTIMIZE, VACUUM, redecode and retention are no part of a batch.
         written = (one["timestamp"] for one in table.history(_COMMITS_LOOKED_AT) if one.get("operation") == "WRITE")
         there = {field.name for field in table.schema().fields}
@@ -81,17 +89,24 @@ def _newest(config: Config, name: str) -> Commit | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TableError(f"{path} cannot be read ({reason}): correct the warehouse, or upgrade grouptrail") from error
+        return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
-def views(spark: SparkSession, config: Config, versions: dict[str, Commit]) -> Iterator[dict[str, DataFrame]]:
-    """Every table's rows of this cluster, also as a view of its name: none where there is no table, and nulls in
-    columns that a table from before does not have yet."""
-    made = {name: _view(spark, config, name, versions.get(name)) for name in contracts.tables()}
+def views(
+    spark: SparkSession, config: Config, taken: Snapshot
+) -> Iterator[tuple[dict[str, DataFrame], dict[str, str]]]:
+    """The rows of this cluster of every table that can be read, also as a view of its name: none where there is no
+    table, and nulls in columns that a table from before does not have yet; and why the others cannot be read."""
+    made: dict[str, DataFrame] = {}
+    unreadable = dict(taken.unreadable)
     try:
-        yield made
+        for name in contracts.tables().keys() - unreadable.keys():
+            try:
+                made[name] = _view(spark, config, name, taken.versions.get(name))
+            except Exception as error:  # Spark may know less of Delta than delta-rs
+                unreadable[name] = first_cause(error)
+        yield made, unreadable
     finally:
         for name, rows in made.items():
             rows.unpersist()

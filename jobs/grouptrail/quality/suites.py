@@ -6,6 +6,7 @@ the other tables go by their names. All hold one cluster's rows. A query selects
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -48,6 +49,13 @@ def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list
         ),
         *(_of_type(column) for column in table.columns),
     ]
+
+
+def tables_read(expectation: Expectation) -> set[str]:
+    """The other tables that an expectation looks at."""
+    return contracts.tables().keys() & re.findall(
+        r"(?:FROM|JOIN) (\w+)", expectation["kwargs"].get("unexpected_rows_query", "")
+    )
 
 
 def key_columns(table: contracts.Table) -> list[str]:
