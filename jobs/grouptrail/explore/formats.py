@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -52,6 +51,17 @@ def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
         yield from zip(*(_values(column) for column in batch.columns), strict=True)
 
 
+def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], int]:
+    """So many rows at most, and how many there are: the others are counted, not made."""
+    first: list[Row] = []
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        if wanted := min(most - len(first), batch.num_rows):
+            first += rows([batch.slice(0, wanted)])
+    return first, count
+
+
 def _values(column: Array) -> Iterable[Any]:
     # Not through datetime: it ends at the year 9999 and asks the machine for its time zones.
     if DataType.is_temporal(column.type):
@@ -73,31 +83,25 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else str(value)
 
 
-def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> int:
-    """One JSON object a line; returns how many."""
-    count = 0
+def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """One JSON object a line."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     for row in found:
         out.write(encode(dict(zip(names, row, strict=True))) + "\n")
-        count += 1
-    return count
 
 
-def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> int:
-    """CSV with a head, null as nothing; returns how many rows."""
-    count = 0
+def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """CSV with a head, null as nothing."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for row in found:
         writer.writerow(["" if value is None else _cell(value) for value in row])
-        count += 1
-    return count
 
 
-def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> int:
+def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
     """Lines of topic, partition and offset, as kafka-consumer-groups --reset-offsets --from-file takes them.
 
-    Raises QueryError if a query's columns lack them. Returns how many rows."""
+    Raises QueryError if a query's columns lack them."""
     wanted = ("topic", "partition", "committed_offset")
     lacking = [name for name in wanted if name not in names]
     if lacking:
@@ -106,30 +110,24 @@ def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> 
             "as in SELECT * FROM offsets_as_of('billing', now())"
         )
     places = [names.index(name) for name in wanted]
-    count = 0
     writer = csv.writer(out, lineterminator="\n")
     for row in found:
         writer.writerow([row[place] for place in places])
-        count += 1
-    return count
 
 
-def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> int:
-    """A Parquet file, which is there once it is whole; returns how many rows. Raises QueryError for other types."""
+def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
+    """A Parquet file, which is there once it is whole. Raises QueryError for other types."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
     names = column_names(schema)
     arrow = pa.schema([field.with_name(name) for field, name in zip(pa.schema(schema), names, strict=True)])
-    count = 0
     try:
         with whole_file(path) as partial, ParquetWriter(partial, arrow, compression="zstd") as writer:
             for batch in batches:
                 writer.write_batch(pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=arrow))
-                count += batch.num_rows
     except pa.ArrowNotImplementedError as error:
         raise QueryError(f"Parquet has no such type ({error}): cast the column in the query") from error
-    return count
 
 
 @contextmanager
@@ -145,13 +143,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write_table(names: list[str], found: Iterable[Row], out: TextIO) -> int:
-    """At most `MAX_TABLE_ROWS` rows as a table, or one below the other where they are too wide for the terminal.
-
-    Returns how many rows there are; the others are counted, not kept.
-    """
-    remaining = iter(found)
-    shown = list(islice(remaining, MAX_TABLE_ROWS))
+def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
+    """The rows as a table, or one below the other where they are too wide for the terminal."""
     console = console_on(out)
     cells = [[displayed(value) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
@@ -159,10 +152,9 @@ def write_table(names: list[str], found: Iterable[Row], out: TextIO) -> int:
         _write_wide(names, shown, cells, console)
     else:
         _write_long(names, cells, console)
-    return len(shown) + sum(1 for _ in remaining)
 
 
-def _write_wide(names: list[str], values: list[Row], cells: list[list[str]], console: Console) -> None:
+def _write_wide(names: list[str], values: Sequence[Row], cells: list[list[str]], console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, name in enumerate(names):
         is_number = any(_is_number(row[index]) for row in values)

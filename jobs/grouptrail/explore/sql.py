@@ -24,6 +24,7 @@ from grouptrail.explore.formats import (
     TextFormat,
     column_names,
     console_on,
+    first_rows,
     rows,
     whole_file,
     write_csv,
@@ -45,7 +46,7 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
-_WRITERS = {"json": write_json, "csv": write_csv, "table": write_table, "reset-offsets": write_reset_offsets}
+_WRITERS = {"json": write_json, "csv": write_csv, "reset-offsets": write_reset_offsets}
 
 ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
 
@@ -99,8 +100,12 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
     """Answers one query as text."""
     started = time.monotonic()
     schema, batches = ask(config, text, engine or DeltaRs(config))
-    count = _WRITERS[format](column_names(schema), rows(batches), out)
-    if format == "table":
+    names = column_names(schema)
+    if format != "table":
+        _WRITERS[format](names, rows(batches), out)
+    else:
+        first, count = first_rows(batches, MAX_TABLE_ROWS)
+        write_table(names, first, out)
         shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
         plural = "" if count == 1 else "s"
         out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
