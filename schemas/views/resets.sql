@@ -30,19 +30,19 @@ WITH moves AS (
   FROM offset_commits
   WHERE cluster = :cluster AND record_at >= :now - :window
 ),
-empty AS (
+states AS (
   SELECT group_id, state, started_at, ended_at
   FROM group_states
-  WHERE cluster = :cluster AND state IN ('Empty', 'Dead')
+  WHERE cluster = :cluster AND (ended_at IS NULL OR ended_at >= :now - :window)
 ),
 suspects AS (
   SELECT
     moves.*,
     empty.state AS empty_state,
-    row_number() OVER (PARTITION BY moves.group_id, moves.record_offset ORDER BY empty.started_at DESC) AS place
+    empty.started_at AS empty_from
   FROM moves
-  LEFT JOIN empty
-    ON empty.group_id = moves.group_id AND moves.at >= empty.started_at
+  LEFT JOIN states AS empty
+    ON empty.state IN ('Empty', 'Dead') AND empty.group_id = moves.group_id AND moves.at >= empty.started_at
     AND (empty.ended_at IS NULL OR moves.at < empty.ended_at)
   WHERE moves.committed_offset IS NOT NULL
     AND (
@@ -51,33 +51,24 @@ suspects AS (
         AND (moves.before_offset IS NULL OR moves.committed_offset > moves.before_offset))
     )
 ),
-owners AS (
+told AS (
   SELECT
     suspects.*,
     owned.member_id,
     owned.client_id,
+    coalesce(suspects.empty_state, state_then.state) AS group_state,
     row_number() OVER (
-      PARTITION BY suspects.group_id, suspects.record_offset ORDER BY owned.owned_from DESC, owned.member_id
-    ) AS owner_place
+      PARTITION BY suspects.group_id, suspects.record_offset
+      ORDER BY suspects.empty_from DESC, owned.owned_from DESC, owned.member_id, state_then.started_at DESC
+    ) AS place
   FROM suspects
   LEFT JOIN partition_ownership AS owned
     ON owned.cluster = :cluster AND owned.group_id = suspects.group_id AND owned.topic = suspects.topic
     AND owned.partition = suspects.partition AND owned.owned_from <= suspects.at
-    AND (owned.owned_until IS NULL OR suspects.at < owned.owned_until)
-  WHERE suspects.place = 1
-),
-states AS (
-  SELECT
-    owners.*,
-    state_then.state,
-    row_number() OVER (
-      PARTITION BY owners.group_id, owners.record_offset ORDER BY state_then.started_at DESC
-    ) AS state_place
-  FROM owners
-  LEFT JOIN group_states AS state_then
-    ON state_then.cluster = :cluster AND state_then.group_id = owners.group_id
-    AND state_then.started_at <= owners.at AND (state_then.ended_at IS NULL OR owners.at < state_then.ended_at)
-  WHERE owners.owner_place = 1
+    AND (owned.owned_until IS NULL OR (owned.owned_until >= :now - :window AND suspects.at < owned.owned_until))
+  LEFT JOIN states AS state_then
+    ON state_then.group_id = suspects.group_id AND state_then.started_at <= suspects.at
+    AND (state_then.ended_at IS NULL OR suspects.at < state_then.ended_at)
 )
 SELECT
   group_id,
@@ -90,7 +81,7 @@ SELECT
   committed_offset - before_offset AS moved_by,
   member_id AS owner_member_id,
   client_id AS owner_client_id,
-  coalesce(empty_state, state) AS group_state,
+  group_state,
   metadata
-FROM states
-WHERE state_place = 1
+FROM told
+WHERE place = 1
