@@ -134,7 +134,15 @@ _ROWS: dict[str, Rows] = {
 }
 
 _NO_LAG: dict[str, Any] = dict.fromkeys(
-    ("committed_offset", "log_end_offset", "lag_seconds_method", "consume_rate", "produce_rate", "catch_up_seconds")
+    (
+        "committed_offset",
+        "log_end_offset",
+        "lost_records",
+        "lag_seconds_method",
+        "consume_rate",
+        "produce_rate",
+        "catch_up_seconds",
+    )
 )
 
 # By view: what to ask, and the rows that come.

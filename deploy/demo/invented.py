@@ -23,7 +23,7 @@ Row = dict[str, Any]
 Partition = tuple[str, int]
 
 _SYNC_MS = 400
-_EMPTY: dict[str, Any] = {"string": "", "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
+_EMPTY: dict[str, Any] = {"string": "", "smallint": 0, "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
 
 
 @dataclass(frozen=True)
@@ -255,14 +255,15 @@ def _sample(
     }  # fmt: skip
 
 
-def lay_rows(config: Config, table: str, rows: list[Row]) -> None:
-    """Appends rows to a Delta table of the contract's columns."""
-    columns = contracts.tables()[table].columns
-    whole = [
-        {
-            column.name: row.get(column.name, None if column.null_means else _EMPTY.get(column.type, []))
-            for column in columns
-        }
-        for row in rows
-    ]
+def lay_rows(config: Config, table: str, rows: Iterable[Row], *, moment: datetime | None = None) -> None:
+    """Appends rows to a Delta table of the contract's columns.
+
+    A column that a row does not name is null; where it never is null, it is empty, and a time is `moment`.
+    """
+    empty = _EMPTY | {"timestamp": moment}
+    absent = {
+        column.name: None if column.null_means else empty.get(column.type, [])
+        for column in contracts.tables()[table].columns
+    }
+    whole = [{name: row.get(name, value) for name, value in absent.items()} for row in rows]
     write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, table_schema(table)), mode="append")

@@ -9,6 +9,7 @@
 --   - {name: committed_offset, type: bigint, null_means: no commit yet, about: the next offset to consume}
 --   - {name: log_end_offset, type: bigint, null_means: "not told: see problem", about: where the log ended}
 --   - {name: lag, type: bigint, null_means: "cannot be told: see problem", about: how many offsets behind}
+--   - {name: lost_records, type: bigint, null_means: "cannot be told: see problem", about: "how many offsets were deleted unread, of those behind"}
 --   - {name: lag_seconds, type: double, null_means: "cannot be told: see problem", about: how many seconds behind}
 --   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (the least it can be) or exact"}
 --   - {name: consume_rate, type: double, null_means: not two samples yet, about: records a second that the group consumes}
@@ -38,6 +39,7 @@ SELECT
   recent.committed_offset,
   recent.log_end_offset,
   recent.lag,
+  recent.lost_records,
   recent.lag_seconds,
   recent.lag_seconds_method,
   recent.consume_rate,

@@ -10,6 +10,7 @@
 --   - {name: committed_offset, type: bigint, null_means: no commit yet, about: the next offset to consume}
 --   - {name: log_end_offset, type: bigint, null_means: "not told: see problem", about: where the log ended}
 --   - {name: lag, type: bigint, null_means: "cannot be told: see problem", about: how many offsets behind}
+--   - {name: lost_records, type: bigint, null_means: "cannot be told: see problem", about: "how many offsets were deleted unread, of those behind"}
 --   - {name: lag_seconds, type: double, null_means: "cannot be told: see problem", about: how many seconds behind}
 --   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (the least it can be) or exact"}
 --   - {name: consume_rate, type: double, null_means: not two samples yet, about: records a second that the group consumes}
@@ -27,6 +28,7 @@ SELECT
   committed_offset,
   log_end_offset,
   lag,
+  lost_records,
   lag_seconds,
   lag_seconds_method,
   consume_rate,

@@ -18,7 +18,6 @@ from command import Grouptrail
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
 from grouptrail.java import find_java, java_environment
-from shop import lay_shop
 
 pytestmark = pytest.mark.spark
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "sql-clients.md"
@@ -29,13 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
-    lay_shop(config)
-    return config
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,10 @@ from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import DeltaRs, Engine, run_sql
 from grouptrail.spark_sql.engine import SparkEngine
 from lake import at, lay
-from shop import ASKED, lay_shop
+from shop import ASKED
 
 pytestmark = pytest.mark.spark
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
-    lay_shop(config)
-    return config
 
 
 @pytest.fixture

@@ -14,16 +14,9 @@ from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
 from grouptrail.explore.sql import DeltaRs, ask, run_sql
-from shop import ASKED, lay_shop
+from shop import ASKED
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
-    lay_shop(config)
-    return config
 
 
 def asked(config: Config, text: str) -> list[dict[str, Any]]:

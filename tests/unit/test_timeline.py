@@ -20,18 +20,8 @@ from grouptrail.explore.picture.report import arrange_report, command
 from grouptrail.explore.picture.report_rows import read_cluster
 from grouptrail.explore.picture.rows import read_group
 from grouptrail.explore.picture.timeline import timeline_page
-from invented_stories import TOLD_UNTIL, billing, quiet, shared
+from invented_stories import TOLD_UNTIL, billing, shared
 from lake import at, lay
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A cluster with the stories of some groups."""
-    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
-    billing(config)
-    quiet(config)
-    shared(config)
-    return config
 
 
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:

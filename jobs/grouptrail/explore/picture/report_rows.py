@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grouptrail import contracts
 from grouptrail.explore.errors import QueryError
-from grouptrail.explore.picture.rows import SECOND_US, STORMS, Row, moment, storms_sql
-from grouptrail.explore.views import Value, filled
+from grouptrail.explore.picture.rows import SECOND_US, STORMS, Row, moment
+from grouptrail.explore.views import Value, expand, filled
 from grouptrail.explore.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ DAYS = 14
 """How far back storms and causes are told."""
 
 _DAY_US = 86_400 * SECOND_US
-_ROUND_US = 30 * SECOND_US
 _TABLES = ("generations", "group_states", "rebalances", "committed_offsets", "consumer_lag", "ingest_progress")
 _WORST_SHOWN = 20
 _WORST_STORMS = "rebalances DESC, began_at DESC LIMIT 50"
@@ -61,48 +59,24 @@ FROM committed_offsets
 WHERE cluster = :cluster
 GROUP BY group_id
 """
-_LATEST = f"""
-WITH numbered AS (
-  SELECT
-    group_id, topic, partition, lag, lag_seconds, lag_seconds_method, status, status_reason, lost_records,
-    row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY sampled_at DESC) AS place
-  FROM consumer_lag
-  WHERE cluster = :cluster AND sampled_at >= :recent
-)
+_VERDICTS = """
 SELECT
-  *, CASE status {" ".join(f"WHEN '{status}' THEN {place}" for place, status in enumerate(contracts.statuses()))}
-  END AS severity
-FROM numbered
-WHERE place = 1
-"""
-_VERDICTS = f"""
-WITH latest AS ({_LATEST}),
-ranked AS (
+  group_id, worst.partitions, worst.lag, told.partitions_told, worst.max_lag_seconds AS seconds, told.seconds_told,
+  told.is_bounded, told.lost_records, worst.status, worst.status_reason, worst.topic AS worst_topic,
+  worst.partition AS worst_partition
+FROM worst_groups AS worst
+JOIN (
   SELECT
-    *, row_number() OVER (
-      PARTITION BY group_id ORDER BY severity, lag_seconds DESC NULLS LAST, lag DESC NULLS LAST, topic, partition
-    ) AS rank
-  FROM latest
-),
-totals AS (
-  SELECT
-    group_id, count(*) AS partitions, sum(lag) AS lag, count(lag) AS partitions_told, max(lag_seconds) AS seconds,
-    count(lag_seconds) AS seconds_told, bool_or(lag_seconds_method = 'bounded') AS is_bounded,
-    sum(lost_records) AS lost_records
-  FROM latest
+    group_id, count(lag) AS partitions_told, count(lag_seconds) AS seconds_told,
+    bool_or(lag_seconds_method = 'bounded') AS is_bounded, sum(lost_records) AS lost_records
+  FROM current_lag
   GROUP BY group_id
-)
-SELECT
-  group_id, totals.partitions, totals.lag, totals.partitions_told, totals.seconds, totals.seconds_told,
-  totals.is_bounded, totals.lost_records, status, status_reason, topic AS worst_topic, partition AS worst_partition
-FROM ranked
-JOIN totals USING (group_id)
-WHERE rank = 1
+) AS told USING (group_id)
 """
 _WORST = f"""
 SELECT group_id, topic, partition, lag, lag_seconds AS seconds, lag_seconds_method = 'bounded' AS is_bounded, status,
   status_reason
-FROM ({_LATEST})
+FROM current_lag
 WHERE lag > 0
 ORDER BY lag_seconds DESC NULLS LAST, lag DESC, group_id, topic, partition
 LIMIT {_WORST_SHOWN}
@@ -137,14 +111,14 @@ def read_cluster(config: Config) -> ClusterRows:
     known_us, sampled_us = _newest(warehouse, config)
     values: dict[str, Value] = {
         "cluster": config.cluster,
-        **STORMS,
         "since": moment(known_us // _DAY_US * _DAY_US - (DAYS - 1) * _DAY_US),
         "yesterday": moment(known_us - _DAY_US),
-        "recent": moment(sampled_us - _ROUND_US),
     }
 
     def ask(table: str, sql: str) -> list[Row]:
-        return warehouse.rows(filled(sql, values)) if table in warehouse.versions else []
+        if table not in warehouse.versions:
+            return []
+        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
 
     groups: dict[str, Row] = {}
     for table, sql in (
@@ -159,7 +133,7 @@ def read_cluster(config: Config) -> ClusterRows:
         sampled_us=sampled_us or None,
         groups=dict(sorted(groups.items())),
         worst=ask("consumer_lag", _WORST),
-        storms=ask("rebalances", f"{storms_sql()} WHERE ended_at >= :since ORDER BY {_WORST_STORMS}"),
+        storms=ask("rebalances", f"{STORMS} WHERE ended_at >= :since ORDER BY {_WORST_STORMS}"),
         causes=ask("rebalances", _CAUSES),
     )
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from grouptrail import contracts
 from grouptrail.explore.errors import QueryError
-from grouptrail.explore.views import Value, filled
+from grouptrail.explore.views import Value, expand, filled
 from grouptrail.explore.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -20,8 +19,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 SECOND_US = 1_000_000
-STORMS: dict[str, Value] = {"window": timedelta(minutes=10), "more_than": 3}
-"""What the pictures call a storm: more than three rebalances within ten minutes."""
+STORMS = """
+SELECT
+  group_id, CAST(began_at AS BIGINT) AS began_us, CAST(ended_at AS BIGINT) AS ended_us, rebalances, main_cause,
+  main_cause_rebalances
+FROM rebalance_storms('10 minutes')
+"""
+"""What the pictures call a storm: more than three rebalances within ten minutes. A condition may follow."""
 
 MOST_SPANS = 500_000
 """A picture of more ownership than this would take a browser minutes to open."""
@@ -184,10 +188,10 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
         )
     interval: dict[str, Value] = {"since": moment(since_us), "until": moment(until_us)}
     step = _lag_step(warehouse, of_group | interval, until_us - since_us)
-    values = {**of_group, **interval, "step": step, "count": MOST_SPANS + 1, **STORMS}
+    values = {**of_group, **interval, "step": step, "count": MOST_SPANS + 1}
 
     def ask(sql: str) -> list[Row]:
-        return warehouse.rows(filled(sql, values))
+        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
 
     has_lag = "consumer_lag" in warehouse.versions
     return GroupRows(
@@ -202,7 +206,7 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
         lives=ask(_LIVES),
         spans=_few_enough(ask(_SPANS), group_id),
         rebalances=ask(_REBALANCES),
-        storms=ask(f"{storms_sql()} WHERE group_id = :group AND ended_at >= :since AND began_at <= :until"),
+        storms=ask(f"{STORMS} WHERE group_id = :group AND ended_at >= :since AND began_at <= :until"),
         lag_step_us=step,
         lag=ask(_LAG) if has_lag else [],
         verdicts=ask(_VERDICTS) if has_lag else [],
@@ -216,15 +220,6 @@ def _few_enough(spans: list[Row], group_id: str) -> list[Row]:
             "give a shorter one with --from and --to"
         )
     return spans
-
-
-def storms_sql() -> str:
-    """The view of storms, asked with `STORMS`, up to where a condition may follow."""
-    return f"""
-SELECT
-  group_id, CAST(began_at AS BIGINT) AS began_us, CAST(ended_at AS BIGINT) AS ended_us, rebalances, main_cause,
-  main_cause_rebalances
-FROM ({contracts.views()["rebalance_storms"].sql})"""
 
 
 def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int:
