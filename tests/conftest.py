@@ -14,6 +14,10 @@ from grouptrail.config import Config
 from invented_stories import billing, quiet, shared
 from shop import lay_shop
 
+# No JVM of a test lives so long that what its second compiler makes would pay.
+for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
+    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1")
+
 _ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _ALWAYS, max_examples=20)
 settings.register_profile("thorough", _ALWAYS, max_examples=1_000)

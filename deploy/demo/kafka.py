@@ -270,7 +270,8 @@ class Broker:
 
     def _java_command(self, heap: str) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        return [str(self._java.command), f"-Xmx{heap}", *log, "-cp", f"{self._jars}/*"]
+        options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as Kafka's own scripts do
+        return [str(self._java.command), f"-Xmx{heap}", *options, *log, "-cp", f"{self._jars}/*"]
 
     def _format_once(self) -> None:
         """Writes the server's settings, and its empty log folder the first time."""
