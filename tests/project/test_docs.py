@@ -22,7 +22,6 @@ from grouptrail.config import Config, load_configs
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED
 from lake import at
 from reference.__main__ import pages
-from shop import lay_shop
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -124,20 +123,13 @@ def test_every_command_is_in_the_documents() -> None:
     assert [name for name in COMMANDS if f"grouptrail {name}" not in text] == []
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("shop"))
-    lay_shop(Config(warehouse=folder))
-    return folder
-
-
 @pytest.mark.parametrize("shown", [shown for shown in SHOWN if shown.document == "docs/recipes.md"], ids=name_of)
 def test_recipes_give_the_rows_they_show(
-    shown: Shown, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shown: Shown, shop: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the letter, but for how long it took: of the warehouse in tests/shop.py, at 13:15 of its day."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop)
+    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop.warehouse)
     monkeypatch.setattr("grouptrail.explore.views.utc_now", lambda: at(75))
     run = CliRunner().invoke(app, shown.words[1:])
     assert run.exit_code == 0, run.output
@@ -156,11 +148,9 @@ def python_blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.splitlines()[0])
-def test_python_of_the_documents_runs(block: str, shop: str) -> None:
-    """And prints what stands below it as a comment. DuckDB and Polars are not pinned."""
-    package = block.split()[1]
-    pytest.importorskip(package, reason=f"{package} is not installed")
-    program = block.replace("/data/grouptrail", shop)
+def test_python_of_the_documents_runs(block: str, shop: Config) -> None:
+    """And prints what stands below it as a comment."""
+    program = block.replace("/data/grouptrail", shop.warehouse)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     shown = "".join(line.removeprefix("# ") + "\n" for line in re.findall(r"^# .*$", block, re.MULTILINE))
