@@ -9,7 +9,7 @@ from grafana.house import Panel, Query, figure, lines
 from grafana.promql import CLUSTER, of, over
 from grafana.words import ANY_IS_BAD, OUTCOME_COLORS, READY, STALE
 
-_LAG, _BATCHES = 'table="consumer_lag"', 'table="ingest_progress"'
+_LAG, _BATCHES, _HISTORY = 'table="consumer_lag"', 'table="ingest_progress"', 'table="history_positions"'
 _BAD = 'outcome=~"undecodable|lost"'
 
 
@@ -51,6 +51,14 @@ def _now() -> list[Panel]:
             Query(f"max({of('grouptrail_freshness_seconds', CLUSTER, _BATCHES)})"),
             unit="s",
             thresholds=((300, "yellow"), (900, "red")),
+        ),
+        figure(
+            "History waits",
+            "For how long the oldest batch with records of groups has waited to be told. Where it grows, the history "
+            "job does not run.",
+            Query(f"max({of('grouptrail_freshness_seconds', CLUSTER, _HISTORY)})"),
+            unit="s",
+            thresholds=STALE,
         ),
         figure(
             "Undecodable or lost",
@@ -98,7 +106,8 @@ def _reading() -> list[Panel]:
         ),
         lines(
             "Freshness",
-            "Age of the newest rows. ingest_progress stands still while no group commits.",
+            "Age of the newest rows; of history_positions, how long a batch has waited to be told. ingest_progress "
+            "stands still while no group commits.",
             Query(of("grouptrail_freshness_seconds", CLUSTER), "{{cluster}} {{table}}"),
             unit="s",
             thresholds=STALE,

@@ -313,6 +313,16 @@ class ExporterConfig(_Section):
     """PEM file of its key."""
     tls_client_ca: Path | None = None
     """PEM file: who asks must show a certificate that it signed."""
+    basic_auth_user: Annotated[str, Field(min_length=1, pattern="^[^:]*$")] | None = None
+    """`/metrics` is for this user only, by HTTP basic authentication; `/ready` and `/healthz` stay open."""
+    basic_auth_password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """The user's password: in the file, or in a variable."""
+
+    @model_validator(mode="after")
+    def _login_is_whole(self) -> Self:
+        if (self.basic_auth_user is None) != (self.basic_auth_password is None):
+            raise ValueError("basic_auth_user and basic_auth_password belong together: give both")
+        return self
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
@@ -633,9 +643,9 @@ def _misplaced(given: _Given, clusters: Sequence[str]) -> Iterator[str]:
         yield from _misplaced_of_cluster(given, clusters)
     elif given.at == ("cluster",) and clusters and given.source not in (_ENVIRONMENT, _COMMAND_LINE):
         yield f"{given.place}: the sections [clusters.NAME] name the clusters: leave it out"
-    if given.path[0] in _FREE_SECTIONS and not given.source.can_hold_secrets and is_secret(given.path[-1]):
+    if not given.source.can_hold_secrets and is_secret(given.path[-1]):
         remedy = "put it into the configuration file"
-        if given.path[0] == "kafka":
+        if given.path[0] != "spark":
             remedy += f" or into {_variable(given.dotted)}"
         yield f"{given.place}: a secret in a flag can be read by everybody on the machine (ps): {remedy}"
     elif _is_spark_variable(given):

@@ -196,6 +196,22 @@ def test_secret_in_a_flag_is_refused() -> None:
     assert SECRET not in problem
 
 
+def test_the_exporters_password_is_a_secret_too() -> None:
+    """It is shown nowhere, refused as a flag, and worth nothing without its user."""
+    variables = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus"}
+    password = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD": SECRET}
+    config = load_config(None, {}, {**variables, **password})
+    assert SECRET not in f"{config!r} {config} {config.redacted()}"
+    [problem] = problems(flags={"exporter.basic_auth_password": SECRET, "exporter.basic_auth_user": "prometheus"})
+    assert "into GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD" in problem
+    assert SECRET not in problem
+    for half in (variables, password):
+        with pytest.raises(ConfigError, match="belong together: give both"):
+            load_config(None, {}, half)
+    with pytest.raises(ConfigError, match="GROUPTRAIL_EXPORTER__BASIC_AUTH_USER"):
+        load_config(None, {}, {"GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "a:b", **password})
+
+
 @pytest.mark.parametrize("secret", ["sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "acme.api.token"])
 def test_secrets_show_nowhere_but_to_the_clients(secret: str) -> None:
     """repr, str and display have stars; the options for Spark have the secret."""

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 import at_work
+from certificates import self_signed
 from command import Grouptrail
 from grafana.words import STATES, VERDICTS
 from grouptrail.config import Config, load_config
@@ -25,7 +26,8 @@ from grouptrail.explore.sql import run_sql
 from lake import lay
 from prometheus import Prometheus, running
 
-ROOT = Path(__file__).resolve().parents[2] / "dashboards"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = DOCS.parent / "dashboards"
 BUILT = sorted((ROOT / "built").iterdir())
 BOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text("utf-8")) for path in BUILT}
 RULES = sorted((ROOT / "alerts").glob("*.yaml"))
@@ -34,6 +36,7 @@ SILENT = {
     "GrouptrailGone",
     "GrouptrailLagStale",
     "GrouptrailDecodeStale",
+    "GrouptrailHistoryStale",
     "GrouptrailNotReady",
     "GrouptrailSnapshotStale",
 }
@@ -43,6 +46,7 @@ _SHORTEST_MILLISECONDS = 5_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _ALL_SECONDS = 90
 _SCRAPE_SECONDS = 1
+_PASSWORD = "se'cret: \N{SNOWMAN}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,17 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
 @pytest.fixture(scope="module")
 def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Two targets, as of two exporters for availability: the second is the first by its other name."""
-    environ = {"GROUPTRAIL_EXPORTER__REFRESH_SECONDS": "1", "GROUPTRAIL_EXPORTER__DENY_GROUPS": at_work.HIDDEN}
+    folder = tmp_path_factory.mktemp("prometheus")
+    certificate, key = self_signed(folder)
+    environ = {
+        "GROUPTRAIL_EXPORTER__REFRESH_SECONDS": "1",
+        "GROUPTRAIL_EXPORTER__DENY_GROUPS": at_work.HIDDEN,
+        "GROUPTRAIL_EXPORTER__TLS_CERTIFICATE": str(certificate),
+        "GROUPTRAIL_EXPORTER__TLS_KEY": str(key),
+        "GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus",
+        "GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD": _PASSWORD,
+    }
+    (folder / "grouptrail.password").write_text(_PASSWORD)
     exporter = Grouptrail(config, "serve", "--listen", "127.0.0.1:0", environ=environ)
     try:
         port = _port_of(exporter)
@@ -74,18 +88,28 @@ def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iter
         settings = {
             "global": {"scrape_interval": f"{_SCRAPE_SECONDS}s", "evaluation_interval": "1s"},
             "rule_files": [str(path) for path in RULES],
-            "scrape_configs": [{"job_name": "grouptrail", "static_configs": targets}],
+            "scrape_configs": [_as_documented(certificate, folder) | {"static_configs": targets}],
         }
-        with running(tmp_path_factory.mktemp("prometheus"), settings) as started:
+        with running(folder, settings) as started:
             yield started
     finally:
         exporter.kill()
 
 
+def _as_documented(certificate: Path, folder: Path) -> dict[str, Any]:
+    """What docs/metrics.md tells Prometheus of an exporter with TLS and a password, with the files of here."""
+    blocks = re.findall(r"```yaml\n(scrape_configs:.*?)```", (DOCS / "metrics.md").read_text("utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "basic_auth" in block]
+    here = block.replace("/etc/prometheus/grouptrail.pem", str(certificate)).replace("/etc/prometheus", str(folder))
+    (scrape,) = yaml.safe_load(here)["scrape_configs"]
+    found: dict[str, Any] = scrape
+    return found
+
+
 def _port_of(exporter: Grouptrail) -> int:
     assert exporter.process.stdout is not None
     line = exporter.process.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+    found = re.search(r"https://127\.0\.0\.1:(\d+)", line)
     assert found, line
     return int(found[1])
 
@@ -230,7 +254,7 @@ def test_the_questions_of_the_runbooks_can_be_asked(config: Config) -> None:
     """They name tables and columns that are there."""
     for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records"):
         lay(config, table)
-    text = (ROOT.parent / "docs" / "runbooks.md").read_text("utf-8")
+    text = (DOCS / "runbooks.md").read_text("utf-8")
     questions = re.findall(r'^\$ grouptrail sql "(.*?)"$', text, re.MULTILINE | re.DOTALL)
     assert len(questions) > len(RULES)
     for question in questions:

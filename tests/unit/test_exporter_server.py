@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import re
 import socket
@@ -21,7 +22,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from pydantic import SecretStr
 
+from certificates import self_signed
 from exporting import (
     LONG_TOPIC,
     STRANGE,
@@ -393,43 +396,73 @@ def test_stopping_frees_the_port(tmp_path: Path) -> None:
     Exporter([configured(tmp_path)], lambda _: None).stop()
 
 
+# --- who may ask --------------------------------------------------------------------------------------------
+
+USER, PASSWORD = "prometheus", "geheim: \N{SNOWMAN}"
+
+
+def login(user: str, password: str, scheme: str = "Basic") -> dict[str, str]:
+    return {"Authorization": f"{scheme} {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def guarded(warehouse: Path, **exporter: Any) -> Config:
+    """A configuration that asks for user and password."""
+    config = configured(warehouse, **exporter)
+    secret = {"basic_auth_user": USER, "basic_auth_password": SecretStr(PASSWORD)}
+    return config.model_copy(update={"exporter": config.exporter.model_copy(update=secret)})
+
+
+def test_metrics_are_for_who_knows_the_password(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Anybody else is told to log in, and learns nothing; probes need no password."""
+    told: list[str] = []
+    with Exporter(guarded(tmp_path), told.append) as running:
+        until(lambda: running.page)
+        metrics = f"{running.url}/metrics"
+        assert get(metrics, login(USER, PASSWORD))[0] == 200
+        assert get(metrics, login(USER, PASSWORD, "basic") | PROMETHEUS)[0] == 200
+        strangers: list[dict[str, str]] = [
+            {},
+            login(USER, "wrong"),
+            login("someone", PASSWORD),
+            login(USER, ""),
+            login(USER, PASSWORD, "Bearer"),
+            {"Authorization": "Basic"},
+            {"Authorization": "Basic \xff\xfe"},
+        ]
+        for stranger in strangers:
+            status, headers, body = get(metrics, stranger)
+            assert (status, body) == (401, b"user and password are missing or wrong\n"), stranger
+            assert headers["WWW-Authenticate"] == 'Basic realm="grouptrail", charset="UTF-8"'
+        assert get(f"{running.url}/healthz")[0] == 200
+        assert get(f"{running.url}/ready")[0] == 503
+    assert told == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_password_that_crosses_the_network_in_clear_is_warned_of(
+    certificates: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Once, in one line; not over TLS, and not where nobody is asked for one."""
+    told: list[str] = []
+    certificate, key = certificates
+    Exporter(
+        guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key), told.append
+    ).start().stop()
+    Exporter(configured(tmp_path, listen="0.0.0.0:0"), told.append).start().stop()
+    assert told == []
+    Exporter(guarded(tmp_path, listen="0.0.0.0:0"), told.append).start().stop()
+    (warning,) = told
+    assert "set exporter.tls_certificate" in warning
+    assert PASSWORD not in warning
+
+
 # --- TLS ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
-    import datetime
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "exporter")])
-    today = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(today - datetime.timedelta(days=1))
-        .not_valid_after(today + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    pem = serialization.Encoding.PEM
-    (folder / "certificate.pem").write_bytes(certificate.public_bytes(pem))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "certificate.pem", folder / "key.pem"
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_is_spoken_and_who_is_silent_holds_up_nobody(certificates: tuple[Path, Path], tmp_path: Path) -> None:

@@ -118,6 +118,38 @@ def test_old_samples_are_not_shown_as_if_they_were_of_now(config: Config) -> Non
     assert snapshot.made_at - snapshot.newest["consumer_lag"] == pytest.approx(1200, abs=60)
 
 
+def test_the_history_is_as_old_as_the_first_batch_that_it_lacks(config: Config) -> None:
+    """Batches of commits alone do not count, nor another cluster's; a rebuild makes it lack all of them again."""
+    reader = SnapshotReader(config)
+
+    def waits() -> float | None:
+        snapshot = reader.read()
+        since = snapshot.newest.get("history_positions")
+        return None if since is None else round(max(0.0, snapshot.made_at - since) / 60)
+
+    def batch(start: int, minutes_ago: int, **values: Any) -> dict[str, Any]:
+        return progress(start, start + 10, landed_at=now() - timedelta(minutes=minutes_ago), **values)
+
+    lay(config, "ingest_progress", batch(0, 50, group_metadata=1))
+    assert waits() is None
+    lay(config, "history_positions", {"told_to": 99, "cluster": "other"}, {"told_to": 7, "record_partition": 8})
+    assert waits() == 50
+    lay(config, "history_positions", {"told_to": 4})
+    lay(config, "ingest_progress", batch(10, 40))
+    assert waits() == 0
+    lay(config, "ingest_progress", batch(20, 30, group_records=2), batch(0, 20, group_records=1, record_partition=3))
+    lay(config, "ingest_progress", batch(30, 10, group_metadata=1), batch(90, 45, cluster="other", group_records=1))
+    assert waits() == 30
+    lay(config, "history_positions", {"told_to": 25, "group_id": "payments"})
+    assert waits() == 20
+    lay(config, "history_positions", {"told_to": 1, "record_partition": 3}, {"told_to": 31})
+    assert waits() == 0
+    told = config.table_path("history_positions")
+    write_deltalake(told, DeltaTable(told).to_pyarrow_table().slice(0, 0), mode="overwrite")
+    lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
+    assert waits() == 50
+
+
 def test_another_clusters_rows_are_not_seen(config: Config) -> None:
     """Though its samples are newer, and in the same file."""
     other = {"cluster": "other", "group_id": "theirs"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
+import ipaddress
 import re
 import socket
 import ssl
@@ -29,14 +32,18 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Server:
-    """Serves the page that `page()` gives at the time; `problem()` says why it is not ready, None when it is."""
+    """Serves the page that `page()` gives at the time; `problem()` says why it is not ready, None when it is.
+
+    `tells_password`: whether the password that it asks for crosses a network in clear.
+    """
 
     def __init__(
         self, config: ExporterConfig, page: Callable[[], Page | None], problem: Callable[[], str | None]
     ) -> None:
         """Listens from now on. Raises ExporterError where it cannot."""
         host, _, port = config.listen.rpartition(":")
-        handler = type("Handler", (_Handler,), {"page": staticmethod(page), "problem": staticmethod(problem)})
+        told = {"page": staticmethod(page), "problem": staticmethod(problem), "credentials": _credentials(config)}
+        handler = type("Handler", (_Handler,), told)
         tls = _tls(config)
         try:
             self._http = _listening(host.strip("[]"), int(port), handler)
@@ -51,6 +58,8 @@ class Server:
             )
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
+        address = ipaddress.ip_address(str(self._http.server_address[0]).partition("%")[0])
+        self.tells_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
         self._thread = threading.Thread(target=self._http.serve_forever, name="exporter", daemon=True)
 
     def start(self) -> None:
@@ -98,9 +107,17 @@ def _tls(config: ExporterConfig) -> ssl.SSLContext | None:
     return context
 
 
+def _credentials(config: ExporterConfig) -> bytes | None:
+    """What an asker sends after `Basic` (RFC 7617); None where anybody may ask."""
+    if config.basic_auth_password is None:
+        return None
+    return base64.b64encode(f"{config.basic_auth_user}:{config.basic_auth_password.get_secret_value()}".encode())
+
+
 class _Handler(BaseHTTPRequestHandler):
     page: Callable[[], Page | None]
     problem: Callable[[], str | None]
+    credentials: bytes | None
     timeout = _PATIENCE_SECONDS
     server_version = "grouptrail"
     sys_version = ""
@@ -120,6 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _metrics(self) -> None:
+        if not self._is_allowed():
+            challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
+            self._send(401, b"user and password are missing or wrong\n", headers=challenge)
+            return
         page = self.page()
         if page is None:
             self._send(503, f"{self.problem()}\n".encode())
@@ -132,6 +153,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, *page.gzipped(openmetrics=openmetrics), headers={**headers, "Content-Encoding": "gzip"})
         else:
             self._send(200, *page.text(openmetrics=openmetrics), headers=headers)
+
+    def _is_allowed(self) -> bool:
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        return self.credentials is None or (
+            scheme.lower() == "basic" and hmac.compare_digest(given.strip().encode(), self.credentials)
+        )
 
     def _ready(self) -> None:
         problem = self.problem()

@@ -53,6 +53,11 @@ class Exporter:
 
     def start(self) -> Self:
         """Begins to make snapshots and to answer."""
+        if self._server.tells_password:
+            self._report(
+                f"metrics: whoever listens on the network reads the password that {self.url} asks for: "
+                "set exporter.tls_certificate and exporter.tls_key, unless a proxy before it speaks TLS"
+            )
         self._refresher.start()
         self._server.start()
         return self

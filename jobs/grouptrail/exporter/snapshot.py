@@ -6,6 +6,7 @@ is in none that is made later.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +53,8 @@ _READ = {
     ),
     "rebalances": ("cluster", "group_id", "cause", "at", "partitions_moved", "seconds_since_previous"),
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
-    "ingest_progress": ("cluster", "record_partition", "landed_at", *OUTCOMES, *_OFFSETS),
+    "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
+    "history_positions": ("cluster", "record_partition", "told_to"),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
 }  # fmt: skip
 
@@ -72,7 +74,8 @@ class Snapshot:
     protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
     `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
     __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `failures`: table, count.
-    `newest`: the time of a table's newest row. `not_ready`: why the backlog is not known to have been read, None when
+    `newest`: the time of a table's newest row; of history_positions, since when a batch waits to be told, +Inf where
+    none does. `not_ready`: why the backlog is not known to have been read, None when
     it has been.
     """
 
@@ -121,6 +124,7 @@ class SnapshotReader:
         self._rising = Rising(("group_id", "cause"))
         self._counted = _NO_REBALANCES
         self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
+        self._told_before: datetime | None = None
         self._backlog: dict[int, int] = {}
         self._is_ready = False
 
@@ -137,7 +141,11 @@ class SnapshotReader:
         progress = self._progress.now(self._tables.get("ingest_progress"))
         landed = pc.max(progress["landed_at"]).as_py()
         commits = self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"])
-        times = {"consumer_lag": newest and newest.timestamp(), "ingest_progress": landed and landed / 1e6}
+        times = {
+            "consumer_lag": newest and newest.timestamp(),
+            "ingest_progress": landed and landed / 1e6,
+            "history_positions": self._history_waits_since(),
+        }
         return Snapshot(
             cluster=self._config.cluster,
             made_at=time.time(),
@@ -218,6 +226,29 @@ class SnapshotReader:
             "MAX(arrow_cast(at, 'Int64')) / 1e6 AS last_at "
             f"FROM rebalances WHERE {self._ours()} GROUP BY group_id, cause"
         )
+
+    def _history_waits_since(self) -> float | None:
+        """When the first batch landed that has records of groups and is not told; +Inf where all are."""
+        if self._tables.get("history_positions") is None or self._tables.get("ingest_progress") is None:
+            return None
+        told = self._tables.rows(
+            "SELECT record_partition, MAX(told_to) AS told_to FROM history_positions "
+            f"WHERE {self._ours()} GROUP BY record_partition"
+        )
+        told_to = dict(zip(*(column.to_pylist() for column in told.columns), strict=True))
+        # Below 0 lies the mark of a rebuild, which tells all batches again.
+        since = None if min(told_to, default=0) < 0 else self._told_before
+        batches = self._tables.rows(
+            "SELECT record_partition, start_offset, landed_at, group_metadata + group_records > 0 AS of_groups "
+            f"FROM ingest_progress WHERE {self._ours()}" + (f" AND landed_at >= {literal(since)}" if since else "")
+        )
+        waiting = [
+            row["landed_at"]
+            for row in batches.filter(batches["of_groups"]).to_pylist()
+            if row["start_offset"] >= told_to.get(row["record_partition"], 0)
+        ]
+        self._told_before = min(waiting, default=pc.max(batches["landed_at"]).as_py()) or since
+        return min(waiting).timestamp() if waiting else math.inf
 
     def _failures(self) -> pa.Table:
         """How many expectations each table's newest check found broken."""
