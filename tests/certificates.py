@@ -1,4 +1,4 @@
-"""Certificates for what tests start on 127.0.0.1."""
+"""Certificates for what tests start on this machine, all in PEM files."""
 
 from __future__ import annotations
 
@@ -7,26 +7,67 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+)
+
+_THIS_MACHINE = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1")), x509.DNSName("localhost")])
 
 
 def self_signed(folder: Path, name: str = "exporter") -> tuple[Path, Path]:
-    """PEM files of a certificate for this machine that signs itself, and of its key."""
+    """A certificate for this machine that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    today = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(who, who, key.public_key(), 1, today - timedelta(days=1), today + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1")), x509.DNSName("localhost")]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    builder = _builder(name, name, key.public_key()).add_extension(_THIS_MACHINE, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    (folder / "certificate.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(_private(key, NoEncryption()))
     return folder / "certificate.pem", folder / "key.pem"
+
+
+class Authority:
+    """Signs certificates; `certificate` is its own."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate = folder / f"{name}.pem"
+        own = _builder(name, name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        self.certificate.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    def signed(self, subject: str, password: str | None = None) -> Path:
+        """A key, which the password opens, with a certificate for this machine, in one file."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(subject, self._name, key.public_key()).add_extension(_THIS_MACHINE, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        how = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
+        keystore = self._folder / f"{self._name}-{subject}.pem"
+        keystore.write_bytes(_private(key, how) + certificate)
+        return keystore
+
+
+def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        _named(issuer),
+        _named(subject),
+        public,
+        x509.random_serial_number(),
+        now - timedelta(days=1),
+        now + timedelta(days=1),
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _private(key: ec.EllipticCurvePrivateKey, how: KeySerializationEncryption) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)

@@ -171,7 +171,11 @@ def main() -> None:
             commits=options.commits,
         ),
         "lag": lambda folder, options: measure_lag(
-            folder, partitions=options.partitions, groups=options.groups_each, minutes=options.minutes
+            folder,
+            partitions=options.partitions,
+            groups=options.groups_each,
+            minutes=options.minutes,
+            a_second=options.a_second,
         ),
         "views": lambda folder, options: measure_views(
             load_config(None, {}, {}),
@@ -195,6 +199,7 @@ def main() -> None:
     parser.add_argument("--lag-partitions", type=int, default=240, help="group-partitions of a day of lag samples")
     parser.add_argument("--partitions", type=int, default=5_000, help="real partitions whose lag is told")
     parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
+    parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")
     options = parser.parse_args()
     figures: dict[str, Any] = {"cores": os.cpu_count()}

@@ -28,7 +28,7 @@ from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewTopic
 
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
-from demo.measure import resident
+from demo.measure import cpu_seconds, resident
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.history.coordinator import coordinator_partition
@@ -47,11 +47,12 @@ _COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="pr
 
 
 class Load:
-    """Positions of many groups on many partitions, and commits for them, a thousand a second."""
+    """Positions of many groups on many partitions, and commits for them."""
 
     def __init__(self, broker: Broker, *, partitions: int, groups: int) -> None:
         self._broker = broker
-        self.topics = [f"events-{number:03d}" for number in range(partitions // PARTITIONS_A_TOPIC)]
+        self._each = min(PARTITIONS_A_TOPIC, partitions)
+        self.topics = [f"events-{number:03d}" for number in range(partitions // self._each)]
         self._groups = [f"service-{number:03d}" for number in range(groups)]
         self._partitions = partitions
 
@@ -59,14 +60,14 @@ class Load:
         """Returns when the broker leads every partition, each of which has some records."""
         with closing(KafkaAdminClient(bootstrap_servers=self._broker.bootstrap)) as admin:
             for topic in self.topics:
-                admin.create_topics([NewTopic(topic, PARTITIONS_A_TOPIC, 1)], timeout_ms=60_000)
+                admin.create_topics([NewTopic(topic, self._each, 1)], timeout_ms=60_000)
         deadline = time.monotonic() + _READY_SECONDS
         with Cluster({"bootstrap.servers": self._broker.bootstrap}) as cluster:
             while (there := len(cluster.places())) < self._partitions:
                 assert time.monotonic() < deadline, f"{there:,} of {self._partitions:,} partitions are there"
                 time.sleep(2)
         producer = Producer({"bootstrap.servers": self._broker.bootstrap, "linger.ms": 50})
-        for topic, partition in itertools.product(self.topics, range(PARTITIONS_A_TOPIC)):
+        for topic, partition in itertools.product(self.topics, range(self._each)):
             for _ in range(RECORDS):
                 while len(producer) > 50_000:
                     producer.poll(0.1)
@@ -76,7 +77,7 @@ class Load:
     def commits(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Of every position once, then again and again, each time a little on."""
         for round_ in itertools.count():
-            for topic, partition, group in itertools.product(self.topics, range(PARTITIONS_A_TOPIC), self._groups):
+            for topic, partition, group in itertools.product(self.topics, range(self._each), self._groups):
                 key = struct.pack(">hh", 1, len(group)) + group.encode()
                 key += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">i", partition)
                 value = struct.pack(">hqihq", 3, round_ % RECORDS, -1, 0, int(time.time() * 1000))
@@ -170,8 +171,9 @@ def _page(url: str) -> str:
 def _watched(
     broker: Broker, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
 ) -> dict[str, Any]:
-    """Probes one after the other, and the pipeline's memory meanwhile."""
+    """Probes one after the other, and the pipeline's memory and processor time meanwhile."""
     latencies, memory = [], []
+    began_at, spent = time.monotonic(), cpu_seconds(process.pid)
     ends_at = time.monotonic() + minutes * 60
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         for number in itertools.count(1):
@@ -188,6 +190,7 @@ def _watched(
             latencies.append(time.monotonic() - committed)
             memory.append(resident(process.pid) / 1e6)
             time.sleep(max(began + _PROBE_EVERY_SECONDS - time.monotonic(), 0))
+    busy = (cpu_seconds(process.pid) - spent) / (time.monotonic() - began_at)
     cuts = quantiles(latencies, n=20)
     thirds = [memory[len(memory) * share // 3 : len(memory) * (share + 1) // 3] for share in range(3)]
     figures = {
@@ -198,6 +201,7 @@ def _watched(
             "most": round(max(latencies), 1),
         },
         "memory_mb_by_thirds": [round(max(third, default=0)) for third in thirds],
+        "cores": round(busy, 2),
     }
     print(figures, flush=True)
     return figures

@@ -30,6 +30,7 @@ from kafka.admin import (
     ACL,
     ACLOperation,
     ACLPermissionType,
+    ACLResourcePatternType,
     KafkaAdminClient,
     ResourcePattern,
     ResourceType,
@@ -84,10 +85,10 @@ _POLL_SECONDS = 0.05
 class Broker:
     """One Kafka node, broker and controller in one, on free loopback ports, with its data under `directory`.
 
-    `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN, the
-    users of `PASSWORDS`) and an authorizer that allows `admin` everything and the others what `allow` grants
-    them; whoever comes through the PLAINTEXT listener stays all-powerful. `security="tls"` adds an SSL listener,
-    whose keystore `properties` name. The process dies with this one.
+    `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN for the
+    users of `PASSWORDS`, SCRAM for those that are made later) and an authorizer that allows `admin` everything and
+    the others what `allow` grants them; whoever comes through the PLAINTEXT listener stays all-powerful.
+    `security="tls"` adds an SSL listener, whose keystore `properties` name. The process dies with this one.
     """
 
     def __init__(
@@ -174,10 +175,13 @@ class Broker:
             processes.kill(self._process)
             self._process = None
 
-    def allow(self, user: str, operation: str, resource: str, name: str) -> None:
-        """Grants `user` a right: `allow("reader", "READ", "TOPIC", "__consumer_offsets")`."""
-        pattern = ResourcePattern(ResourceType[resource], name)
-        right = ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, pattern)
+    def allow(self, user: str, operation: str, resource: str, name: str, pattern: str = "LITERAL") -> None:
+        """Grants `user` a right: `allow("reader", "READ", "TOPIC", "__consumer_offsets")`.
+
+        With `pattern="PREFIXED"` on all whose names begin so.
+        """
+        on = ResourcePattern(ResourceType[resource], name, ACLResourcePatternType[pattern])
+        right = ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, on)
         deadline = time.monotonic() + 10
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
             failed = admin.create_acls([right])["failed"]
@@ -359,11 +363,14 @@ def _minor(version: str) -> str:
 
 def _sasl_settings() -> dict[str, str]:
     users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     return {
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.sasl.plain.sasl.jaas.config": (
             f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
         ),
+        "listener.name.sasl.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.sasl.scram-sha-512.sasl.jaas.config": scram,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:admin",
         "allow.everyone.if.no.acl.found": "false",

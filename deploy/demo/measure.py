@@ -1,7 +1,8 @@
-"""What a bench measures with: wall time, and the resident memory of a process and all it started."""
+"""What a bench measures with: wall time, and the memory and processor time of a process and all it started."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -38,18 +39,24 @@ class PeakMemory:
 
 def resident(root: int) -> int:
     """Bytes of a process and its descendants, Kafka's own apart."""
-    parents, pages = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[pid], pages[pid] = int(rest[1]), int(rest[21])
-    family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+    return sum(int(stat[21]) for stat in _family(root)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(root: int) -> float:
+    """Of the same processes, and of those that they have waited for."""
+    return sum(int(ticks) for stat in _family(root) for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _family(root: int) -> list[list[str]]:
+    """What /proc says of each, from its state on."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    family = {root} & stats.keys()
+    while more := {pid for pid, stat in stats.items() if int(stat[1]) in family} - family:
         family |= more
-    own_java = {pid for pid in family if "kafka.Kafka" not in _command(pid)}
-    return sum(pages.get(pid, 0) for pid in own_java) * os.sysconf("SC_PAGE_SIZE")
+    return [stats[pid] for pid in family if "kafka.Kafka" not in _command(pid)]
 
 
 def _command(pid: int) -> str:

@@ -1,16 +1,11 @@
-"""Prometheus for the demo and the tests: the one on PATH, else Debian's package, unpacked into the cache folder.
-
-Nothing is installed and no service starts, so it needs no root.
-"""
+"""Prometheus for the demo and the tests: the one on PATH, else Debian's package, unpacked into the cache folder."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -20,11 +15,10 @@ from typing import Any
 
 import yaml
 
+from demo import debian
 from grouptrail.errors import GrouptrailError
-from grouptrail.java import cache_folder
 
 _START_SECONDS = 60
-_DOWNLOAD_SECONDS = 300
 
 
 class PrometheusError(GrouptrailError):
@@ -45,34 +39,12 @@ def program(name: str) -> Path:
 @cache
 def _unpacked() -> Path | str:
     """The folder that holds both, or why there is none."""
-    target = cache_folder() / "prometheus"
-    if not target.is_dir():
-        try:
-            _unpack_debians(target)
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"not on PATH, and Debian's package cannot be had ({error}): install prometheus"
-    return target / "usr" / "bin"
-
-
-def _unpack_debians(target: Path) -> None:
-    """Downloads the package and unpacks it; the folder appears only when it is whole."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        download = ["apt-get", "download", "prometheus"]
-        if _run(download, folder, check=False).returncode:
-            # A fresh container has no lists of packages; only root may fetch them.
-            _run(["apt-get", "update"], folder)
-            _run(download, folder)
-        (package,) = Path(folder).glob("*.deb")
-        _run(["dpkg", "-x", str(package), f"{folder}/whole"], folder)
-        # Another run may have been first.
-        with contextlib.suppress(OSError):
-            os.rename(f"{folder}/whole", target)
-    (target / "usr" / "bin" / "prometheus").stat()
-
-
-def _run(command: list[str], folder: str, *, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, cwd=folder, check=check, timeout=_DOWNLOAD_SECONDS, capture_output=True)
+    try:
+        programs = debian.unpacked("prometheus", "prometheus") / "usr" / "bin"
+        (programs / "prometheus").stat()
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not on PATH, and Debian's package cannot be had ({error}): install prometheus"
+    return programs
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.s
 _KUBERNETES_LINK = re.compile(r"GROUPTRAIL_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
 
 _SECRET = re.compile(
-    r"passw|passphrase|jaas|secret|token|private.?key|access.?key|credential|^ssl\.keystore\.key$",
+    r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|credential|^ssl\.keystore\.key$",
     re.IGNORECASE,
 )
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grouptrail.config import is_secret
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
 from grouptrail.java import find_java, java_environment
@@ -80,16 +82,28 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
     from pyspark.sql import SparkSession
 
     settings = {**_SETTINGS, **config.spark_settings()}
-    if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    is_embedded = "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ
+    if is_embedded:
         settings = {**_embedded(report), **settings}
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
+        if is_embedded:
+            _start_jvm(settings)
         return builder.getOrCreate()
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SessionError(f"Spark did not start ({first_line}): grouptrail doctor looks for the reason") from error
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Without secrets, which the session is given later: pyspark writes all it has into the JVM's command line,
+    where everybody on the machine can read it (ps)."""
+    from pyspark import SparkConf, SparkContext
+
+    shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))
 
 
 def _embedded(report: Report) -> dict[str, str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 
 import landed
 from command import Grouptrail
@@ -39,14 +36,6 @@ def as_reader(broker: Broker) -> dict[str, str]:
             f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};"
         ),
     }
-
-
-def allow_group_prefix(broker: Broker) -> None:
-    """READ for the reader on every group whose name begins with the prefix that Spark's consumers use."""
-    resource = ResourcePattern(ResourceType.GROUP, GROUP_PREFIX, ACLResourcePatternType.PREFIXED)
-    acl = ACL("User:reader", "*", ACLOperation.READ, ACLPermissionType.ALLOW, resource)
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-        admin.create_acls([acl])
 
 
 def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
@@ -82,7 +71,7 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
     assert "READ" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
     assert f"allow READ on the group prefix {GROUP_PREFIX}" in refused(config, environ=as_reader(broker))
-    allow_group_prefix(broker)
+    broker.allow("reader", "READ", "GROUP", GROUP_PREFIX, "PREFIXED")
     run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
     printed = run.finished()
     assert run.process.returncode == 0, printed

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import landed
+from certificates import Authority
 from command import Grouptrail
 from demo.kafka import Broker, ensure_offsets_topic, load_raw, read_records
 from grouptrail.config import Config
@@ -95,35 +90,11 @@ def test_with_a_java_that_is_too_old_the_run_says_so_in_one_line(
 # --- TLS -----------------------------------------------------------------------------------------------------
 
 
-def authority(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate authority's own certificate, and a key with one that it has signed for this machine (PEM)."""
-    key, of_broker = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "broker")])
-    now = datetime.now(UTC)
-
-    def certificate(of: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder().subject_name(of).issuer_name(issuer).public_key(public)
-        builder = builder.serial_number(x509.random_serial_number())
-        return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
-
-    own = certificate(issuer, key.public_key()).add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
-    )
-    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
-    signed = certificate(subject, of_broker.public_key()).add_extension(address, critical=False)
-    trusted, keystore = folder / f"{name}.pem", folder / f"{name}-broker.pem"
-    trusted.write_bytes(own.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    private = of_broker.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    keystore.write_bytes(private + signed.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    return trusted, keystore
-
-
 def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
     """Spark and kafka-python alike trust whom the truststore names, and nobody else."""
-    trusted, keystore = authority(tmp_path, "authority")
-    stranger, _ = authority(tmp_path, "stranger")
-    tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore), "offsets.topic.num.partitions": "1"}
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    keystore = str(authority.signed("broker"))
+    tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore, "offsets.topic.num.partitions": "1"}
     with Broker(tmp_path / "kafka", properties=tls, security="tls") as broker:
         ensure_offsets_topic(broker.bootstrap)
         load(broker, 3)
@@ -131,7 +102,7 @@ def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
             "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.tls_bootstrap,
             "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SSL",
             "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_TYPE": "PEM",
-            "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(trusted),
+            "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(authority.certificate),
         }
         run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
         printed = run.finished()
@@ -140,7 +111,7 @@ def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
         assert len(expected) == 4
         assert landed.records(config) == expected
 
-        environ["GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION"] = str(stranger)
+        environ["GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION"] = str(stranger.certificate)
         run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
         line = only_line(run.finished(60))
         assert run.process.returncode == 1

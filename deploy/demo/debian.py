@@ -1,0 +1,39 @@
+"""Debian's packages, unpacked into the cache folder: nothing is installed, no service starts, nobody needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from grouptrail.java import cache_folder
+
+_DOWNLOAD_SECONDS = 300
+
+
+def unpacked(name: str, *packages: str) -> Path:
+    """The folder `name` of the cache, which holds what these packages would put under /; downloaded the first time.
+
+    Raises OSError or subprocess.SubprocessError where they cannot be had.
+    """
+    target = cache_folder() / name
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            download = ["apt-get", "download", *packages]
+            if _run(download, folder, check=False).returncode:
+                # A fresh container has no lists of packages; only root may fetch them.
+                _run(["apt-get", "update"], folder)
+                _run(download, folder)
+            for package in Path(folder).glob("*.deb"):
+                _run(["dpkg", "-x", str(package), f"{folder}/whole"], folder)
+            # Another run may have been first.
+            with contextlib.suppress(OSError):
+                os.rename(f"{folder}/whole", target)
+    return target
+
+
+def _run(command: list[str], folder: str, *, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, cwd=folder, check=check, timeout=_DOWNLOAD_SECONDS, capture_output=True)

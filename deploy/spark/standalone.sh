@@ -1,0 +1,19 @@
+#!/bin/bash
+# All jobs on a standalone cluster, the driver on this machine: deploy/spark/standalone.sh [--job NAME] [--once]
+# SPARK_MASTER is its master, JARS a folder with those of Delta and of Spark's Kafka connector, ARCHIVES what `make
+# archive` has written. The warehouse must be one that every machine sees.
+set -eu
+
+: "${SPARK_MASTER:?set it to the master, such as spark://spark-1.example:7077}"
+: "${JARS:?set it to the folder of the jars}"
+: "${ARCHIVES:?set it to the folder of grouptrail.zip and site-packages.zip}"
+here=$(cd "$(dirname "$0")" && pwd)
+
+exec spark-submit \
+  --master "$SPARK_MASTER" \
+  --properties-file "$here/spark.conf" \
+  --jars "$(find "$JARS" -name '*.jar' | sort | paste -sd, -)" \
+  --py-files "$ARCHIVES/grouptrail.zip" \
+  --archives "$ARCHIVES/site-packages.zip#site-packages" \
+  --conf spark.executorEnv.PYTHONPATH=site-packages \
+  "$here/submit.py" --config "${GROUPTRAIL_CONFIG:-grouptrail.toml}" "$@"

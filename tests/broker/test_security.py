@@ -1,0 +1,240 @@
+"""Logins and rights on a real broker with ACLs, and what nobody else may read: passwords."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaAdminClient, OffsetAndMetadata
+from kafka import TopicPartition as Partition
+
+import landed
+from certificates import Authority
+from clients import PATIENCE_SECONDS, await_that
+from command import Grouptrail
+from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.streams import GROUP_PREFIX
+
+pytestmark = pytest.mark.broker
+
+USER, PASSWORD = "watcher", "scram-Geheim-4711"
+EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY = "metrics-Geheim-4712", "keystore-Geheim-4713", "storage-Geheim-4714"
+SECRETS = (PASSWORD, EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY)
+TOLD, HIDDEN = "told", "hidden"
+
+
+def login(mechanism: str, user: str = USER, password: str = PASSWORD) -> dict[str, str]:
+    """The environment of a user that comes through SASL."""
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    jaas = f'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
+    return {
+        "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "GROUPTRAIL_KAFKA__SASL_MECHANISM": mechanism,
+        "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": jaas,
+    }
+
+
+@pytest.fixture(scope="module")
+def broker(broker: Broker) -> Broker:
+    """With a SCRAM user, and a group that has committed to two topics, one of which the user may not see."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    kinds = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+    for kind in kinds:
+        made = UserScramCredentialUpsertion(USER, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
+        client.alter_user_scram_credentials([made])[USER].result(PATIENCE_SECONDS)
+    for answer in client.create_topics([NewTopic(name, 1, 1) for name in (TOLD, HIDDEN)]).values():
+        answer.result(PATIENCE_SECONDS)
+    ensure_offsets_topic(broker.bootstrap)
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        commits = {Partition(name, 0): OffsetAndMetadata(0, "", -1) for name in (TOLD, HIDDEN)}
+        await_that(lambda: admin.alter_group_offsets("billing", commits))
+    return broker
+
+
+@contextlib.contextmanager
+def watched(run: Grouptrail) -> Iterator[set[str]]:
+    """The command lines of all that a run starts, as `ps` shows them."""
+    seen: set[str] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.1):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with contextlib.suppress(OSError):
+                    if os.getsid(int(pid)) == run.process.pid:
+                        seen.add(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        looking.join()
+
+
+def only_line(printed: str) -> str:
+    (line,) = printed.strip().splitlines()
+    return line
+
+
+def assert_no_secret(*texts: str) -> None:
+    assert [secret for secret in SECRETS for text in texts if secret in text] == []
+
+
+def test_each_right_that_is_missing_is_named_and_no_secret_is_seen(
+    broker: Broker, config: Config, tmp_path: Path
+) -> None:
+    """All four jobs with the least rights, added one by one; DESCRIBE on the cluster is never among them."""
+    settings = tmp_path / "settings" / "grouptrail.toml"
+    settings.parent.mkdir()
+    settings.write_text(f'[spark]\n"spark.hadoop.fs.s3a.secret.key" = "{STORAGE_KEY}"\n')
+    environ = login("SCRAM-SHA-512") | {
+        "GROUPTRAIL_CONFIG": str(settings),
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap,
+        "GROUPTRAIL_KAFKA__SSL_KEY_PASSWORD": KEY_PASSWORD,
+        "GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus",
+        "GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD": EXPORTER_PASSWORD,
+        "GROUPTRAIL_EXPORTER__REFRESH_SECONDS": "1",
+        "GROUPTRAIL_LAG__EXACT_GROUPS": "billing",
+        "GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1",
+    }
+
+    def refused(*arguments: str) -> str:
+        run = Grouptrail(config, *arguments, environ=environ)
+        printed = run.finished(120)
+        assert run.process.returncode == 1, printed
+        assert_no_secret(printed)
+        return printed
+
+    assert "DESCRIBE" in only_line(refused("run"))
+    broker.allow(USER, "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
+    assert "READ" in only_line(refused("run"))
+    broker.allow(USER, "READ", "TOPIC", OFFSETS_TOPIC)
+    printed = refused("run", "--once", "--job", "decode", "--debug")
+    assert "Traceback" in printed
+    assert f"allow READ on the group prefix {GROUP_PREFIX}" in printed.splitlines()[-1]
+    broker.allow(USER, "READ", "GROUP", GROUP_PREFIX, "PREFIXED")
+    broker.allow(USER, "DESCRIBE", "TOPIC", TOLD)
+
+    run = Grouptrail(config, "run", environ=environ)
+    printed = ""
+    with watched(run) as command_lines:
+        for line in run.lines():
+            printed += line
+            if found := re.search(r"served at (http://\S+)", line):
+                served = found[1]
+            if "lag batch" in line and "exact_groups cannot be asked" in printed:
+                break
+        await_that(lambda: "kafka_consumer_group_lag{" in scraped(served))
+        shown = scraped(served)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(served)
+        run.process.send_signal(signal.SIGTERM)
+        printed += run.finished(60)
+    assert run.process.returncode == 143, printed
+
+    assert "grant the principal READ on the topics of lag.exact_groups" in printed
+    errors = {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")}
+    assert errors == {(TOLD, None), (HIDDEN, "DESCRIBE is denied")}
+    lags = {(row["topic"], row["lag"], row["problem"]) for row in landed.rows(config, "consumer_lag")}
+    assert (TOLD, 0, None) in lags
+    assert {lag for topic, lag, _ in lags if topic == HIDDEN} == {None}
+    assert 'topic="told"' in shown
+
+    assert any("java" in line and "SparkSubmit" in line for line in command_lines)
+    assert any("pyspark/daemon" in line or "pyspark.daemon" in line for line in command_lines)
+    assert_no_secret(printed, shown, *command_lines)
+    rows = [str(landed.rows(config, table)) for table in contracts.tables()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != settings]
+    assert {path.parent.name for path in files} >= {"_delta_log", "offsets", "commits"}
+    assert_no_secret(*rows, *(path.read_bytes().decode("latin-1") for path in files))
+
+
+def scraped(url: str) -> str:
+    """What the user that may sees; nothing before the first snapshot."""
+    credentials = base64.b64encode(f"prometheus:{EXPORTER_PASSWORD}".encode()).decode()
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {credentials}"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            text: str = answer.read().decode()
+            return text
+    except urllib.error.HTTPError as refusal:
+        if refusal.code != 503:
+            raise
+        return ""
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_each_way_to_log_in(broker: Broker, config: Config, mechanism: str) -> None:
+    """Who is known is let in; a wrong password is one line that names the setting, and does not repeat it."""
+    name, password = ("admin", PASSWORDS["admin"]) if mechanism == "PLAIN" else (USER, PASSWORD)
+    through_sasl = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap}
+    known = Grouptrail(config, "doctor", environ=login(mechanism, name, password) | through_sasl).finished(120)
+    assert re.search(rf"^ok    broker .*{broker.sasl_bootstrap}", known, re.MULTILINE), known
+    wrong = Grouptrail(config, "run", environ=login(mechanism, name, "hunter2") | through_sasl)
+    line = only_line(wrong.finished(120))
+    assert wrong.process.returncode == 1
+    assert 'refuses this user or password: correct kafka."sasl.jaas.config"' in line
+    assert "hunter2" not in known + line
+
+
+def test_a_client_certificate_is_a_login_too(tmp_path: Path, config: Config) -> None:
+    """Its name is the principal that rights are given to; without one there is no connection."""
+    authority = Authority(tmp_path, "authority")
+    properties = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.signed("broker")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.certificate),
+        "ssl.client.auth": "required",
+        "offsets.topic.num.partitions": "1",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    environ = {
+        "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SSL",
+        "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_TYPE": "PEM",
+        "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(authority.certificate),
+    }
+    certificate = {
+        "GROUPTRAIL_KAFKA__SSL_KEYSTORE_TYPE": "PEM",
+        "GROUPTRAIL_KAFKA__SSL_KEYSTORE_LOCATION": str(authority.signed("watcher", KEY_PASSWORD)),
+        "GROUPTRAIL_KAFKA__SSL_KEY_PASSWORD": KEY_PASSWORD,
+    }
+    with Broker(tmp_path / "kafka", properties=properties, security="tls") as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        environ["GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS"] = broker.tls_bootstrap
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+            commits = {Partition(TOLD, 0): OffsetAndMetadata(7, "", -1)}
+            await_that(lambda: admin.alter_group_offsets("billing", commits))
+        for resource in (("TOPIC", OFFSETS_TOPIC), ("GROUP", GROUP_PREFIX, "PREFIXED")):
+            broker.allow("CN=watcher", "READ", *resource)
+        run = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ | certificate)
+        printed = run.finished()
+        assert run.process.returncode == 0, printed
+        assert [row["committed_offset"] for row in landed.rows(config, "offset_commits")] == [7]
+        nobody = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ)
+        line = only_line(nobody.finished(120))
+    assert nobody.process.returncode == 1
+    assert "ssl.keystore.location" in line
+    assert_no_secret(printed, line)

@@ -1,0 +1,412 @@
+"""deploy/: each file is looked at by a tool of its field, and fits the program, the image and the other files."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import Any, cast
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+from croniter import croniter
+
+from demo import debian
+from demo.prometheus import free_port
+from grouptrail.cli import app
+from grouptrail.config import Config, load_config
+from grouptrail.java import cache_folder, find_java
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+CONTAINERFILE = DEPLOY / "container" / "Containerfile"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+SCRIPTS = sorted(DEPLOY.glob("*/*.sh"))
+OBJECTS = [
+    pytest.param(found, id=f"{path.name}: {found['kind']}")
+    for path in MANIFESTS
+    for found in yaml.safe_load_all(path.read_text("utf-8"))
+]
+OLDEST_KUBERNETES = "1.29"
+COMMANDS: dict[str, Any] = cast("Any", typer.main.get_command(app)).commands
+
+Object = dict[str, Any]
+
+
+def tool(name: str) -> str:
+    """A program that a package of requirements-dev.txt brings."""
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def assert_is_command(words: list[str]) -> None:
+    """The grouptrail command exists and takes these options."""
+    COMMANDS[words[0]].make_context(words[0], words[1:])
+
+
+# --- the container -------------------------------------------------------------------------------------------
+
+
+def test_containerfile_is_clean() -> None:
+    checked = subprocess.run([tool("hadolint"), CONTAINERFILE], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_script_is_clean(script: Path) -> None:
+    checked = subprocess.run([tool("shellcheck"), script], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+    assert os.access(script, os.X_OK)
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Those of the Containerfile, each as its name and the rest."""
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text("utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
+    return [(line.split()[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.spark
+def test_what_the_image_is_built_by_builds_a_grouptrail_that_runs(tmp_path: Path) -> None:
+    """The first stage's steps, on this machine: the pins and the package alone, in a venv of their own, are enough.
+
+    pyspark, which takes minutes to install, and the jars are those that this machine has.
+    """
+    image = tmp_path / "image"
+    (image / "cache").mkdir(parents=True)
+    for fetched in ("connectors", "java-home"):
+        if (cache_folder() / fetched).exists():
+            (image / "cache" / fetched).symlink_to(cache_folder() / fetched)
+    kept = ("SSL_CERT_FILE", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CACHE_DIR")
+    environ = {name: os.environ[name] for name in kept if name in os.environ}
+    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.defpath}", "HOME": os.environ["HOME"]}
+    environ["JAVA_HOME"] = str(find_java().home)
+    build(image, tmp_path / "src", environ)
+    grouptrail = [image / "venv" / "bin" / "grouptrail"]
+    clean = {"PATH": os.defpath, "XDG_CACHE_HOME": str(image / "cache"), "JAVA_HOME": environ["JAVA_HOME"]}
+    told = subprocess.run([*grouptrail, "--version"], env=clean, capture_output=True, text=True, check=True)
+    assert version("grouptrail") in told.stdout
+    doctor = [*grouptrail, "doctor", "--bootstrap-server", f"127.0.0.1:{free_port()}"]
+    found = subprocess.run(doctor, env=clean, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    for subject in ("python", "java", "versions", "jars"):
+        assert re.search(rf"^ok    {subject}", found, re.MULTILINE), found
+    assert "Spark's connectors are in" in found
+    assert list((image / "jars").glob("*delta-spark*.jar"))
+
+
+def build(image: Path, source: Path, environ: dict[str, str]) -> None:
+    """The Containerfile's first stage, with `image` for /opt/grouptrail and `source` for its working folder."""
+    source.mkdir()
+    start, end = [index for index, (name, _) in enumerate(instructions()) if name == "FROM"]
+    steps = [(name, rest.replace("/opt/grouptrail", str(image))) for name, rest in instructions()[start + 1 : end]]
+    assert [name for name, _ in steps].count("RUN") == 4
+    for name, rest in steps:
+        if name == "ENV":
+            environ |= {key: value.replace("$PATH", environ["PATH"]) for key, value in _variables(rest)}
+        elif name == "COPY":
+            for entry in rest.split()[:-1]:
+                _copy(ROOT / entry, source / entry)
+        elif name == "RUN":
+            command = ["sh", "-ec", rest.replace("--no-cache-dir", "")]
+            done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            if "-m venv" in rest:
+                _lend_pyspark(image / "venv")
+
+
+def _lend_pyspark(venv: Path) -> None:
+    (packages,) = venv.glob("lib/python*/site-packages")
+    installed = Path(str(distribution("pyspark").locate_file("")))
+    for name in ("pyspark", f"pyspark-{version('pyspark')}.dist-info"):
+        (packages / name).symlink_to(installed / name)
+
+
+def _variables(text: str) -> Iterator[tuple[str, str]]:
+    for word in shlex.split(text):
+        name, _, value = word.partition("=")
+        yield name, value
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    else:
+        shutil.copy(source, target)
+
+
+def test_image_copies_what_there_is_and_lets_through() -> None:
+    """What the second stage takes lies there, and the ignore file lets it into the build."""
+    let_through = {
+        line[1:] for line in (DEPLOY / "container" / "ignore").read_text().splitlines() if line.startswith("!")
+    }
+    copied = {
+        entry
+        for name, rest in instructions()
+        if name == "COPY" and "--from" not in rest
+        for entry in [word for word in rest.split() if not word.startswith("--")][:-1]
+    }
+    assert copied == let_through
+    assert [entry for entry in copied if not (ROOT / entry).exists()] == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["run", "--once"], ["--version"]])
+def test_entrypoint_runs_grouptrail(arguments: list[str], tmp_path: Path) -> None:
+    """With what the container is given."""
+    assert _entered(tmp_path, "grouptrail", *arguments) == arguments
+
+
+@pytest.mark.spark
+def test_entrypoint_starts_what_spark_on_kubernetes_asks_for(tmp_path: Path) -> None:
+    """The executor's options are those that Spark's own class says it takes; each Java option stays whole."""
+    spark = {
+        "SPARK_DRIVER_BIND_ADDRESS": "10.1.2.3",
+        "SPARK_DRIVER_URL": "spark://driver:7078",
+        "SPARK_EXECUTOR_ID": "7",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "1g",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_EXECUTOR_POD_IP": "10.1.2.4",
+        "SPARK_EXECUTOR_POD_NAME": "exec-7",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_JAVA_OPT_0": "-Da=b c",
+        "SPARK_JAVA_OPT_10": "-Dlast",
+        "SPARK_JAVA_OPT_2": "-Dmiddle",
+    }
+    driver = _entered(tmp_path, "spark-submit", "driver", "--class", "X", "local:///app.py", **spark)
+    assert driver[:2] == ["--deploy-mode", "client"]
+    assert "spark.driver.bindAddress=10.1.2.3" in driver
+    assert driver[-3:] == ["--class", "X", "local:///app.py"]
+    executor = _entered(tmp_path, "java", "executor", **spark)
+    assert executor[:5] == ["-Da=b c", "-Dmiddle", "-Dlast", "-Xms1g", "-Xmx1g"]
+    given = executor[executor.index("-cp") + 3 :]
+    jars = Path(sysconfig.get_path("purelib")) / "pyspark" / "jars"
+    backend = executor[executor.index("-cp") + 2]
+    usage = subprocess.run(
+        [find_java().command, "-cp", f"{jars}/*", backend], capture_output=True, text=True, check=False
+    )
+    known = set(re.findall(r"--[\w-]+", usage.stdout + usage.stderr))
+    assert len(known) > 5, usage
+    assert {word for word in given if word.startswith("--")} <= known | {"--podName"}
+
+
+def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> list[str]:
+    """What the entrypoint hands to that program."""
+    stand_in = folder / "bin" / program
+    stand_in.parent.mkdir(exist_ok=True)
+    stand_in.write_text('#!/bin/bash\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
+    stand_in.chmod(0o755)
+    home = {"PATH": f"{folder / 'bin'}:{os.defpath}", "JAVA_HOME": str(folder), "SPARK_HOME": "/spark"}
+    entered = subprocess.run(
+        [DEPLOY / "container" / "entrypoint.sh", *arguments],
+        env=home | environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return entered.stdout.splitlines()
+
+
+# --- Kubernetes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", OBJECTS)
+def test_object_is_as_kubernetes_defines_it(found: Object) -> None:
+    """By Kubernetes' schemas, without a key too many; what operators define, by the models of their own APIs."""
+    group = found["apiVersion"].split("/")[0]
+    if group == "sparkoperator.k8s.io":
+        from kubeflow_spark_api import models
+
+        model = getattr(models, f"SparkV1beta2{found['kind']}")
+        assert _without_nulls(model.from_dict(found).to_dict()) == found
+    elif group == "monitoring.coreos.com":
+        from cloudcoil.models.prometheus_operator.v1 import PodMonitor
+
+        assert PodMonitor.model_validate(found).model_dump(mode="json", by_alias=True, exclude_unset=True) == found
+    else:
+        for release in (OLDEST_KUBERNETES, kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(found, release, strict=True)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def objects(kind: str) -> list[Object]:
+    found = [param.values[0] for param in OBJECTS if cast("Object", param.values[0])["kind"] == kind]
+    assert found
+    return cast("list[Object]", found)
+
+
+def pods() -> dict[str, Object]:
+    """Specifications of pods by the object that makes them."""
+    specs = {"Deployment": objects("Deployment")[0]["spec"]["template"]}
+    specs |= {job["metadata"]["name"]: job["spec"]["jobTemplate"]["spec"]["template"] for job in objects("CronJob")}
+    return specs
+
+
+def configured() -> Config:
+    """What the pods are told, with the secret that they get."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(objects("ConfigMap")[0]["data"]["grouptrail.toml"])
+        file.flush()
+        return load_config(file.name, {}, {"GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": "x"})
+
+
+def test_pods_run_commands_that_exist_from_the_image_as_its_user() -> None:
+    user = dict(instructions())["USER"].split(":")[0]
+    for template in pods().values():
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert_is_command(container["args"][:1])
+        assert container["image"] == f"grouptrail:{version('grouptrail')}"
+        assert str(spec["securityContext"]["runAsUser"]) == user
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounted.keys() == {volume["name"] for volume in spec["volumes"]}
+        assert container["args"][1:] == ["--config", f"{mounted['config']}/grouptrail.toml"]
+        assert configured().warehouse.startswith(mounted["data"])
+
+
+def test_metrics_and_probes_are_where_the_exporter_listens() -> None:
+    """Of the pod, the service, the network policy and the PodMonitor."""
+    deployment, (service,), (monitor,) = objects("Deployment")[0], objects("Service"), objects("PodMonitor")
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    assert configured().exporter.listen == f"0.0.0.0:{port['containerPort']}"
+    probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"/healthz", "/ready"}
+    labels = template["metadata"]["labels"].items()
+    for selector in (
+        deployment["spec"]["selector"]["matchLabels"],
+        service["spec"]["selector"],
+        monitor["spec"]["selector"]["matchLabels"],
+        objects("NetworkPolicy")[0]["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels
+    named = [container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")]
+    named += [endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+    named += [listed["targetPort"] for listed in service["spec"]["ports"]]
+    assert set(named) == {port["name"]}
+
+
+def test_spark_applications_run_the_pinned_spark_and_the_scripts_of_the_image() -> None:
+    applications = [
+        *objects("SparkApplication"),
+        *(it["spec"]["template"] for it in objects("ScheduledSparkApplication")),
+    ]
+    for found in applications:
+        spec = found.get("spec", found)
+        assert spec["sparkVersion"] == version("pyspark")
+        assert spec["image"] == f"grouptrail:{version('grouptrail')}"
+        assert spec["mainApplicationFile"] == "local:///opt/grouptrail/spark/submit.py"
+        assert_is_command(["run", *spec["arguments"]])
+
+
+def test_schedules_can_be_read() -> None:
+    schedules = [job["spec"]["schedule"] for job in (*objects("CronJob"), *objects("ScheduledSparkApplication"))]
+    assert [schedule for schedule in schedules if not croniter.is_valid(schedule)] == []
+
+
+# --- schedulers ----------------------------------------------------------------------------------------------
+
+
+def test_cron_lines_can_be_read_and_run_commands_that_exist() -> None:
+    lines = (DEPLOY / "cron" / "grouptrail.cron").read_text("utf-8").splitlines()
+    jobs = [line for line in lines if re.match(r"[\d*@]", line)]
+    assert len(jobs) == 4
+    for job in jobs:
+        when, user, command = re.fullmatch(r"(@\w+|(?:\S+\s+){4}\S+)\s+(\S+)\s+(.*)", job).groups()  # type: ignore[union-attr]
+        assert when == "@reboot" or croniter.is_valid(when)
+        assert user == "grouptrail"
+        words = shlex.split(command.partition(" >>")[0])
+        assert_is_command(words[len(words) - words[::-1].index("grouptrail") :])
+        assert "%" not in command  # cron takes it for a new line
+
+
+def test_systemd_knows_every_key(tmp_path: Path) -> None:
+    """It passes over one that it does not know, and says so."""
+    analyze = _systemd_analyze()
+    for unit in UNITS:
+        text = unit.read_text("utf-8")
+        for command in re.findall(r"^ExecStart=/opt/grouptrail/venv/bin/grouptrail (.*)$", text, re.MULTILINE):
+            assert_is_command(command.split())
+        (tmp_path / unit.name).write_text(text.replace("/opt/grouptrail/venv/bin/grouptrail", "/bin/true"))
+    verified = subprocess.run(
+        [*analyze, "verify", *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+
+
+def test_systemd_rates_the_service_as_confined() -> None:
+    """Of 10, which is no protection at all."""
+    rate = [*_systemd_analyze(), "security", "--offline=yes", "--threshold=25"]
+    service = DEPLOY / "systemd" / "grouptrail.service"
+    rated = subprocess.run([*rate, service], capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout + rated.stderr
+
+
+def _systemd_analyze() -> list[str]:
+    """The one on PATH, else that of Debian's package; skips without, but fails where nobody would see that."""
+    if found := shutil.which("systemd-analyze"):
+        return [found]
+    try:
+        root = debian.unpacked("systemd", "systemd", "libsystemd-shared")
+        (library,) = root.rglob("libsystemd-shared-*.so")
+        (units,) = {path.parent for path in root.rglob("network-online.target")}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = f"no systemd-analyze, and Debian's package cannot be had ({error}): install systemd"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    environ = [f"LD_LIBRARY_PATH={library.parent}", f"SYSTEMD_UNIT_PATH={units}:"]
+    return ["env", *environ, str(root / "usr" / "bin" / "systemd-analyze")]
+
+
+def test_airflow_runs_commands_that_exist_when_it_can() -> None:
+    """Airflow itself is not installed here: of its DAGs the commands and the schedules are looked at."""
+    tree = ast.parse((DEPLOY / "airflow" / "grouptrail_dags.py").read_text("utf-8"))
+    given: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg and isinstance(node.value, ast.Constant):
+            given.setdefault(node.arg, []).append(str(node.value.value))
+    assert len(given["bash_command"]) == 3
+    for command in given["bash_command"]:
+        assert_is_command(shlex.split(command)[1:])
+    assert [schedule for schedule in given["schedule"] if not croniter.is_valid(schedule)] == []
+
+
+# --- Spark ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script", [path for path in SCRIPTS if path.parent.name != "container"], ids=lambda it: it.name
+)
+def test_submissions_end_with_what_the_jobs_take(script: Path, tmp_path: Path) -> None:
+    """As spark-submit would get it; files that it is told of are there."""
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "a.jar").touch()
+    stand_in = tmp_path / "spark-submit"
+    stand_in.write_text('#!/bin/bash\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
+    stand_in.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.defpath}", "JARS": str(tmp_path / "jars"), "ARCHIVES": "/archives"}
+    environ |= {"SPARK_MASTER": "spark://s:7077", "KUBERNETES_SERVER": "https://k:6443"}
+    run = subprocess.run([script, "--once"], env=environ, capture_output=True, text=True, check=True)
+    words = run.stdout.splitlines()
+    (at,) = [index for index, word in enumerate(words) if word.endswith("/submit.py")]
+    assert words[at + 1] == "--config"
+    assert_is_command(["run", *words[at + 1 :]])
+    named = [words[index + 1] for index, word in enumerate(words) if word == "--properties-file"]
+    named += [word.partition("=")[2] for word in words if "podTemplateFile" in word]
+    assert [name for name in named if not Path(name).is_file()] == []
+    without = subprocess.run([script], env={"PATH": environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert without.returncode != 0
+    assert "set it to" in without.stderr
