@@ -63,7 +63,10 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 # What the clusters of one configuration share: they are landed in one warehouse by one Spark application, which
 # serves their metrics at one address.
 _SHARED = ("cluster", "warehouse", "checkpoints", "spark", "maintain")
-_SHARED_OF_EXPORTER = ("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca")
+_SHARED_OF_EXPORTER = (
+    *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
+    *("basic_auth_user", "basic_auth_password"),
+)
 _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.servers": "--bootstrap-server"}
 
 # A service named grouptrail gives every pod of its namespace such variables.
