@@ -242,6 +242,17 @@ def redecode(setup: Setup) -> None:
 
 
 @_command
+def ingest_segments(
+    setup: Setup,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A broker's log folder (log.dirs), or a copy of it.")],
+) -> None:
+    """Land what lies in __consumer_offsets' log segments on a disk, or in a backup, and has not landed yet."""
+    from grouptrail.decode.ingest import ingest_segments as run_ingest
+
+    run_ingest(setup.load(), folder)
+
+
+@_command
 def rebuild(
     setup: Setup,
     what: Annotated[Literal["history"], typer.Argument(help="The tables to make anew.")],

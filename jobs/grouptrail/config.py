@@ -56,7 +56,7 @@ KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _FREE_SECTIONS = ("kafka", "spark")
-_SECTIONS = (*_FREE_SECTIONS, "decode", "log_offsets", "history", "lag", "exporter", "maintain")
+_SECTIONS = (*_FREE_SECTIONS, "decode", "admin", "log_offsets", "history", "lag", "exporter", "maintain")
 _CLUSTERS = "clusters"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -264,6 +264,19 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[str, ...]:
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_compiled)]
 
 
+class AdminConfig(_Section):
+    """How groups are polled where `source` is `admin`. Patterns are as of a shell: billing-*."""
+
+    interval_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
+    """How often groups are polled."""
+    requests_per_second: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """So many requests at most each broker gets; one is about up to 50 groups."""
+    allow_groups: Patterns = ("*",)
+    """Groups that are polled."""
+    deny_groups: Patterns = ()
+    """Groups that are not all the same."""
+
+
 class LagConfig(_Section):
     """How lag is judged. Groups are named by patterns as of a shell, such as billing-*."""
 
@@ -376,8 +389,11 @@ class Config(_Section):
     """Folder or URI of the Delta tables; in a file a relative one starts at the file's folder."""
     checkpoints: _Location | None = None
     """Where the jobs of each cluster keep their positions; `<warehouse>/_checkpoints` unless given."""
+    source: Literal["topic", "admin"] = "topic"
+    """Where groups' records come from: `topic`, or `admin` to poll the brokers where the topic may not be read."""
     kafka: dict[str, _Setting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    admin: AdminConfig = Field(default_factory=AdminConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)

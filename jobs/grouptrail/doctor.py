@@ -177,6 +177,9 @@ def check_kafka(config: Config) -> Iterator[Finding]:
     """The broker, then the topic, then whether its records may be read; stops at the first that fails."""
     from grouptrail.kafka import OffsetsTopic
 
+    if config.source == "admin":
+        yield from _check_polling(config)
+        return
     subject = "broker"
     try:
         with OffsetsTopic(config) as topic:
@@ -189,6 +192,32 @@ def check_kafka(config: Config) -> Iterator[Finding]:
             yield _records(topic, bounds)
     except GrouptrailError as error:
         yield Finding("FAIL", subject, str(error))
+
+
+def _check_polling(config: Config) -> Iterator[Finding]:
+    """The brokers, then the groups as a poll shows them; nothing is asked of the topic."""
+    from grouptrail.polling.brokers import Poller
+
+    poller = Poller(config)
+    try:
+        poll = poller.poll()
+    except GrouptrailError as error:
+        yield Finding("FAIL", "broker", str(error))
+        return
+    finally:
+        poller.close()
+    if poll.listed:
+        yield Finding("ok", "broker", f"{len(poll.listed)} told their groups")
+    for problem in poll.problems:
+        yield Finding("warn" if poll.listed else "FAIL", "broker", problem)
+    hidden = sorted(name for name, group in poll.groups.items() if group.problem)
+    if hidden:
+        told = f"{len(hidden):,} of {len(poll.groups):,} groups, such as {hidden[0]!r}, are not told"
+        yield Finding("warn", "groups", f"{told} ({poll.groups[hidden[0]].problem}): grant DESCRIBE on them")
+    elif poll.groups:
+        yield Finding("ok", "groups", f"{len(poll.groups):,} can be polled")
+    elif poll.listed:
+        yield Finding("warn", "groups", "none are told: there are none, or the principal may DESCRIBE none")
 
 
 def _bounds(bounds: dict[int, LogBounds]) -> Finding:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
+
+# What Spark's Kafka source calls a log's start.
+_EARLIEST = -2
+
 # A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
 # at the end of each for records that may come, and make many round trips before; each partition's consumer holds
 # one fetch in memory.
@@ -25,20 +29,28 @@ _FETCH = {
 }
 
 
-def read_offsets_topic(spark: SparkSession, config: Config, partitions: Sequence[int], *, group: str) -> DataFrame:
-    """The topic as a stream, from its start at first and then from the checkpoint.
+def read_offsets_topic(
+    spark: SparkSession,
+    config: Config,
+    partitions: Sequence[int],
+    begin: Mapping[int, int] | None = None,
+    *,
+    group: str,
+) -> DataFrame:
+    """The topic as a stream: first from its start, or for some partitions `begin`, and then from the checkpoint.
 
     Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
     records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
     Offsets that retention has removed are no failure; the job counts them. Before its first record Spark's driver
     asks for what `group` has committed, and waits for ever where no coordinator answers.
     """
+    starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
         **_FETCH,
         **config.spark_kafka_options(),
         "kafka.isolation.level": "read_committed",
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
-        "startingOffsets": "earliest",
+        "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
         "failOnDataLoss": "false",
         "kafka.group.id": group,
         "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
@@ -69,6 +81,11 @@ def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, st
     `which` are the options of `log_offsets.source`, which must have been registered, that say of what partitions.
     """
     return spark.readStream.format("kafka_log_offsets").options(**config.spark_kafka_options(), **which).load()
+
+
+def read_ticks(spark: SparkSession) -> DataFrame:
+    """A row whenever a micro-batch is due, one in all with Trigger.AvailableNow: for what is asked, not read."""
+    return spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
 
 
 def start_query(

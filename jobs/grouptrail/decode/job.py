@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grouptrail import contracts, tables
-from grouptrail.decode.progress import batch_progress, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl
+from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, UNDECODED, row_ddl
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
 from grouptrail.kafka import ClusterError, LogBounds, OffsetsTopic
+from grouptrail.polling import job as polling
 from grouptrail.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ _FIRST_READ_SECONDS = 2.0
 
 def check(config: Config) -> None:
     """Whether the topic can be read, and the warehouse written; raises before Spark is started."""
+    if config.source == "admin":
+        polling.check(config)
+        return
     tables.check_warehouse(config)
     with OffsetsTopic(config) as topic:
         bounds = topic.bounds()
@@ -39,16 +43,21 @@ def check(config: Config) -> None:
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Starts the query. In: `__consumer_offsets`; out: the decoded tables and `ingest_progress`."""
+    """Starts the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
+    if config.source == "admin":
+        return polling.start(spark, config, once=once, report=report)
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
     topic = OffsetsTopic(config)
-    records = read_offsets_topic(spark, config, topic.partitions(), group=topic.answering_group())
+    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
+    # What log segments have told already is not read again.
+    begin = segment_ends(tables.read(spark, config, PROGRESS))
+    records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     landing = Landing(
         spark,
         config,
         app=lambda: query_id(spark, config, JOB),
-        end_offsets=lambda batch: batch_end_offsets(spark, config, JOB, batch),
+        end_offsets=lambda batch: batch_end_offsets(spark, config, JOB, batch) if batch >= 0 else begin,
         bounds=topic.bounds,
         report=report,
     )
@@ -88,16 +97,7 @@ class Landing:
         """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
-        reports = self._spark.sparkContext.accumulator({}, BY_TASK)
-        commits = records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS))
-        self._append(COMMITS, commits, app, batch)
-        if not reports.value:
-            # Delta passes over an append it has already seen, without running its tasks: no task has reported.
-            commits.write.format("noop").mode("append").save()
-        found = BatchReport.of(reports.value)
-        for table in RARE_TABLES:
-            if found.has(table):
-                self._append(table, self._rare_rows(table, found, records), app, batch)
+        found = land_records(records, self._config, app=app, batch=batch)
         progress = list(
             batch_progress(
                 found.landed,
@@ -109,22 +109,11 @@ class Landing:
         self._append_progress(progress, app, batch)
         self._report(summary(batch, progress, time.monotonic() - started))
 
-    def _rare_rows(self, table: str, found: BatchReport, records: DataFrame) -> DataFrame:
-        if found.too_many:
-            return records.mapInArrow(rows_of(table), row_ddl(table))
-        return self._spark.createDataFrame(found.rare[table], row_ddl(table)).coalesce(1)
-
-    def _append(self, table: str, rows: DataFrame, app: str, batch: int) -> None:
-        from pyspark.sql import functions as F
-
-        rows = rows.withColumn("cluster", F.lit(self._config.cluster))
-        tables.append(rows, self._config, table, app=app, version=batch)
-
     def _append_progress(self, progress: list[dict[str, Any]], app: str, batch: int) -> None:
         shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
-        ddl = contracts.tables()[PROGRESS].ddl(without=("cluster",))
+        ddl = contracts.tables()[PROGRESS].ddl(without=UNDECODED)
         rows = self._spark.createDataFrame([{**row, **shared} for row in progress], ddl)
-        self._append(PROGRESS, rows.coalesce(1), app, batch)
+        _append(rows.coalesce(1), self._config, PROGRESS, app=app, batch=batch, source=None)
 
     def _known_bounds(self) -> Mapping[int, LogBounds]:
         """Nothing while the broker does not answer: the batch's records are read, and must land."""
@@ -132,3 +121,37 @@ class Landing:
             return self._bounds()
         except ClusterError:
             return {}
+
+
+def land_records(
+    records: DataFrame, config: Config, *, app: str, batch: int, source: str | None = None
+) -> BatchReport:
+    """Decodes records (record_partition, record_offset, record_at, key, value) and appends each to its table.
+
+    Each append is done once for an `app` and a `batch`, which must then have the same records. `source` is where they
+    were read.
+    """
+    spark = records.sparkSession
+    reports = spark.sparkContext.accumulator({}, BY_TASK)
+    commits = records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS))
+    _append(commits, config, COMMITS, app=app, batch=batch, source=source)
+    if not reports.value:
+        # Delta passes over an append it has already seen, without running its tasks: no task has reported.
+        commits.write.format("noop").mode("append").save()
+    found = BatchReport.of(reports.value)
+    for table in RARE_TABLES:
+        if found.has(table):
+            if found.too_many:
+                rows = records.mapInArrow(rows_of(table), row_ddl(table))
+            else:
+                rows = spark.createDataFrame(found.rare[table], row_ddl(table)).coalesce(1)
+            _append(rows, config, table, app=app, batch=batch, source=source)
+    return found
+
+
+def _append(rows: DataFrame, config: Config, table: str, *, app: str, batch: int, source: str | None) -> None:
+    from pyspark.sql import functions as F
+
+    named = {"cluster": F.lit(config.cluster), "source": F.lit(source).cast("string")}
+    named["not_before"] = F.lit(None).cast("timestamp")
+    tables.append(rows.withColumns(named), config, table, app=app, version=batch)

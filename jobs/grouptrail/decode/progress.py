@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.decode.schema import TABLES
+from grouptrail.decode.schema import ADMIN, SEGMENTS, TABLES
 from grouptrail.decode.times import to_time
+from grouptrail.errors import GrouptrailError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from grouptrail.decode.tasks import Landed
     from grouptrail.kafka import LogBounds
 
@@ -20,7 +23,7 @@ def batch_progress(
     end: Mapping[int, int],
     bounds: Mapping[int, LogBounds],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `ingest_progress` that follow from one batch, for the partitions in which it moved.
+    """The rows of `ingest_progress` that follow from one batch, for the partitions that are new or in which it moved.
 
     `start` and `end` are the batch's offset range by partition (a partition new to the query has no start: it
     begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer).
@@ -32,7 +35,7 @@ def batch_progress(
         first_read = found.first_offset if found else end_offset
         log_start = log.log_start_offset if log else 0
         start_offset = start.get(partition, min(log_start, first_read))
-        if end_offset == start_offset and found is None:
+        if partition in start and end_offset == start_offset and found is None:
             continue
         lost = max(0, min(log_start, first_read) - start_offset)
         yield {
@@ -62,3 +65,33 @@ def summary(batch: int, progress: list[dict[str, Any]], seconds: float) -> str:
     if lost:
         parts.append(f"{lost:,} LOST: retention removed them before they were read")
     return f"batch {batch}: {total:,} records in {seconds:.1f} s ({', '.join(parts) or 'nothing new'})"
+
+
+def decoded_to(progress: DataFrame) -> dict[int, int]:
+    """By partition, up to where rows of `ingest_progress` go."""
+    from pyspark.sql import functions as F
+
+    rows = progress.groupBy("record_partition").agg(F.max("end_offset").alias("end")).collect()
+    return {row.record_partition: row.end for row in rows}
+
+
+def segment_ends(progress: DataFrame) -> dict[int, int]:
+    """Up to where log segments alone have been read, of the partitions that the decode job has not begun."""
+    begun = decoded_to(progress.where("source IS NULL"))
+    ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
+    return {partition: end for partition, end in ends.items() if partition not in begun}
+
+
+class OtherSource(GrouptrailError):
+    """What has landed of this cluster came another way, and has other offsets."""
+
+
+def refuse_other_source(progress: DataFrame, cluster: str, *, is_polled: bool) -> None:
+    """Raises where rows of `ingest_progress` tell of polls and records are to be read, or the other way round."""
+    others = progress.where(f"coalesce(source, '') {'<>' if is_polled else '='} '{ADMIN}'")
+    if not others.isEmpty():
+        had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
+        raise OtherSource(
+            f"cluster {cluster} was {had} before, and cannot be {wanted} into the same rows: give it another name "
+            "(cluster = ...), or another warehouse and checkpoints"
+        )

@@ -33,15 +33,17 @@ def redecode(config: Config, report: Callable[[str], None] = print) -> None:
             raise NothingToDecode(
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
             )
-        clusters = spark.read.format("delta").load(config.table_path(UNDECODABLE)).select("cluster").distinct()
-        moved = sum(_redecode(spark, config, row.cluster) for row in clusters.collect())
+        ensure_table(spark, config, UNDECODABLE)
+        there = spark.read.format("delta").load(config.table_path(UNDECODABLE))
+        origins = there.select("cluster", "source").distinct().collect()
+        moved = sum(_redecode(spark, config, row.cluster, row.source) for row in origins)
         left = spark.read.format("delta").load(config.table_path(UNDECODABLE)).count()
         report(f"{moved:,} records decoded, {left:,} still undecodable")
     finally:
         spark.stop()
 
 
-def _redecode(spark: SparkSession, config: Config, cluster: str) -> int:
+def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | None) -> int:
     """Rows are added to their new table before they leave the old one, each by key: broken off and run again, it
     ends the same."""
     from delta.tables import DeltaTable
@@ -50,14 +52,16 @@ def _redecode(spark: SparkSession, config: Config, cluster: str) -> int:
     undecodable = DeltaTable.forPath(spark, config.table_path(UNDECODABLE))
     records = (
         undecodable.toDF()
-        .where(F.col("cluster") == cluster)
+        .where((F.col("cluster") == cluster) & F.col("source").eqNullSafe(F.lit(source)))
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
     moved = 0
     for table in TABLES:
         if table == UNDECODABLE:
             continue
-        decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumn("cluster", F.lit(cluster)).persist()
+        origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
+        origin["not_before"] = F.lit(None).cast("timestamp")  # what is polled can be decoded
+        decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumns(origin).persist()
         if count := decoded.count():
             ensure_table(spark, config, table)
             target = DeltaTable.forPath(spark, config.table_path(table))

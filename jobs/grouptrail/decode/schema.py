@@ -13,20 +13,35 @@ COMMITS = "offset_commits"
 RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
 TABLES = (COMMITS, *RARE_TABLES)
 RECORD_COLUMNS = ("record_partition", "record_offset", "record_at")
+UNDECODED = ("cluster", "source", "not_before")
+"""Columns that a decoder cannot know."""
+SEGMENTS = "segments"
+"""The `source` of what was read from log segments."""
+ADMIN = "admin"
+"""The `source` of what the brokers told when they were polled."""
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("record_partition", pa.int32()),
+        pa.field("record_offset", pa.int64()),
+        pa.field("record_at", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+"""Records of the topic before they are decoded."""
 
 
 @cache
 def own_columns(table: str) -> pa.Schema:
     """A table's columns without the ones that say which record a row is."""
-    shared = ("cluster", *RECORD_COLUMNS)
-    return pa.schema([field for field in row_schema(table) if field.name not in shared])
+    return pa.schema([field for field in row_schema(table) if field.name not in RECORD_COLUMNS])
 
 
 def row_schema(table: str) -> pa.Schema:
-    """A decoded table's columns but `cluster`, which a decoder cannot know."""
-    return table_schema(table, without=("cluster",))
+    """A decoded table's columns but those that a decoder cannot know."""
+    return table_schema(table, without=UNDECODED)
 
 
 def row_ddl(table: str) -> str:
     """`row_schema` as Spark's DDL."""
-    return contracts.tables()[table].ddl(without=("cluster",))
+    return contracts.tables()[table].ddl(without=UNDECODED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
 
 Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+T = TypeVar("T")
 
 MOST_RARE_BYTES = 16 << 20
 
@@ -79,18 +82,18 @@ class TaskReport:
 Reports = dict[int, TaskReport]
 
 
-class _ByTask(AccumulatorParam[Reports]):
+class ByTask(AccumulatorParam[dict[int, T]]):
     """Keeps one report a task: a task that Spark runs twice reports the same twice, and counts once."""
 
-    def zero(self, value: Reports) -> Reports:  # noqa: ARG002
+    def zero(self, value: dict[int, T]) -> dict[int, T]:  # noqa: ARG002
         return {}
 
-    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:  # noqa: N802
+    def addInPlace(self, value1: dict[int, T], value2: dict[int, T]) -> dict[int, T]:  # noqa: N802
         value1.update(value2)
         return value1
 
 
-BY_TASK = _ByTask()
+BY_TASK: ByTask[TaskReport] = ByTask()
 
 
 def commits_reporting(reports: Accumulator[Reports]) -> Rows:

@@ -109,16 +109,18 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")
     [assigned] = ask(_MEMBERS)
     _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
-    [offsets] = ask(_OFFSETS_PARTITIONS)
+    state = states[0] if states else {"state": None, "evidence": None}
+    # Polled rows come from no partition of the topic.
+    count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
     _add_clients(last, ask)
     return {
         "group_id": group_id,
         "cluster": config.cluster,
         "at": at.isoformat().replace("+00:00", "Z") if at else None,
         **{name: now[name] for name in _OF_GROUP},
-        **(states[0] if states else {"state": None}),
-        "offsets_partitions": offsets["count"],
-        "coordinator_partition": coordinator_partition(group_id, offsets["count"]) if offsets["count"] else None,
+        **state,
+        "offsets_partitions": count,
+        "coordinator_partition": coordinator_partition(group_id, count) if count else None,
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "members": members,
         "generations": last,
@@ -163,7 +165,12 @@ def _print(found: Row, console: Console) -> None:
 def _head(found: Row) -> Iterator[str]:
     protocol = " / ".join(filter(None, (found["protocol_type"], found["protocol"]))) or "none"
     yield f"{found['group_id']}: {found['group_kind']} group of cluster {found['cluster']}, {_state(found)}"
-    yield f"generation {found['generation']}, protocol {protocol}, {_coordinator(found)}"
+    if found["evidence"] == "polled":
+        counted = ", counted by what polls showed" if found["group_kind"] == "classic" else ""
+        yield f"generation {found['generation']}{counted}, protocol {protocol}"
+        yield "polled: times are the polls', and what happened between two of them is seen as one change"
+    else:
+        yield f"generation {found['generation']}, protocol {protocol}, {_coordinator(found)}"
     if found["members"]:
         yield _assignment(found)
 

@@ -34,6 +34,7 @@ class Exporter:
 
     def __init__(self, configs: Sequence[Config], report: Report = print) -> None:
         self._clusters = {config.cluster: _Cluster(config, report) for config in configs}
+        self._report = report
         self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
         self._wake = threading.Event()

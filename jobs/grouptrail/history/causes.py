@@ -27,8 +27,21 @@ _LEADER = "leader_rejoined_or_coordinator_moved"
 
 def cause(seen: Change, *, is_first: bool, given_up: Collection[Partition]) -> Cause:
     """Why the generation behind `seen` came; `given_up` are the partitions the rebalance before left to nobody."""
-    if is_first and not _is_beginning(seen):
+    if is_first and (seen.after.is_polled or not _is_beginning(seen)):
         return Cause("unknown", "ambiguous", "history begins here")
+    if seen.after.is_polled:
+        return _as_polled(_cause(seen, given_up))
+    return _cause(seen, given_up)
+
+
+def _as_polled(told: Cause) -> Cause:
+    """Between two polls there may have been several rebalances, each with a cause of its own."""
+    certainty = "likely" if told.certainty == "recorded" else told.certainty
+    note = "polled: all that changed since the poll before is told as one rebalance"
+    return Cause(told.name, certainty, f"{told.note}; {note}" if told.note else note)
+
+
+def _cause(seen: Change, given_up: Collection[Partition]) -> Cause:
     if seen.is_conversion:
         return Cause("protocol_migrated", note=f"from {seen.before.kind} to {seen.after.kind}")
     found = _by_members(seen)

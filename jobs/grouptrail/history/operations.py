@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+ADMIN = "admin"
+"""The `source` of polled rows."""
 CLASSIC = "GroupMetadata"
 COMMIT_TOMBSTONE = "OffsetCommit"
 
@@ -12,7 +14,8 @@ COMMIT_TOMBSTONE = "OffsetCommit"
 class Record(NamedTuple):
     """One record: its offset, its timestamp in ms, Kafka's name of its type, and its value (None: a tombstone).
 
-    `name` is what the key holds besides the group: a member id, or a regular expression.
+    `name` is what the key holds besides the group: a member id, or a regular expression. Of a polled group a record
+    is what a poll found at that time, and had changed since `not_before` (ms; None: not known since when).
     """
 
     offset: int
@@ -20,6 +23,8 @@ class Record(NamedTuple):
     type: str
     name: str | None
     body: dict[str, Any] | None
+    is_polled: bool = False
+    not_before: int | None = None
 
 
 Operation = tuple[Record, ...]

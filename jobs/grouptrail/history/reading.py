@@ -23,7 +23,8 @@ def after(group: Group, operation: Operation, names: Names) -> Group:
     """The group behind an operation; `names` gives topics' names by their ids."""
     for record in operation:
         group = _taken(group, record, names)
-    return group
+    is_polled = any(record.is_polled for record in operation)
+    return replace(group, is_polled=is_polled) if group.kind is not None else group
 
 
 def kind_of(record_type: str) -> Kind:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
+from grouptrail.history.operations import ADMIN, CLASSIC, COMMIT_TOMBSTONE
 from grouptrail.history.tasks import STATE_OFFSET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
+_POLL = (f"source <=> '{ADMIN}' AS is_polled", "unix_millis(not_before) AS not_before")
 
 # What a story needs of a classic group's record, without the bytes.
 _MEMBER = """named_struct(
@@ -39,19 +40,20 @@ def classic_records(group_metadata: DataFrame) -> DataFrame:
         f"'{CLASSIC}' AS type",
         "CAST(null AS string) AS name",
         f"IF(is_tombstone, null, {_CLASSIC_BODY}) AS body",
+        *_POLL,
     )
 
 
 def other_records(group_records: DataFrame) -> DataFrame:
     """Rows of `group_records`."""
     name = "coalesce(member_id, get_json_object(key_json, '$.regularExpression')) AS name"
-    return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body")
+    return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body", *_POLL)
 
 
 def commit_tombstones(offset_commits: DataFrame) -> DataFrame:
     """The tombstones among rows of `offset_commits`: with them a group's removal tells whether it had offsets."""
     return offset_commits.where("is_tombstone").selectExpr(
-        *_AT, f"'{COMMIT_TOMBSTONE}' AS type", "CAST(null AS string) AS name", "CAST(null AS string) AS body"
+        *_AT, f"'{COMMIT_TOMBSTONE}' AS type", "CAST(null AS string) AS name", "CAST(null AS string) AS body", *_POLL
     )
 
 
@@ -65,6 +67,8 @@ def saved_states(positions: DataFrame) -> DataFrame:
         "'' AS type",
         "CAST(null AS string) AS name",
         "state AS body",
+        "false AS is_polled",
+        "CAST(null AS bigint) AS not_before",
     )
 
 

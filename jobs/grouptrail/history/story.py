@@ -194,6 +194,8 @@ class _Story:
 
     def _skipped(self, seen: Change, *, is_first: bool) -> int | None:
         before, now = seen.before, seen.after
+        if now.is_polled:
+            return None
         if is_first or before.generation is None or now.generation is None:
             return 0 if self._incarnation > 1 or (now.generation or 0) <= 1 else None
         return max(0, now.generation - before.generation - 1)
@@ -283,7 +285,8 @@ class _Story:
 
     def _starts_late(self, now: Group) -> bool:
         first = 1 if now.kind == "classic" else 2
-        return self._incarnation == 1 and (now.generation is None or now.generation > first)
+        starts_late = now.is_polled or now.generation is None or now.generation > first
+        return self._incarnation == 1 and starts_late
 
     def _begin_state(self, seen: Change, state: str, began: int, *, note: str | None) -> None:
         self._open.begin(
@@ -294,8 +297,8 @@ class _Story:
                 "generation": seen.after.generation,
                 "group_kind": seen.after.kind,
                 "state": state,
-                "evidence": "recorded",
-                "not_before": None,
+                "evidence": "polled" if seen.after.is_polled else "recorded",
+                "not_before": seen.operation[0].not_before,
                 "started_at": began,
                 "ended_at": None,
                 "note": note,
@@ -319,7 +322,7 @@ class _Story:
                 **shared,
                 "state": "PreparingRebalance",
                 "evidence": "inferred",
-                "not_before": previous_at,
+                "not_before": seen.operation[0].not_before if seen.after.is_polled else previous_at,
                 "ended_at": boundary,
             },
         )
@@ -572,6 +575,8 @@ class _Story:
 
     def _removal(self, operation: Operation) -> str:
         """Why a group was removed, as far as that can be told (offsets-topic semantics, 4.5)."""
+        if operation[-1].is_polled:
+            return "polled: deleted or expired, since the poll before"
         if not any(record.type == COMMIT_TOMBSTONE for record in operation):
             return "removed without offsets: deleted, or found empty by the broker's regular check"
         since = self._group.state_at if self._group.kind == "classic" and not self._group.members else None
@@ -602,8 +607,8 @@ class _Story:
                 "generation": None,
                 "group_kind": self._group.kind or kind_of(operation[-1].type),
                 "state": "Dead",
-                "evidence": "recorded",
-                "not_before": None,
+                "evidence": "polled" if operation[-1].is_polled else "recorded",
+                "not_before": operation[-1].not_before,
                 "started_at": at,
                 "ended_at": None,
                 "note": note,

@@ -19,7 +19,8 @@ from grouptrail.history.story import tell
 
 POSITIONS = "history_positions"
 INPUT_DDL = (
-    "record_partition int, group_id string, record_offset bigint, at bigint, type string, name string, body string"
+    "record_partition int, group_id string, record_offset bigint, at bigint, type string, name string, body string, "
+    "is_polled boolean, not_before bigint"
 )
 """One record of a group; its saved state comes first, at offset -1, in `body`."""
 
@@ -78,8 +79,9 @@ def _lines(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _record(line: tuple[Any, ...]) -> Record:
-    _, _, offset, at, type_, name, body = line
-    return Record(offset, at, type_, name, body if offset == STATE_OFFSET or body is None else json.loads(body))
+    _, _, offset, at, type_, name, text, is_polled, not_before = line
+    body = text if offset == STATE_OFFSET or text is None else json.loads(text)
+    return Record(offset, at, type_, name, body, bool(is_polled), not_before)
 
 
 def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:

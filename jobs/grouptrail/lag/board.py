@@ -35,6 +35,8 @@ from grouptrail.lag.seconds import LogEnds, Sample
 from grouptrail.lag.verdict import Now, Thresholds, Window
 
 TABLE = "consumer_lag"
+ADMIN = "admin"
+"""The `source` of polled commits."""
 COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000
@@ -51,6 +53,8 @@ class Rules:
     rate_seconds: float = 300
     read_committed_groups: tuple[str, ...] = ()
     exact_groups: tuple[str, ...] = ()
+    poll_seconds: float = 0
+    """By so much the position of a polled group may be older than a sample."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,8 @@ class Board:
             methods[place], errors[place] = "exact", 0.0
             waiting = int(now[place]) - record.written_at if record is not None and lag.lag[place] else 0
             seconds[place] = max(waiting, 0) / _MICROS
+        is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
+        errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
         return _Age(seconds, errors, methods)
 
     def _measured(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:

@@ -87,6 +87,7 @@ def rules_of(config: Config) -> Rules:
         lag.rate_seconds,
         lag.read_committed_groups,
         lag.exact_groups,
+        config.admin.interval_seconds,
     )
 
 

@@ -202,7 +202,7 @@ function tellState(it) {
   return [
     it.state,
     span(it.started_at, it.ended_at),
-    it.evidence === "inferred" ? "inferred: it follows from later records" : it.evidence,
+    { inferred: "inferred: it follows from later records", polled: "polled: a poll found it" }[it.evidence] ?? it.evidence,
     it.not_before !== null && it.not_before < it.started_at && `began after ${time(it.not_before)}, then at the latest`,
     it.note,
   ];

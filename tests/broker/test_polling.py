@@ -1,0 +1,132 @@
+"""Groups polled on a real Kafka by a principal that may not read the offsets topic."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, OffsetAndMetadata
+from kafka import TopicPartition as Partition
+from pyspark.sql import SparkSession
+
+import landed
+from broker.test_decode_job import as_reader
+from broker.test_lag import classic_member, described, figures, kip848_member, newest
+from clients import PATIENCE_SECONDS, await_that, producer
+from command import Grouptrail
+from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
+from grouptrail.config import Config, load_config
+from grouptrail.decode import job
+from grouptrail.decode.schema import TABLES
+from grouptrail.kafka import KafkaDenied, OffsetsTopic
+from grouptrail.session import start_session
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 3
+CHECKED = ("offset_commits", "group_metadata", "group_records", "ingest_progress", "generations", "group_states")
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
+    session = start_session(config, "tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> str:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(PATIENCE_SECONDS)
+    ensure_offsets_topic(broker.bootstrap)
+    await_that(lambda: name in admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+    with producer(broker) as producing:
+        for number in range(40):
+            producing.produce(name, b"x", partition=number % 2)
+    return name
+
+
+def poll(spark: SparkSession, config: Config) -> list[str]:
+    """One run of the decode job; what it reported."""
+    lines: list[str] = []
+    assert job.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
+    return lines
+
+
+def test_polled_groups_are_told_as_if_their_records_had_been_read(
+    broker: Broker, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Changes alone land, each once; lag is what Kafka's own tool says, and what polls cannot tell is said."""
+    billing, search, secret = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("billing", "search", "secret"))
+    settings = {"warehouse": str(tmp_path / "warehouse"), "cluster": "test", "source": "admin"}
+    config = load_config(None, settings, as_reader(broker))
+    for group in (billing, search):
+        broker.allow("reader", "DESCRIBE", "GROUP", group)
+    broker.allow("reader", "DESCRIBE", "TOPIC", topic)
+    with pytest.raises(KafkaDenied), OffsetsTopic(config) as offsets_topic:
+        offsets_topic.bounds()
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    with closing(admin), ExitStack() as members:
+        consumer = members.enter_context(classic_member(broker, billing, [topic]))
+        members.enter_context(classic_member(broker, secret, [topic]))
+        with kip848_member(broker, search, [topic]):
+            assert "records in" in poll(spark, config)[-1]
+            commits = landed.rows(config, "offset_commits")
+            told = {(row["group_id"], row["partition"]): row["committed_offset"] for row in commits}
+            assert told == {(group, at): 3 + at for group in (billing, search) for at in (0, 1)}
+            assert {(row["commit_at"], row["not_before"], row["source"]) for row in commits} == {
+                (None, None, "admin")
+            }
+            [group] = landed.rows(config, "group_metadata")
+            [member] = group["members"]
+            assert (group["group_id"], group["generation"]) == (billing, 1)
+            assert member["assignment"]["partitions"] == [{"topic": topic, "partitions": list(range(PARTITIONS))}]
+            assert {row["group_id"] for row in landed.rows(config, "group_records")} == {search}
+
+            before = {table: len(landed.rows(config, table)) for table in (*TABLES, "ingest_progress")}
+            assert poll(spark, config) == []
+            assert {table: len(landed.rows(config, table)) for table in before} == before
+
+        moved_at = datetime.now(UTC)
+        consumer.commit({Partition(topic, 0): OffsetAndMetadata(7, "", -1)})
+        poll(spark, config)
+        [moved] = [row for row in landed.rows(config, "offset_commits") if row["committed_offset"] == 7]
+        assert moved["not_before"] <= moved_at <= moved["record_at"]
+        await_that(lambda: admin.delete_groups([search])[search] == "OK")
+        poll(spark, config)
+        gone = [row for row in landed.rows(config, "offset_commits") if row["is_tombstone"]]
+        assert {(row["group_id"], row["partition"]) for row in gone} == {(search, 0), (search, 1)}
+        landed.assert_progress_adds_up(config)
+
+        environ = {**as_reader(broker), "GROUPTRAIL_SOURCE": "admin"}
+        run = Grouptrail(config, "run", "--once", environ=environ)
+        printed = run.finished()
+        assert run.process.returncode == 0, printed
+        lag = newest(config, billing, search, secret)
+        assert figures(lag) == described(broker, billing)
+        assert {place[0] for place in lag} == {billing}
+        assert all(
+            row["lag_seconds_error"] is None or row["lag_seconds_error"] >= 30 for row in lag.values() if row["lag"]
+        )
+
+    doctor = Grouptrail(config, "doctor", environ=environ).finished()
+    assert "groups" in doctor
+    assert OFFSETS_TOPIC not in doctor
+    shown = Grouptrail(config, "show", "group", billing, environ=environ).finished()
+    assert "counted by what polls showed" in shown
+    assert "polled: times are the polls'" in shown
+    ended = json.loads(Grouptrail(config, "show", "group", search, "--format", "json", environ=environ).finished())
+    assert (ended["state"], ended["state_note"]) == ("Dead", "polled: deleted or expired, since the poll before")
+    checked = Grouptrail(config, "check", *CHECKED, environ=environ)
+    printed = checked.finished()
+    assert checked.process.returncode == 0, printed
+    refused = Grouptrail(config, "run", "--once", "--job", "decode")
+    assert "cannot be read into the same rows" in refused.finished().splitlines()[-1]

@@ -1,0 +1,187 @@
+"""The topic's files on a broker's disk against the topic itself: the same rows, each once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import landed
+from clients import PATIENCE_SECONDS
+from command import Grouptrail
+from demo.kafka import Broker, read_records
+from demo.workload import Workload
+from grouptrail.config import Config, load_config
+from grouptrail.decode import ingest, job
+from grouptrail.decode.schema import TABLES
+from grouptrail.decode.segments import SegmentsError, partition_folders
+from grouptrail.session import start_session
+
+pytestmark = pytest.mark.broker
+
+WORKLOAD_SECONDS = 12
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Copies of a broker's log folder, made while it ran (`early`) and after a kill -9 (`late`), where a transaction
+    was open; `topic` is what a consumer then read of it. `live` is the warehouse that the decode
+    job filled when the broker was up again."""
+
+    early: Path
+    late: Path
+    broker: Broker
+    live: Config
+    topic: dict[landed.Coordinates, landed.Bytes]
+
+
+def warehouse(folder: Path, broker: Broker) -> Config:
+    settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": broker.bootstrap}
+    return load_config(None, settings, {})
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
+    session = start_session(config, "tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Disk]:
+    folder = tmp_path_factory.mktemp("disk")
+    settings = {"offsets.topic.num.partitions": str(PARTITIONS)}
+    with Broker(folder / "kafka", properties=settings) as broker:
+        Workload(broker.bootstrap, prefix="disk-", report=lambda _actor, _event: None).run_for(WORKLOAD_SECONDS)
+        shutil.copytree(broker.directory / "data", folder / "early")
+        open_transaction(broker)
+        topic = in_topic(broker)
+        broker.kill()
+        shutil.copytree(broker.directory / "data", folder / "late")
+        broker.start()
+        live = warehouse(folder / "live", broker)
+        decode(spark, live)
+        yield Disk(folder / "early", folder / "late", broker, live, topic)
+
+
+def open_transaction(broker: Broker) -> None:
+    """Offsets that a transaction wrote and nobody will ever end."""
+    settings = {"bootstrap.servers": broker.bootstrap}
+    producer = Producer({**settings, "transactional.id": "hangs", "transaction.timeout.ms": 600_000})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    group = Consumer({**settings, "group.id": "held-back"})
+    offsets = [TopicPartition("orders", partition, 5) for partition in range(2)]
+    producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), PATIENCE_SECONDS)
+    group.close()
+
+
+def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
+    return {(one.partition, one.offset): (one.key, one.value) for one in read_records(broker.bootstrap)}
+
+
+def decode(spark: SparkSession, config: Config) -> None:
+    query = job.start(spark, config, once=True, report=lambda _line: None)
+    assert query.awaitTermination(PATIENCE_SECONDS * 2)
+
+
+def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
+    lines: list[str] = []
+    ingest.ingest(spark, config, partition_folders(folder), lines.append)
+    return lines
+
+
+def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[str, Any]]]:
+    """The decoded tables' rows of some records, without where they were read."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for table in TABLES:
+        ours = [row for row in landed.rows(config, table) if (row["record_partition"], row["record_offset"]) in among]
+        in_order = sorted(ours, key=lambda row: (row["record_partition"], row["record_offset"]))
+        found[table] = [{name: value for name, value in row.items() if name != "source"} for row in in_order]
+    return found
+
+
+def test_the_files_of_a_killed_broker_give_the_rows_that_the_topic_gives(
+    disk: Disk, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Row for row; the open transaction is left out and told, and running it twice adds nothing. The decode job
+    begins where the files end, and both together are what it reads alone."""
+    config = warehouse(tmp_path / "warehouse", disk.broker)
+    printed = Grouptrail(config, "ingest-segments", str(disk.late)).finished()
+    assert "Traceback" not in printed, printed
+    assert landed.records(config) == disk.topic
+    assert rows(config, set(disk.topic)) == rows(disk.live, set(disk.topic))
+    assert {row["source"] for table in TABLES for row in landed.rows(config, table)} == {"segments"}
+    assert "a transaction is unfinished from offset" in printed
+    assert "2 of unfinished transactions left out" in printed
+    assert "of aborted transactions left out" in printed
+    assert "next: grouptrail rebuild history" in printed.splitlines()[-1]
+    landed.assert_progress_adds_up(config)
+    before = landed.rows(config, "ingest_progress")
+
+    lines = ingested(spark, config, disk.late)
+    assert lines[-1].startswith(f"0 of {len(disk.topic):,} records landed, {len(disk.topic):,} had landed before")
+    assert landed.records(config) == disk.topic
+    assert landed.rows(config, "ingest_progress") == before
+
+    decode(spark, config)
+    whole = landed.records(disk.live)
+    assert landed.records(config) == whole
+    assert rows(config, set(whole)) == rows(disk.live, set(whole))
+    landed.assert_progress_adds_up(config)
+
+
+def test_what_the_decode_job_missed_is_added_and_nothing_else(
+    disk: Disk, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As where compaction was faster than it. What lies behind where it stands is left to it."""
+    shutil.copytree(disk.live.warehouse, tmp_path / "warehouse")
+    config = warehouse(tmp_path / "warehouse", disk.broker)
+    whole = landed.records(config)
+    DeltaTable(config.table_path("offset_commits")).delete("record_offset % 3 = 0")
+    DeltaTable(config.table_path("group_metadata")).delete("record_partition = 1")
+    missing = whole.keys() - landed.records(config).keys()
+    assert missing & disk.topic.keys()
+    lines = ingested(spark, config, disk.late)
+    assert lines[-2].startswith(f"{len(missing & disk.topic.keys()):,} of {len(disk.topic):,} records landed")
+    assert landed.records(config).keys() == whole.keys() - (missing - disk.topic.keys())
+    landed.assert_progress_adds_up(config)
+    assert ingested(spark, config, disk.late)[-1].startswith("0 of ")
+
+
+def test_damaged_files_give_all_that_can_be_read_and_end_with_1(
+    disk: Disk, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two copies of the same partitions, each damaged at another place, make up for one another."""
+    config = warehouse(tmp_path / "warehouse", disk.broker)
+    for replica in ("early", "late"):
+        shutil.copytree(getattr(disk, replica), tmp_path / "disk" / replica)
+    largest = max(
+        (tmp_path / "disk" / "early").glob("__consumer_offsets-*/*.log"), key=lambda path: path.stat().st_size
+    )
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    largest.write_bytes(content)
+    lines: list[str] = []
+    with pytest.raises(SegmentsError, match=r"1 places could not be read.*all else has landed"):
+        ingest.ingest(spark, config, partition_folders(tmp_path / "disk"), lines.append)
+    assert any(line.startswith(f"{largest}, byte ") for line in lines), lines
+    assert landed.records(config) == disk.topic
+
+
+@pytest.mark.parametrize(("name", "told"), [("absent", "there is no folder"), ("", "no segment")])
+def test_what_holds_no_segments_is_one_line(disk: Disk, tmp_path: Path, name: str, told: str) -> None:
+    run = Grouptrail(warehouse(tmp_path / "warehouse", disk.broker), "ingest-segments", str(tmp_path / name))
+    printed = run.finished()
+    assert run.process.returncode == 1
+    (line,) = printed.strip().splitlines()
+    assert line.startswith(f"grouptrail: {told}")

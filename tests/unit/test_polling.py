@@ -1,0 +1,262 @@
+"""What polls show of groups, as records: changes alone, in Kafka's own form, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grouptrail.config import Config, load_config
+from grouptrail.decode.rows import decode_row
+from grouptrail.kafka import KafkaDenied, KafkaUnreachable
+from grouptrail.polling import brokers
+from grouptrail.polling.brokers import Committed, Poller, Seen, Throttle
+from grouptrail.polling.changes import Change, Known, changes, removal, taken
+from grouptrail.wire.blobs import Blob, encode_blob
+from grouptrail.wire.records import encode_key, encode_value
+from stories import classic, gone, of, told
+
+ORDERS = "6f726465-7273-6f72-6465-72736f726465"
+AT_5 = {("orders", 0): Committed(5, -1, "")}
+
+
+def member(name: str, *partitions: int) -> dict[str, Any]:
+    """A member of a classic group, in the fields of DescribeGroups."""
+    subscription = {"topics": ["orders"], "userData": None}
+    assigned = {"assignedPartitions": [{"topic": "orders", "partitions": list(partitions)}], "userData": None}
+    return {
+        "member_id": name,
+        "group_instance_id": None,
+        "client_id": "client",
+        "client_host": "/10.0.0.1",
+        "member_metadata": encode_blob(Blob("ConsumerProtocolSubscription", 0, subscription)),
+        "member_assignment": encode_blob(Blob("ConsumerProtocolAssignment", 0, assigned)),
+    }
+
+
+def classic_group(state: str, *members: dict[str, Any], commits: Any = None) -> Seen:
+    described = {"group_state": state, "protocol_type": "consumer", "protocol_data": "range", "members": members}
+    return Seen("billing", "classic", "consumer", state, described, commits)
+
+
+def consumer_group(epoch: int, members: Mapping[str, Sequence[int]], *, target: Sequence[int] | None = None) -> Seen:
+    """A KIP-848 group; `target` is what each member shall have, where that is not what it has."""
+
+    def topics(partitions: Sequence[int]) -> dict[str, Any]:
+        return {"topic_partitions": [{"topic_id": ORDERS, "topic_name": "orders", "partitions": list(partitions)}]}
+
+    described = {
+        "group_state": "Stable",
+        "group_epoch": epoch,
+        "assignment_epoch": epoch,
+        "assignor_name": "uniform",
+        "members": [
+            {
+                "member_id": name,
+                "instance_id": None,
+                "rack_id": None,
+                "member_epoch": epoch,
+                "client_id": "client",
+                "client_host": "/10.0.0.1",
+                "subscribed_topic_names": ["orders"],
+                "subscribed_topic_regex": "",
+                "assignment": topics(partitions),
+                "target_assignment": topics(partitions if target is None else target),
+            }
+            for name, partitions in members.items()
+        ],
+    }
+    return Seen("billing", "consumer", "consumer", "Stable", described, {})
+
+
+def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:
+    """As the decoder reads them."""
+    return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
+
+
+def polled(*polls: Seen) -> tuple[Known, list[Change]]:
+    """What is known after some polls, and what the last has changed."""
+    known, found = Known(), list[Change]()
+    for seen in polls:
+        found = changes("billing", known, seen)
+        taken(known, found)
+    return known, found
+
+
+# --- what has changed --------------------------------------------------------------------------------------------
+
+
+def test_a_position_is_told_when_it_has_moved_and_when_it_is_gone() -> None:
+    """In the columns of a commit; its time is not known."""
+    known = Known()
+    found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
+    (_, group), (table, row) = rows(found)
+    assert group["members"] == []
+    assert (table, row["group_id"], row["topic"], row["partition"]) == ("offset_commits", "billing", "orders", 0)
+    assert (row["committed_offset"], row["leader_epoch"], row["metadata"], row["commit_at"]) == (5, 2, "here", None)
+    taken(known, found)
+    [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(6, 2, "")})))
+    assert row["committed_offset"] == 6
+    [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={})))
+    assert row["is_tombstone"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        classic_group("Stable", member("a", 0), member("b", 1), commits=AT_5),
+        classic_group("Empty", commits=AT_5),
+        consumer_group(3, {"a": [0, 1], "b": [2]}),
+        consumer_group(3, {"a": [0]}, target=[0, 1]),
+    ],
+    ids=["classic", "empty", "consumer", "reconciling"],
+)
+def test_the_same_again_is_no_change(seen: Seen) -> None:
+    assert polled(seen)[1]
+    assert polled(seen, seen)[1] == []
+
+
+def test_generations_of_a_classic_group_are_counted_by_what_polls_show() -> None:
+    """Who joined and what is assigned is there as if it had been read; the leader and timeouts are not told."""
+    _, found = polled(
+        classic_group("Stable", member("a", 0, 1)), classic_group("Stable", member("b", 1), member("a", 0))
+    )
+    [(table, row)] = rows(found)
+    assert (table, row["generation"], row["protocol"], row["leader"]) == ("group_metadata", 2, "range", None)
+    assert [one["member_id"] for one in row["members"]] == ["a", "b"]
+    assert row["members"][1]["assignment"]["partitions"] == [{"topic": "orders", "partitions": [1]}]
+    assert row["verbatim_value"] is None
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
+def test_a_classic_group_between_two_assignments_stays_as_it_is_known(state: str) -> None:
+    """What was not told does as well: no tombstones follow from a silence."""
+    steady = classic_group("Stable", member("a", 0), commits=AT_5)
+    assert polled(steady, classic_group(state, commits=AT_5))[1] == []
+    assert polled(steady, Seen("billing", "classic", "consumer", "Stable", None, None, "denied"))[1] == []
+
+
+def test_a_group_that_only_commits_has_no_record_of_its_own() -> None:
+    seen = Seen("billing", "classic", "", "Empty", {"group_state": "Empty", "members": []}, AT_5)
+    assert [table for table, _ in rows(polled(seen)[1])] == ["offset_commits"]
+
+
+def test_a_consumer_group_has_its_own_epochs_and_assignments() -> None:
+    """A member that goes takes its records with it."""
+    known, found = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
+    told_of = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
+    assert told_of[2] == ("ConsumerGroupMetadata", None, 3)
+    assert told_of.count(("ConsumerGroupCurrentMemberAssignment", "b", 3)) == 1
+    found = changes("billing", known, consumer_group(4, {"a": [0, 1, 2]}))
+    tombstones = [(change.key.type, change.key.data["memberId"]) for change in found if change.value is None]
+    assert tombstones == [(8, "b"), (7, "b"), (5, "b")]
+    assert {change.key.type for change in found if change.value is not None} == {3, 6, 7, 8}
+
+
+def test_a_group_that_is_gone_leaves_a_tombstone_for_each_record() -> None:
+    known, _ = polled(classic_group("Stable", member("a", 0), commits=AT_5))
+    found = removal("billing", known)
+    assert [(change.key.type, change.value) for change in found] == [(1, None), (2, None)]
+    taken(known, found)
+    assert known == Known()
+
+
+# --- the history of polled groups --------------------------------------------------------------------------------
+
+
+def test_the_history_says_what_polls_cannot_tell() -> None:
+    """No skipped generations, no beginning, no certain cause, no exact time; and not why a group went."""
+    at = {"is_polled": True}
+    records = [
+        classic(10, 1_000, 1, {"a": {"orders": [0, 1]}}, state_at=None)._replace(**at),
+        classic(11, 5_000, 2, {"a": {"orders": [0]}, "b": {"orders": [1]}})._replace(**at, not_before=2_000),
+        gone(12, 9_000)._replace(**at, not_before=6_000),
+    ]
+    for record in records[:2]:
+        assert record.body is not None
+        record.body["state_at"] = None
+    found = told(records)
+    assert [row["skipped"] for row in of(found, "generations")] == [None, None]
+    first, second = of(found, "rebalances")
+    assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")
+    assert (second["cause"], second["certainty"]) == ("member_joined", "likely")
+    assert "polled: all that changed since the poll before" in second["cause_note"]
+    states = {row["state"]: row for row in of(found, "group_states") if row["evidence"] == "polled"}
+    assert (states["Dead"]["not_before"], states["Dead"]["started_at"]) == (6_000, 9_000)
+    assert states["Dead"]["note"] == "polled: deleted or expired, since the poll before"
+    assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
+
+
+# --- asking ------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only goes on when it is waited for."""
+    now, waits = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(round(seconds, 3))
+        now[0] += seconds
+
+    monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    throttle = Throttle(4)
+    for _ in range(3):
+        throttle.wait()
+    now[0] += 60
+    throttle.wait()
+    throttle.wait()
+    assert waits == [0, 0.25, 0.25, 0, 0.25]
+
+
+class FakeBroker:
+    """Tells its groups, or raises."""
+
+    def __init__(self, node: int, told: list[Seen] | Exception) -> None:
+        self._node = node
+        self._told = told
+
+    def listed(self) -> list[Seen]:
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
+
+    def describe(self, groups: list[Seen]) -> None:
+        """They are described."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def config() -> Config:
+    return load_config(None, {"source": "admin", "admin.deny_groups": "tmp-*"}, {})
+
+
+def test_a_broker_that_is_silent_stops_no_other_and_no_group_is_taken_for_gone(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is gone where its coordinator told its groups, and it is not among them."""
+    poller = Poller(config)
+    nodes = {
+        1: FakeBroker(1, [classic_group("Stable"), Seen("tmp-1", "classic", "", "Empty")]),
+        2: FakeBroker(2, KafkaUnreachable("no Kafka broker answers at b:9092")),
+    }
+    coordinates = {"gone": 1, "out-of-sight": 2, "tmp-2": 1}
+
+    def coordinator(group_id: str) -> int:
+        if group_id not in coordinates:
+            raise KafkaDenied("denied")
+        return coordinates[group_id]
+
+    monkeypatch.setattr(poller, "_broker", lambda node, _server: nodes[node])
+    monkeypatch.setattr(
+        poller, "_coordinators", SimpleNamespace(nodes=lambda: {1: "a", 2: "b"}, coordinator=coordinator)
+    )
+    poll = poller.poll()
+    assert list(poll.groups) == ["billing"]
+    assert poll.listed == {1}
+    assert poll.problems == ["broker 2: no Kafka broker answers at b:9092"]
+    gone_ones = [name for name in ("gone", "out-of-sight", "hidden", "tmp-2") if poller.is_gone(name, poll)]
+    assert gone_ones == ["gone"]

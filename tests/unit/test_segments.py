@@ -1,0 +1,190 @@
+"""Log segments read from a disk: what counts as committed, and what a damaged file costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.util import calc_crc32c
+
+from grouptrail.decode.segments import Found, SegmentsError, partition_folders, read_partition
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+
+Segment = Callable[..., Path]
+
+
+def batch(first: int, count: int = 1, *, codec: int = 0, producer: int = -1) -> bytes:
+    """Records `key-N` at offsets from `first` on, a millisecond apart; of a `producer`'s transaction."""
+    epoch = 0 if producer >= 0 else -1
+    builder = DefaultRecordBatchBuilder(2, codec, producer >= 0, producer, epoch, epoch, 1 << 20)
+    for index in range(count):
+        key, value = b"key-%d" % (first + index), b"value" * 40
+        builder.append(index, 1_700_000_000_000 + first + index, key, value, [])
+    return at(builder.build(), first)
+
+
+def at(built: bytes, offset: int) -> bytes:
+    """The base offset is not under the CRC: brokers write it."""
+    return offset.to_bytes(8, "big") + bytes(built[8:])
+
+
+def marker(offset: int, producer: int, kind: bytes) -> bytes:
+    """The end of a producer's transaction."""
+    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
+    builder.append(0, 1_700_000_000_000 + offset, kind, b"\0\0\0\0\0\0", [])
+    built = bytearray(builder.build())
+    built[22] |= 0x20  # a control batch; the CRC is over it
+    built[17:21] = calc_crc32c(memoryview(built)[21:]).to_bytes(4, "big")
+    return at(built, offset)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    def write(*parts: bytes, first: int = 0, partition: int = 3) -> Path:
+        folder = tmp_path / f"__consumer_offsets-{partition}"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{first:020}.log"
+        path.write_bytes(b"".join(parts))
+        return path
+
+    return write
+
+
+def read(*paths: Path) -> tuple[list[int], Found]:
+    """The offsets that were read, and what was found; each record is the one that was written there."""
+    found = Found()
+    records = list(read_partition(paths, found))
+    for offset, time, key, value in records:
+        assert (time, key, value) == (1_700_000_000_000 + offset, b"key-%d" % offset, b"value" * 40)
+    return [offset for offset, *_ in records], found
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
+def test_every_codec_is_read(segment: Segment, codec: int) -> None:
+    """With offsets, timestamps, keys and values."""
+    offsets, found = read(segment(batch(5, 3, codec=codec), batch(11, codec=codec)))
+    assert offsets == [5, 6, 7, 11]
+    assert (found.start, found.end, found.stable, found.faults) == (5, 12, 12, [])
+
+
+def test_a_tombstone_has_no_value(segment: Segment) -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    builder.append(0, 7, b"key", None, [])
+    assert list(read_partition([segment(bytes(builder.build()))], Found())) == [(0, 7, b"key", None)]
+
+
+def test_what_a_transaction_wrote_counts_once_it_is_committed(segment: Segment) -> None:
+    """Its marker may lie in a later segment; transactions of other producers come between."""
+    first = segment(batch(0), batch(1, 2, producer=7), batch(3, producer=8), batch(4))
+    second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
+    offsets, found = read(first, second)
+    assert sorted(offsets) == [0, 1, 2, 4, 8]
+    assert (found.aborted, found.unfinished, found.stable, found.end) == (1, 1, 6, 9)
+
+
+@pytest.mark.parametrize("left", [8, 16, 40, 100])
+def test_a_batch_that_is_cut_off_at_the_end_is_no_fault(segment: Segment, left: int) -> None:
+    """As a killed broker leaves it, or a copy of a live one's file."""
+    whole = batch(0, 2)
+    offsets, found = read(segment(whole, batch(2)[:left]))
+    assert offsets == [0, 1]
+    assert found.faults == []
+    assert found.cut_off is not None
+    assert (found.cut_off.position, found.cut_off.skipped) == (len(whole), left)
+
+
+def test_space_that_was_allocated_and_not_written_is_passed_over(segment: Segment) -> None:
+    offsets, found = read(segment(batch(0, 2), bytes(5_000)))
+    assert (offsets, found.faults, found.cut_off) == ([0, 1], [], None)
+
+
+def test_a_segment_that_is_cut_off_with_another_behind_it_is_a_fault(segment: Segment) -> None:
+    offsets, found = read(segment(batch(0), batch(1)[:70]), segment(batch(2), first=2))
+    assert offsets == [0, 2]
+    assert [fault.reason for fault in found.faults] == ["the batch is cut off"]
+
+
+@pytest.mark.parametrize("place", ["record", "length", "negative length", "magic"])
+def test_a_damaged_batch_is_told_with_its_place_and_costs_no_other(segment: Segment, place: str) -> None:
+    """Also where its length, which leads to the next batch, is what was damaged."""
+    before, damaged, behind = batch(0, 2), bytearray(batch(2, 3)), batch(5, 2)
+    where, value = {"record": (100, 0xFF), "length": (9, 0x7F), "negative length": (8, 0xFF), "magic": (16, 0x77)}[
+        place
+    ]
+    damaged[where] = value
+    path = segment(before, bytes(damaged), behind)
+    offsets, found = read(path)
+    assert offsets == [0, 1, 5, 6]
+    (fault,) = found.faults
+    assert (fault.file, fault.position, fault.skipped) == (str(path), len(before), len(damaged))
+    assert f"{path}, byte {len(before)}: " in str(fault)
+
+
+def test_what_two_segments_both_hold_is_read_once(segment: Segment) -> None:
+    """As where a broker stopped while it swapped a compacted segment in."""
+    offsets, _ = read(segment(batch(0, 4)), segment(batch(2, 4), first=2))
+    assert offsets == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_that_compaction_emptied_moves_the_end_alone(segment: Segment) -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    offsets, found = read(segment(batch(0), at(builder.build(), 5)))
+    assert (offsets, found.end) == ([0], 6)
+
+
+def test_folders_are_found_below_a_broker_s_by_partition(segment: Segment, tmp_path: Path) -> None:
+    """Other topics' and other files are passed over; replicas come apart."""
+    later, first = segment(batch(9), first=9, partition=10), segment(batch(0), partition=10)
+    third = segment(batch(0), partition=3)
+    (first.parent / "00000000000000000000.index").write_bytes(b"")
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / first.name).write_bytes(b"")
+    replica = tmp_path / "broker-2" / "__consumer_offsets-3"
+    replica.mkdir(parents=True)
+    (replica / third.name).write_bytes(third.read_bytes())
+    assert partition_folders(tmp_path) == [(3, [third]), (3, [replica / third.name]), (10, [first, later])][
+        :0
+    ] + sorted([(3, [third]), (3, [replica / third.name]), (10, [first, later])])
+    assert partition_folders(third.parent) == [(3, [third])]
+
+
+def _old() -> bytes:
+    builder = LegacyRecordBatchBuilder(1, 0, 1 << 16)
+    builder.append(0, timestamp=1, key=b"k", value=b"v" * 100)
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"not a segment at all, but a log of some program's", r"is no log segment of Kafka's: give a broker's log"),
+        (b"short", "is no log segment"),
+        (_old(), "is of message format v1, which brokers wrote before Kafka 0.11"),
+    ],
+)
+def test_what_is_no_segment_is_told_in_a_line(segment: Segment, tmp_path: Path, content: bytes, told: str) -> None:
+    path = segment(content)
+    with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + told) as error:
+        partition_folders(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_no_folder_and_no_segments_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(SegmentsError, match=r"there is no folder .*/absent: give a broker's log folder"):
+        partition_folders(tmp_path / "absent")
+    with pytest.raises(SegmentsError, match=r"no segment .* lies below"):
+        partition_folders(tmp_path)
+
+
+def test_an_old_batch_behind_new_ones_is_told_and_passed_over(segment: Segment) -> None:
+    head: Any = batch(0)
+    offsets, found = read(segment(head, _old(), batch(4)))
+    assert offsets == [0, 4]
+    assert "message format v1" in found.faults[0].reason
