@@ -109,7 +109,7 @@ class Broker:
         self._heap = heap
         self._security = security
         self._properties = dict(properties or {})
-        self._port, self._controller_port, self._secure_port = _free_ports(3)
+        self._port, self._controller_port, self._secure_port = free_ports(3)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -394,7 +394,7 @@ def _telling_line(output: str) -> str:
     return "it printed nothing"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Free loopback ports below the range that outgoing connections get theirs from.
 
     A client that retries a stopped broker could otherwise be given the broker's own port, and hold it.

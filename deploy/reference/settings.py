@@ -20,7 +20,8 @@ In the file a list is one of TOML's; in variables and flags it is written with c
 named by patterns as of a shell: `billing-*`.
 
 `[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
-`sasl.mechanism`), `[spark]` any of Spark's.
+`sasl.mechanism`), `[spark]` any of Spark's, `[storage]` any option of delta-rs
+(`GROUPTRAIL_STORAGE__AWS_REGION` is `aws_region`).
 
 | setting | variable | default | meaning |
 | --- | --- | --- | --- |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -16,11 +16,14 @@ _ROWS_AT_A_TIME = 1_000_000
 class AppendedRows:
     """Rows of a table, each file's once; those of a file that OPTIMIZE has written anew come once more.
 
-    `columns` are read, and `among` says of which rows.
+    `columns` are read, `among` says of which rows; `storage` has delta-rs's options for where the table lies.
     """
 
-    def __init__(self, table: str, columns: pa.Schema, among: ds.Expression) -> None:
-        self._table = DeltaTable(table)
+    def __init__(
+        self, table: str, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None
+    ) -> None:
+        self._storage = dict(storage or {})
+        self._table = DeltaTable(table, storage_options=self._storage)
         self._columns = columns
         self._among = among
         self._read: set[str] = set()
@@ -32,18 +35,18 @@ class AppendedRows:
         if self._table.version() == self._version:
             return
         there = set(self._table.get_add_actions()["path"].to_pylist())
-        yield from rows_of_files(self._table, sorted(there - self._read), self._columns, self._among)
+        yield from rows_of_files(self._table, sorted(there - self._read), self._columns, self._among, self._storage)
         self._read, self._version = there, self._table.version()
 
 
 def rows_of_files(
-    table: DeltaTable, files: list[str], columns: pa.Schema, among: ds.Expression
+    table: DeltaTable, files: list[str], columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str]
 ) -> Iterator[pa.Table]:
     """Rows of some of a table's files, about a million at a time: files are many and small, and to fold one costs as
     much as to fold a thousand."""
     if not files:
         return
-    source = PyFileSystem(DeltaStorageHandler(table.table_uri))
+    source = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage)))
     waiting: list[pa.RecordBatch] = []
     for batch in ds.dataset(files, columns, format="parquet", filesystem=source).to_batches(filter=among):
         waiting.append(batch)

@@ -7,6 +7,8 @@
     trigger_seconds = 5
     [spark]                        # any Spark setting
     "spark.driver.memory" = "2g"
+    [storage]                      # where the warehouse is a URI: any option of delta-rs
+    aws_region = "eu-central-1"
 
 Each setting's meaning stands below it; docs/settings.md has them all. `GROUPTRAIL_DECODE__TRIGGER_SECONDS` is
 `decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is `kafka."sasl.mechanism"`. The file is `--config`, else
@@ -55,14 +57,15 @@ ENVIRONMENT_PREFIX = "GROUPTRAIL_"
 KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
-_FREE_SECTIONS = ("kafka", "spark")
+_FREE_SECTIONS = ("kafka", "spark", "storage")
+_DOTTED_SECTIONS = ("kafka", "spark")
 _SECTIONS = (*_FREE_SECTIONS, "decode", "admin", "log_offsets", "history", "lag", "exporter", "maintain")
 _CLUSTERS = "clusters"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 # What the clusters of one configuration share: they are landed in one warehouse by one Spark application, which
 # serves their metrics at one address.
-_SHARED = ("cluster", "warehouse", "checkpoints", "spark", "maintain")
+_SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
 _SHARED_OF_EXPORTER = (
     *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
     *("basic_auth_user", "basic_auth_password"),
@@ -73,7 +76,8 @@ _FLAGS = {"cluster": "--cluster", "warehouse": "--warehouse", "kafka.bootstrap.s
 _KUBERNETES_LINK = re.compile(r"GROUPTRAIL_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
 
 _SECRET = re.compile(
-    r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|credential|^ssl\.keystore\.key$",
+    r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|sas.?key|credential|"
+    r"^ssl\.keystore\.key$",
     re.IGNORECASE,
 )
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")
@@ -400,6 +404,7 @@ class Config(_Section):
     exporter: ExporterConfig = Field(default_factory=ExporterConfig)
     maintain: MaintainConfig = Field(default_factory=MaintainConfig)
     spark: dict[str, _Setting] = Field(default_factory=dict)
+    storage: dict[str, _Setting] = Field(default_factory=dict)
 
     @field_validator("kafka", mode="before")
     @classmethod
@@ -416,7 +421,7 @@ class Config(_Section):
             _refuse(settings, _spark_fault)
         return settings
 
-    @field_validator("kafka", "spark", mode="after")
+    @field_validator("kafka", "spark", "storage", mode="after")
     @classmethod
     def _secrets(cls, settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
         return _hide_secrets(settings)
@@ -437,6 +442,10 @@ class Config(_Section):
     def spark_settings(self) -> dict[str, str]:
         """The Spark settings, secrets in clear."""
         return {name: _in_clear(value) for name, value in self.spark.items()}
+
+    def storage_options(self) -> dict[str, str]:
+        """delta-rs's options for the warehouse, secrets in clear."""
+        return {name: _in_clear(value) for name, value in self.storage.items()}
 
     def spark_kafka_options(self) -> dict[str, str]:
         """The Kafka settings as options of Spark's Kafka source, secrets in clear."""
@@ -634,7 +643,7 @@ def _from_environment(environ: Mapping[str, str], clusters: Sequence[str]) -> It
             section, *names = at
             if names:
                 name = "__".join(names)
-                names = [name.replace("_", ".") if section in _FREE_SECTIONS else name]
+                names = [name.replace("_", ".") if section in _DOTTED_SECTIONS else name]
             yield _Given((*of_cluster, section, *names), value, _ENVIRONMENT)
 
 

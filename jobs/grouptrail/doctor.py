@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from grouptrail import storage
 from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
 from grouptrail.java import JavaError, cache_folder, find_java
@@ -140,7 +141,11 @@ def check_jars(_config: Config) -> Iterator[Finding]:
 def check_warehouse(config: Config) -> Iterator[Finding]:
     """Whether tables can be written in a local warehouse, and how much room there is."""
     if is_uri(config.warehouse):
-        yield Finding("ok", "warehouse", f"{config.warehouse} is remote: whether it can be written is not tried here")
+        if reason := storage.fault(config.warehouse, config.storage_options()):
+            remedy = "correct --warehouse or [storage], or the rights there"
+            yield Finding("FAIL", "warehouse", f"{config.warehouse} cannot be reached ({reason}): {remedy}")
+        else:
+            yield Finding("ok", "warehouse", f"{config.warehouse}: whether it can be written is not tried here")
         return
     folder = _nearest(config.warehouse)
     try:

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.running import JobFailed, any_runs, stop_signals, stopped_at_the_end, told_of_full_disks
+from grouptrail.running import JobFailed, any_runs, stop_signals, stopped_at_the_end, told_of_the_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +182,7 @@ class _Cluster:
         self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
     ) -> StreamingQuery:
         with_metrics = {"exporter": exporter} if job.serves_metrics else {}
-        with told_of_full_disks():
+        with told_of_the_warehouse():
             query: StreamingQuery = import_module(job.module).start(
                 spark, self._config, once=once, report=self.report, **with_metrics
             )

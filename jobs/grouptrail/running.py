@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -27,18 +28,31 @@ _DISK_FULL = (
 )
 
 
+_NO_FILE_SYSTEM = (
+    "Spark has no file system of the warehouse's kind: submit the jars that Hadoop takes for it "
+    "(for s3a: --packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version)"
+)
+
+_NOT_WRITABLE = "the warehouse's store denies writing there: correct the rights, or [storage] or spark.hadoop.fs.…"
+
+
 class JobFailed(GrouptrailError):
     """A job's query ended with an error."""
 
 
 @contextlib.contextmanager
-def told_of_full_disks() -> Iterator[None]:
-    """A job makes its tables and its checkpoint before its query runs: a full disk shows there, too."""
+def told_of_the_warehouse() -> Iterator[None]:
+    """A job makes its tables and its checkpoint before its query runs: what is wrong with their place shows there."""
     try:
         yield
     except Exception as fault:
-        if _shows_full_disk(str(fault)):
+        text = str(fault)
+        if _shows_full_disk(text):
             raise JobFailed(_DISK_FULL) from fault
+        if "No FileSystem for scheme" in text or re.search(r"Class org\.apache\.hadoop\.fs\.\S+ not found", text):
+            raise JobFailed(_NO_FILE_SYSTEM) from fault
+        if "AccessDenied" in text or "AuthorizationPermissionMismatch" in text:
+            raise JobFailed(_NOT_WRITABLE) from fault
         raise
 
 

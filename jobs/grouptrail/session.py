@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grouptrail import storage
 from grouptrail.config import is_secret
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
@@ -49,9 +50,6 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "2g",
 }
 
 
@@ -73,23 +71,39 @@ def connector_jars(report: Report = silent) -> Path:
     return fetch_jars(name, connector_dependencies(), exclude=_PART_OF_SPARK, report=report)
 
 
+def s3_jars(report: Report = silent) -> Path:
+    """The folder of the jars that take Spark's Hadoop to S3, downloaded the first time (about 20 MB)."""
+    hadoop = _hadoop_version()
+    exclude = (storage.WHOLE_AWS_SDK, *_PART_OF_SPARK)
+    return fetch_jars(f"s3/hadoop-aws-{hadoop}", storage.s3_dependencies(hadoop), exclude=exclude, report=report)
+
+
+def _hadoop_version() -> str:
+    """Of the Hadoop in pyspark."""
+    import pyspark
+
+    for jar in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"):
+        return jar.stem.removeprefix("hadoop-client-api-")
+    raise SessionError("pyspark has no Hadoop among its jars: pip install pyspark, which brings one")
+
+
 def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
     """The Spark session of this process, by the configuration's `[spark]` section over grouptrail's defaults.
 
-    Under spark-submit the cluster's Java and class path stand as they are. Otherwise Java and the jars are found
-    (or fetched, which `report` tells about) and Spark runs in this process's JVM.
+    Under spark-submit the cluster's Java and class path stand as they are, and what was submitted goes before
+    grouptrail's defaults. Otherwise Java and the jars are found (or fetched, which `report` tells about) and Spark
+    runs in this process's JVM.
     """
     from pyspark.sql import SparkSession
 
-    settings = {**_SETTINGS, **config.spark_settings()}
-    is_embedded = "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ
-    if is_embedded:
-        settings = {**_embedded(report), **settings}
+    of_store = storage.spark_settings(config.warehouse, config.storage_options())
+    of_place = _submitted() if _is_submitted() else _embedded(config, report)
+    settings = _SETTINGS | of_store | of_place | config.spark_settings()
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        if is_embedded:
+        if not _is_submitted():
             _start_jvm(settings)
         return builder.getOrCreate()
     except Exception as error:
@@ -106,13 +120,31 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))
 
 
-def _embedded(report: Report) -> dict[str, str]:
+def _is_submitted() -> bool:
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was given, by flags, `--conf` and spark-defaults.conf."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # SparkConf asks the JVM, if it knows of one
+    return dict(SparkConf().getAll())
+
+
+def _embedded(config: Config, report: Report) -> dict[str, str]:
     os.environ.update(java_environment(find_java()))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's workers take python3 from PATH otherwise, which may lack numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    folders = [connector_jars(report)]
+    if storage.is_s3(config.warehouse):
+        folders.append(s3_jars(report))
     return {
         "spark.master": "local[*]",
-        "spark.driver.extraClassPath": f"{connector_jars(report)}/*",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
         "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_DEEP_STACK}",
     }

@@ -10,6 +10,7 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from grouptrail import storage
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
 
@@ -32,10 +33,15 @@ class TableError(GrouptrailError):
 
 
 def check_warehouse(config: Config) -> None:
-    """Makes a local warehouse's folder and writes a file into it; object stores say it themselves later."""
+    """Makes a local warehouse's folder and writes a file into it; looks into an object store."""
     from grouptrail.config import is_uri
 
     if is_uri(config.warehouse):
+        if reason := storage.fault(config.warehouse, config.storage_options()):
+            raise TableError(
+                f"the warehouse {config.warehouse} cannot be reached ({reason}): "
+                "correct --warehouse or [storage], or the rights there"
+            )
         return
     try:
         Path(config.warehouse).mkdir(parents=True, exist_ok=True)

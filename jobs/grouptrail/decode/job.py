@@ -61,11 +61,14 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
         bounds=topic.bounds,
         report=report,
     )
-    return start_query(one_task_a_core(spark, records), config, JOB, land=landing.land, once=once)
+    return start_query(records, config, JOB, land=landing.land, once=once)
 
 
 def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:
-    """Fewer, larger tasks: each of the topic's partitions would otherwise pay for a Python worker of its own."""
+    """Fewer, larger tasks: each of the topic's partitions would otherwise pay for a Python worker of its own.
+
+    As many as there are cores now: a cluster's executors come and go.
+    """
     return records.coalesce(spark.sparkContext.defaultParallelism)
 
 
@@ -97,7 +100,7 @@ class Landing:
         """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
-        found = land_records(records, self._config, app=app, batch=batch)
+        found = land_records(one_task_a_core(self._spark, records), self._config, app=app, batch=batch)
         progress = list(
             batch_progress(
                 found.landed,

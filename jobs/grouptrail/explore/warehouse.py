@@ -87,7 +87,7 @@ def open_table(config: Config, name: str) -> DeltaTable | None:
     """The table of that name; None while there is none. Raises QueryError if it cannot be read."""
     path = config.table_path(name)
     try:
-        return DeltaTable(path)
+        return DeltaTable(path, storage_options=config.storage_options())
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:

@@ -130,6 +130,7 @@ class Totals:
         """`values`: by name the column (`!` before a boolean one counts where it is false) and `sum` or `max`."""
         self._name = name
         self._cluster = config.cluster
+        self._storage = config.storage_options()
         self._keys = list(keys)
         self._position = position
         self._values = values
@@ -155,7 +156,8 @@ class Totals:
             marks = {row["record_partition"]: row["position_max"] for row in self._marks().to_pylist()}
             totals = self._totals
             try:
-                for rows in rows_of_files(table, new, self._stored, pc.field("cluster") == self._cluster):
+                ours = pc.field("cluster") == self._cluster
+                for rows in rows_of_files(table, new, self._stored, ours, self._storage):
                     totals = self._folded([totals, _above(self._counted(rows), marks)])
             except OSError as error:
                 raise ExporterError(f"{table.table_uri} cannot be read: {_first_line(error)}") from error

@@ -167,8 +167,9 @@ class Telling:
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
         )
         states = states.where(F.col("is_new").isNotNull() | waiting)
-        changed = fold(fresh.unionByName(records.saved_states(states)), stretch.complete_to, names, self._config, 2)
-        changed = changed.persist()
+        told = fresh.unionByName(records.saved_states(states))
+        cores = fresh.sparkSession.sparkContext.defaultParallelism
+        changed = fold(told, stretch.complete_to, names, self._config, cores).persist()
         try:
             found = Found.of(changed)
             self._write(changed, found, batch)

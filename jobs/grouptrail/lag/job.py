@@ -203,7 +203,7 @@ class Watch:
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), COMMITS, self._ours() & is_newer)
+        self._commits = self._appended(OFFSET_COMMITS, COMMITS, self._ours() & is_newer)
         for sample in self._kept_samples(before):
             board.sample(sample)
         since = before - round(self._config.lag.window_seconds * _MICROS)
@@ -228,7 +228,10 @@ class Watch:
     def _all_rows(self, table: str, columns: pa.Schema, among: pc.Expression | None = None) -> Iterator[pa.Table]:
         """Of a table, this cluster's rows as they are."""
         wanted = self._ours() if among is None else self._ours() & among
-        return AppendedRows(self._config.table_path(table), columns, wanted).fresh()
+        return self._appended(table, columns, wanted).fresh()
+
+    def _appended(self, table: str, columns: pa.Schema, among: pc.Expression) -> AppendedRows:
+        return AppendedRows(self._config.table_path(table), columns, among, self._config.storage_options())
 
     def _ours(self) -> pc.Expression:
         return pc.field("cluster") == self._config.cluster

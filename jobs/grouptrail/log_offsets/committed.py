@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,12 +26,12 @@ _NEWEST = pa.schema([*map(_STORED.field, _POSITION), ("commit", pa.int64()), ("t
 class CommittedPartitions:
     """The partitions that some group of a cluster has committed to and whose last such offset is not deleted.
 
-    `table` is the path of `offset_commits`. Kept is the newest record of each group and partition, which rows that
-    come twice do not change.
+    `table` is the path of `offset_commits`, `storage` delta-rs's options for it. Kept is the newest record of each
+    group and partition, which rows that come twice do not change.
     """
 
-    def __init__(self, table: str, cluster: str) -> None:
-        self._rows = AppendedRows(table, _STORED, pc.field("cluster") == cluster)
+    def __init__(self, table: str, cluster: str, storage: Mapping[str, str] | None = None) -> None:
+        self._rows = AppendedRows(table, _STORED, pc.field("cluster") == cluster, storage)
         self._newest = _NEWEST.empty_table()
 
     def now(self) -> dict[str, list[int]]:

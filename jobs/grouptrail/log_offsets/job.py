@@ -50,7 +50,8 @@ def which_partitions(config: Config) -> dict[str, str]:
     """The data source's options for what the configuration asks for."""
     if config.log_offsets.all_topics:
         return {}
-    return {"committed": config.table_path(COMMITS), "cluster": config.cluster}
+    storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
+    return {"committed": config.table_path(COMMITS), "cluster": config.cluster, **storage}
 
 
 class Sampling:

@@ -6,7 +6,7 @@
 Options: `kafka.…`, any setting of Kafka's Java client, as Spark's Kafka source takes them; and which partitions:
 - `assign`: those listed, as in `{"orders": [0, 1]}`;
 - `committed` and `cluster`: those that groups of that cluster have committed to, by the table `offset_commits` at
-  that path; in a stream, those that land there later, too;
+  that path; in a stream, those that land there later, too; `storage.…` are delta-rs's options for it;
 - none of these: all that the principal may see.
 
 Out: the columns of `log_offsets` but the cluster. Each leader is asked by a task of its own. A partition that cannot
@@ -77,28 +77,33 @@ class LogOffsetsSource(DataSource):
 
 
 class Request:
-    """Kafka's settings, which may hold secrets, and which partitions are wanted."""
+    """Kafka's settings and delta-rs's options, which may hold secrets, and which partitions are wanted."""
 
-    def __init__(self, settings: dict[str, str], which: dict[str, str]) -> None:
+    def __init__(self, settings: dict[str, str], storage: dict[str, str], which: dict[str, str]) -> None:
         self.settings = settings
+        self.storage = storage
         self.which = which
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Request:
         """From the options. Raises OptionError, which repeats no value."""
-        settings = {
-            name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
-        }
-        which = {name: value for name, value in options.items() if not name.startswith("kafka.")}
+        settings, storage = _under("kafka.", options), _under("storage.", options)
+        which = {name: value for name, value in options.items() if not name.startswith(("kafka.", "storage."))}
         unknown = sorted(which.keys() - set(_OPTIONS))
         if unknown:
-            raise OptionError(f"{FORMAT}: unknown option {unknown[0]}: there are kafka.…, {', '.join(_OPTIONS)}")
+            raise OptionError(
+                f"{FORMAT}: unknown option {unknown[0]}: there are kafka.…, storage.…, {', '.join(_OPTIONS)}"
+            )
         if "bootstrap.servers" not in settings:
             raise OptionError(f"{FORMAT}: no option kafka.bootstrap.servers: say where the brokers are")
         if which and which.keys() not in ({"assign"}, {"committed", "cluster"}):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
-        return cls(settings, which)
+        return cls(settings, storage, which)
+
+
+def _under(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
 
 
 def assigned(text: str) -> dict[str, list[int]]:
@@ -126,7 +131,7 @@ class Planner:
         self._cluster = Cluster(request.settings)
         self._assigned = assigned(request.which["assign"]) if "assign" in request.which else None
         self._committed = (
-            CommittedPartitions(request.which["committed"], request.which["cluster"])
+            CommittedPartitions(request.which["committed"], request.which["cluster"], request.storage)
             if "committed" in request.which
             else None
         )

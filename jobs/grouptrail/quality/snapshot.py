@@ -79,7 +79,7 @@ def under_way(found: dict[str, Commit]) -> list[str]:
 def _newest(config: Config, name: str) -> Commit | str | None:
     """None where there is no table; a text says why it cannot be read."""
     try:
-        table = DeltaTable(config.table_path(name))
+        table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
         # OPTIMIZE, VACUUM, redecode and retention are no part of a batch.
         written = (one["timestamp"] for one in table.history(_COMMITS_LOOKED_AT) if one.get("operation") == "WRITE")
         there = {field.name for field in table.schema().fields}

@@ -1,0 +1,87 @@
+"""`make archive`: what a cluster needs that has Spark and a Python, and nothing of grouptrail.
+
+    python deploy/spark/archive.py [FOLDER]
+
+Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that it imports but Spark, by the
+pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made again, both
+are the same byte for byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE, REQUIREMENTS = "grouptrail.zip", "site-packages.zip"
+
+_SOURCES = ("jobs", "schemas", "pyproject.toml", "README.md", "LICENSE")
+_CLUSTERS_OWN = ("pyspark", "py4j")
+_OLDEST_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def archive_package(folder: Path) -> Path:
+    """The package with its metadata, installed from a copy of the tree: builds leave files behind that the next takes
+    up."""
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name) / "tree"
+        tree.mkdir()
+        for source in _SOURCES:
+            if (ROOT / source).is_dir():
+                shutil.copytree(
+                    ROOT / source, tree / source, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+                )
+            else:
+                shutil.copy(ROOT / source, tree)
+        return _zipped(_installed(Path(name) / "installed", str(tree)), folder / PACKAGE)
+
+
+def archive_requirements(folder: Path) -> Path:
+    """What the package imports, as it is pinned."""
+    with tempfile.TemporaryDirectory() as name:
+        pins = Path(name) / "requirements.txt"
+        lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines(keepends=True)
+        pins.write_text("".join(line for line in lines if line.partition("==")[0] not in _CLUSTERS_OWN))
+        return _zipped(_installed(Path(name) / "installed", "-r", str(pins)), folder / REQUIREMENTS)
+
+
+def _installed(folder: Path, *what: str) -> Path:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    subprocess.run([*command, "--no-deps", "--no-compile", "--target", str(folder), *what], check=True)
+    # Each holds where it was installed from, or by which Python it runs.
+    shutil.rmtree(folder / "bin", ignore_errors=True)
+    for of_this_machine in ("RECORD", "direct_url.json"):
+        for path in folder.glob(f"*.dist-info/{of_this_machine}"):
+            path.unlink()
+    return folder
+
+
+def _zipped(folder: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = zipfile.ZipInfo(str(path.relative_to(folder)), _OLDEST_TIME)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as content, archive.open(entry, "w") as stored:
+                shutil.copyfileobj(content, stored, 1 << 20)
+    return target
+
+
+def main() -> int:
+    """Writes both into the folder, by default `dist`."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
+    try:
+        for made in (archive_package(folder), archive_requirements(folder)):
+            print(f"{made}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
+    except subprocess.CalledProcessError:
+        print("archive: pip failed, as it says above: check the network to the Python registry", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""All four jobs by spark-submit on a real Spark cluster, whose Python has only what the submission brings."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import landed
+from clients import await_that
+from command import Grouptrail
+from demo.bench import commits
+from demo.cluster import SparkCluster
+from demo.kafka import Broker, load_raw, read_records
+from demo.workload import Workload
+from grouptrail.config import Config
+from grouptrail.history.open_rows import TABLES as HISTORY
+from spark.archive import archive_package, archive_requirements
+
+pytestmark = pytest.mark.broker
+
+WORKLOAD_SECONDS = 12
+BULK = 120_000
+DEADLINE_SECONDS = 240
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both archives, and the second one unpacked for the driver, as a cluster does for executors."""
+    folder = tmp_path_factory.mktemp("archives")
+    archive_package(folder)
+    with zipfile.ZipFile(archive_requirements(folder)) as requirements:
+        requirements.extractall(folder / "site-packages")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+class Submitted:
+    """A driver that spark-submit has started, and what it prints."""
+
+    def __init__(self, cluster: SparkCluster, archives: Path, config: Config, *arguments: str) -> None:
+        environ = cluster.environment() | {
+            "PYTHONPATH": "grouptrail.zip:site-packages",
+            "GROUPTRAIL_CLUSTER": config.cluster,
+            "GROUPTRAIL_WAREHOUSE": config.warehouse,
+            "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
+            "GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0",
+            "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "1",
+            "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": "15000",
+        }
+        self.process = subprocess.Popen(
+            [*cluster.submission(archives), *arguments],
+            env=environ,
+            cwd=archives,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.printed: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.printed.extend(iter(self.process.stdout.readline, ""))
+
+    def batches(self, of: str = "batch") -> int:
+        """How many have landed."""
+        assert self.process.poll() is None, "".join(self.printed)
+        return sum(line.startswith(f"{of} ") for line in self.printed)
+
+    def finished(self) -> str:
+        try:
+            self.process.wait(DEADLINE_SECONDS)
+        finally:
+            self.kill()
+        return "".join(self.printed)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+
+
+def test_the_workers_python_has_nothing_of_grouptrail(cluster: SparkCluster, archives: Path) -> None:
+    """Without the archives it can import neither the package nor what that needs; with them both."""
+    program = [cluster.python, "-c", "import grouptrail.log_offsets.source, pyarrow; print(grouptrail.__file__)"]
+    bare = subprocess.run(program, env=cluster.environment(), capture_output=True, text=True, check=False)
+    assert "No module named 'grouptrail'" in bare.stderr
+
+
+def test_an_executor_and_a_python_worker_are_killed_in_the_middle(
+    cluster: SparkCluster, archives: Path, broker: Broker, config: Config
+) -> None:
+    """Each record lands once all the same, in whichever job they work, and the history is the one of a rebuild."""
+    workload = Workload(broker.bootstrap, prefix="cluster-", report=lambda _actor, _event: None)
+    workload.run_for(WORKLOAD_SECONDS)
+    load_raw(broker.bootstrap, ((partition % PARTITIONS, key, value) for partition, key, value in commits(BULK)))
+    run = Submitted(cluster, archives, config)
+    chance = random.Random(8)
+    try:
+        await_that(lambda: run.batches() > 0, DEADLINE_SECONDS)
+        victim = chance.choice(cluster.executors())
+        os.kill(victim, signal.SIGKILL)
+        seen = run.batches()
+        await_that(lambda: run.batches() > seen, DEADLINE_SECONDS)
+        await_that(lambda: len(cluster.executors()) == 2, DEADLINE_SECONDS)
+        await_that(lambda: bool(cluster.python_workers()), DEADLINE_SECONDS)
+        os.kill(chance.choice(cluster.python_workers()), signal.SIGKILL)
+        assert victim not in cluster.executors()
+        in_topic = {(r.partition, r.offset): (r.key, r.value) for r in read_records(broker.bootstrap)}
+        await_that(lambda: _count(config) >= len(in_topic) or run.batches() < 0, DEADLINE_SECONDS)
+    finally:
+        run.kill()
+    finishing = Submitted(cluster, archives, config, "--once")
+    printed = finishing.finished()
+    assert finishing.process.returncode == 0, printed
+
+    assert landed.records(config) == in_topic
+    landed.assert_progress_adds_up(config)
+    newest = {(row["group_id"], row["topic"], row["partition"]) for row in landed.rows(config, "consumer_lag")}
+    assert {key for key in workload.ledger.committed() if key not in workload.ledger.unsure()} <= newest
+    told = _history(config)
+    assert told["generations"]
+    rebuilt = Grouptrail(config, "rebuild", "history")
+    printed = rebuilt.finished()
+    assert rebuilt.process.returncode == 0, printed
+    assert _history(config) == told
+
+
+def _count(config: Config) -> int:
+    return sum(row["end_offset"] - row["start_offset"] for row in landed.rows(config, "ingest_progress"))
+
+
+def _history(config: Config) -> dict[str, list[str]]:
+    return {table: sorted(map(repr, landed.rows(config, table))) for table in HISTORY}

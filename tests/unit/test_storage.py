@@ -1,0 +1,95 @@
+"""A warehouse on an object store: what Spark is told of it, what delta-rs reads of it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from grouptrail import contracts, storage, tables
+from grouptrail.arrow import table_schema
+from grouptrail.config import Config, ConfigError, load_config
+from grouptrail.explore.warehouse import Warehouse, open_table
+from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.quality import snapshot
+from grouptrail.tables import TableError
+from objects import BUCKET, object_store
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with object_store(tmp_path_factory.mktemp("objects")) as options:
+        yield options
+
+
+@pytest.fixture
+def config(options: dict[str, str]) -> Config:
+    return Config(cluster="c", warehouse=f"s3a://{BUCKET}/grouptrail", storage=options)
+
+
+def test_what_delta_rs_is_told_spark_is_told(config: Config, options: dict[str, str]) -> None:
+    """By Hadoop's names; s3:// is s3a:// there."""
+    told = storage.spark_settings("s3a://lake/x", options)
+    assert told["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
+    assert told["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+    assert told["spark.hadoop.fs.s3a.access.key"] == "reader"
+    assert told["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
+    assert told["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert storage.spark_settings("s3://lake/x", {"REGION": "eu-central-1"}) == {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore",
+        "spark.hadoop.fs.s3a.endpoint.region": "eu-central-1",
+    }
+    virtual = {"aws_endpoint_url": "https://s3", "aws_virtual_hosted_style_request": "true"}
+    assert storage.spark_settings("s3a://lake/x", virtual)["spark.hadoop.fs.s3a.path.style.access"] == "false"
+    assert storage.spark_settings("/lake/x", options) == {}
+
+
+def test_options_come_from_file_and_environment_and_secrets_stay_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "grouptrail.toml"
+    file.write_text('[storage]\naws_region = "eu-central-1"\nazure_storage_account_key = "hunter2"\n')
+    config = load_config(file, {}, {"GROUPTRAIL_STORAGE__AWS_SECRET_ACCESS_KEY": "hunter2"})
+    assert config.storage_options() == {
+        "aws_region": "eu-central-1",
+        "azure_storage_account_key": "hunter2",
+        "aws_secret_access_key": "hunter2",
+    }
+    assert "hunter2" not in f"{config!r} {config} {config.redacted()}"
+    with pytest.raises(ConfigError, match="GROUPTRAIL_STORAGE__AWS_SECRET_ACCESS_KEY") as caught:
+        load_config(None, {"storage.aws_secret_access_key": "hunter2"}, {})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_every_reader_without_a_jvm_reads_there(config: Config, options: dict[str, str]) -> None:
+    """SQL, the exporter, checks, and what the log-offsets job follows."""
+    row = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 3, "is_tombstone": False}
+    whole = {column.name: row.get(column.name) for column in contracts.tables()["offset_commits"].columns}
+    rows = pa.Table.from_pylist([whole | {"record_partition": 1, "record_offset": 7}], table_schema("offset_commits"))
+    path = config.table_path("offset_commits")
+    write_deltalake(path, rows, storage_options=options)
+    assert Warehouse(config, ["offset_commits"]).rows("SELECT topic FROM offset_commits") == [{"topic": "orders"}]
+    assert CommittedPartitions(path, "c", options).now() == {"orders": [3]}
+    assert snapshot.take(config, patience_seconds=0)["offset_commits"].version == 0
+    table = open_table(config, "offset_commits")
+    assert SnapshotReader(config)._commits.now(table)["count"].to_pylist() == [1]
+
+
+def test_a_store_that_cannot_be_reached_is_one_line(config: Config) -> None:
+    """Whether the bucket is not there or nobody answers; a kind that delta-rs does not know is not looked into."""
+    tables.check_warehouse(config)
+    absent = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})
+    with pytest.raises(
+        TableError, match=r"s3a://nobodys/grouptrail cannot be reached \(The specified bucket"
+    ) as told:
+        tables.check_warehouse(absent)
+    assert "\n" not in str(told.value)
+    nowhere = config.model_copy(update={"storage": config.storage | {"aws_endpoint_url": "http://127.0.0.1:1"}})
+    with pytest.raises(TableError, match=r"cannot be reached \(.*refused") as told:
+        tables.check_warehouse(nowhere)
+    assert "\n" not in str(told.value)
+    assert "hunter2" not in str(told.value)
+    assert storage.fault("hdfs://name-node/x", {}) is None
