@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench dashboards docs pins clean
+.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench archive dashboards docs pins clean
 
 ##@ First steps
 
@@ -53,11 +53,14 @@ format: $(READY) ## Let ruff put the code into its form.
 
 ##@ More
 
-bench: $(READY) ## Measure it all, or a part: ONLY=decode, history, lag, views, check, keep, exporter, timeline.
+bench: $(READY) ## Measure it all, or a part: ONLY=decode, cluster, start, history, lag, views, check, keep, exporter, timeline.
 	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
 
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built
+
+archive: $(READY) ## What a cluster needs that has nothing of grouptrail: dist/grouptrail.zip and dist/site-packages.zip.
+	@$(BIN)/python deploy/spark/archive.py dist
 
 docs: $(READY) ## Write the reference pages anew: docs/tables.md, settings.md, and the lists of metrics.md and migrate.md.
 	@PYTHONPATH=deploy $(BIN)/python -m reference

@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from demo.bench_cluster import measure_executors, measure_start
 from demo.bench_exporter import measure as measure_exporter
 from demo.bench_history import measure as measure_history
 from demo.bench_lag import measure as measure_lag
@@ -163,6 +164,8 @@ def main() -> None:
     """Runs the bench, or a part of it, and prints its figures, as text and as one line of JSON."""
     parts: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
         "decode": _decode,
+        "cluster": lambda folder, options: measure_executors(folder, commits, records=options.records),
+        "start": lambda folder, options: measure_start(folder, commits, records=options.records),
         "history": lambda folder, options: _on_tables(
             folder,
             measure_history,

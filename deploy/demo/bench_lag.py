@@ -43,7 +43,7 @@ _READY_SECONDS = 900.0
 _PROBE_EVERY_SECONDS = 2.0
 _PROBE_DEADLINE_SECONDS = 60.0
 _READY = re.compile(r"^grouptrail_ready\S* 1$", re.MULTILINE)
-_COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
+COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
 
 
 class Load:
@@ -123,7 +123,7 @@ def measure(folder: Path, *, partitions: int, groups: int, minutes: float, a_sec
         config = load_config(
             None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / "warehouse")}, {}
         )
-        with _running(config, folder / "pipeline.log") as (process, url):
+        with running(config, folder / "pipeline.log") as (process, url):
             _await_page(process, url)
             with steady(broker, commits, a_second):
                 figures = _watched(broker, process, url, load.topics[0], minutes)
@@ -131,7 +131,7 @@ def measure(folder: Path, *, partitions: int, groups: int, minutes: float, a_sec
 
 
 @contextmanager
-def _running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`grouptrail run`, serving what the probe's group has."""
     listen = f"127.0.0.1:{free_port()}"
     settings = {
@@ -154,13 +154,13 @@ def _running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes
 
 def _await_page(process: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + _READY_SECONDS
-    while not _READY.search(_page(url)):
+    while not _READY.search(page(url)):
         assert process.poll() is None, "the pipeline ended: see pipeline.log"
         assert time.monotonic() < deadline, "no metrics are served"
         time.sleep(1)
 
 
-def _page(url: str) -> str:
+def page(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return str(answer.read().decode())
@@ -183,7 +183,7 @@ def _watched(
             wanted = number % RECORDS
             admin.alter_group_offsets(PROBE, {TopicPartition(topic, 0): OffsetAndMetadata(wanted, "", -1)})
             committed = time.monotonic()
-            while str(wanted) not in _COMMITTED.findall(_page(url)):
+            while str(wanted) not in COMMITTED.findall(page(url)):
                 assert process.poll() is None, "the pipeline ended: see pipeline.log"
                 assert time.monotonic() < committed + _PROBE_DEADLINE_SECONDS, "a commit was not served"
                 time.sleep(0.2)

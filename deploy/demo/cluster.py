@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +24,9 @@ from demo import processes
 from demo.kafka import free_ports
 from grouptrail.errors import GrouptrailError
 from grouptrail.java import find_java, java_environment
-from grouptrail.session import connector_jars
+from grouptrail.session import LOG_SETTINGS, connector_jars
 
-DRIVER_JAVA_OPTIONS = "-Xss16m"
+DRIVER_JAVA_OPTIONS = f"-Xss16m -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
 SUBMIT = Path(__file__).resolve().parents[1] / "spark" / "submit.py"
 
 _HOME = Path(pyspark.__file__).parent
@@ -92,22 +92,21 @@ class SparkCluster:
         spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self.python)}
         return own | java_environment(find_java()) | spark
 
-    def submission(self, archives: Path, *, executors: int = 2, conf: Mapping[str, str] | None = None) -> list[str]:
-        """The command up to what the script is given: grouptrail comes from the two archives in that folder."""
-        settings = {
-            "spark.executorEnv.PYTHONPATH": "site-packages",
-            "spark.driver.host": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            **(conf or {}),
-        }
+    def submission(self, archives: Path | None, *, executors: int = 2) -> list[str]:
+        """The command up to what the script is given; the archives in that folder, if any, bring grouptrail."""
+        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+        brought = []
+        if archives is not None:
+            settings["spark.executorEnv.PYTHONPATH"] = "site-packages"
+            requirements = f"{archives / 'site-packages.zip'}#site-packages"
+            brought = ["--py-files", str(archives / "grouptrail.zip"), "--archives", requirements]
         return [
             *(str(_HOME / "bin" / "spark-submit"), "--master", self.master),
             *("--driver-memory", "1g", "--executor-memory", self._memory),
             *("--driver-java-options", DRIVER_JAVA_OPTIONS),
             *("--executor-cores", "1", "--total-executor-cores", str(executors)),
             *("--jars", ",".join(sorted(map(str, connector_jars().glob("*.jar"))))),
-            *("--py-files", str(archives / "grouptrail.zip")),
-            *("--archives", f"{archives / 'site-packages.zip'}#site-packages"),
+            *brought,
             *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
             str(SUBMIT),
         ]

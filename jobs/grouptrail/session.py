@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _SCALA = "2.13"
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 # When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
 # expression that takes some stack for each character.
@@ -96,9 +96,7 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
     """
     from pyspark.sql import SparkSession
 
-    of_store = storage.spark_settings(config.warehouse, config.storage_options())
-    of_place = _submitted() if _is_submitted() else _embedded(config, report)
-    settings = _SETTINGS | of_store | of_place | config.spark_settings()
+    settings = settings_of(config, report)
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -109,6 +107,13 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SessionError(f"Spark did not start ({first_line}): grouptrail doctor looks for the reason") from error
+
+
+def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
+    """The session's settings, secrets in clear; what goes before comes later."""
+    of_store = storage.spark_settings(config.warehouse, config.storage_options())
+    of_place = _submitted() if _is_submitted() else _embedded(config, report)
+    return _SETTINGS | of_store | of_place | config.spark_settings()
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
@@ -146,5 +151,5 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_DEEP_STACK}",
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_DEEP_STACK}",
     }

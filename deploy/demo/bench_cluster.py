@@ -1,0 +1,112 @@
+"""Two parts of `make bench`: the decode job on a Spark cluster, and how long a start takes.
+
+The cluster is a standalone one on this machine, each executor with a core of its own; the job is submitted to one
+executor and to two by turns. A start is `grouptrail run` on one machine, with all jobs; a probe has committed before,
+and the start is over when the exporter serves that very offset.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka.admin import NewTopic
+
+from demo.bench_lag import COMMITTED, PROBE, page, running
+from demo.cluster import SparkCluster
+from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from grouptrail.config import Config, load_config
+
+ROUNDS = 2
+FEW = 100_000
+BATCH = 500_000
+
+_TOPIC = "probed"
+_RUN_DEADLINE_SECONDS = 600.0
+_LANDED = re.compile(r"^batch \d+: ([\d,]+) records in ([\d.]+) s", re.MULTILINE)
+
+Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
+
+
+def measure_executors(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
+    """Records a second with one executor and with two, without each run's first batch, for which Java compiles."""
+    found: dict[int, list[float]] = {1: [], 2: []}
+    with _broker(folder) as broker, SparkCluster(folder / "cluster", memory="2g") as cluster:
+        ensure_offsets_topic(broker.bootstrap)
+        load_raw(broker.bootstrap, commits(records))
+        print(f"{records:,} commits are in __consumer_offsets", flush=True)
+        for number, executors in itertools.product(range(ROUNDS), found):
+            warehouse = str(folder / f"warehouse-{number}-{executors}")
+            printed = _submitted(cluster, broker, warehouse, executors)
+            batches = [(int(count.replace(",", "")), float(took)) for count, took in _LANDED.findall(printed)][1:]
+            assert batches, printed
+            rate = sum(count for count, _ in batches) / sum(took for _, took in batches)
+            found[executors].append(rate)
+            print(f"{executors} executors: {rate:,.0f} records a second", flush=True)
+    return {
+        "records": records,
+        "records_a_second": {executors: [round(rate) for rate in rates] for executors, rates in found.items()},
+        "two_over_one": round(median(two / one for one, two in zip(found[1], found[2], strict=True)), 2),
+    }
+
+
+def _submitted(cluster: SparkCluster, broker: Broker, warehouse: str, executors: int) -> str:
+    environ = cluster.environment() | {
+        "PYSPARK_PYTHON": sys.executable,
+        "GROUPTRAIL_WAREHOUSE": warehouse,
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap,
+        "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(BATCH),
+    }
+    command = [*cluster.submission(None, executors=executors), "--job", "decode", "--once"]
+    run = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=True, timeout=_RUN_DEADLINE_SECONDS
+    )
+    return run.stdout
+
+
+def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
+    """Seconds until the first correct metric, at a first start and when it goes on, with few records and many."""
+    figures: dict[str, Any] = {}
+    with _broker(folder) as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        ensure_offsets_topic(broker.bootstrap)
+        admin.create_topics([NewTopic(_TOPIC, 1, 1)], timeout_ms=60_000)
+        positions = itertools.count(1)
+        loaded = 0
+        for count in (FEW, records):
+            load_raw(broker.bootstrap, commits(count - loaded))
+            loaded = count
+            config = load_config(
+                None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / f"of-{count}")}, {}
+            )
+            # The second run goes on from what the first has left, with the batches of its first minute behind it.
+            figures[f"{count:,}"] = {
+                name: _until_served(admin, config, next(positions), folder / f"{name}-{count}.log")
+                for name in ("first", "resumed", "resumed again")
+            }
+            print(f"{count:,} records: {figures[f'{count:,}']}", flush=True)
+    return figures
+
+
+def _until_served(admin: Any, config: Config, position: int, log: Path) -> float:
+    admin.alter_group_offsets(PROBE, {TopicPartition(_TOPIC, 0): OffsetAndMetadata(position, "", -1)})
+    started = time.monotonic()
+    with running(config, log) as (process, url):
+        while str(position) not in COMMITTED.findall(page(url)):
+            assert process.poll() is None, f"the pipeline ended: see {log}"
+            assert time.monotonic() < started + _RUN_DEADLINE_SECONDS, "the probe's commit was not served"
+            time.sleep(0.1)
+        took = time.monotonic() - started
+    return round(took, 1)
+
+
+def _broker(folder: Path) -> Broker:
+    return Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print)

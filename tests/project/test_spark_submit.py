@@ -1,0 +1,81 @@
+"""What deploy/spark says of spark-submit is what the tests on a cluster submit."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from demo.cluster import DRIVER_JAVA_OPTIONS, SparkCluster
+from grouptrail import session
+from grouptrail.config import Config
+from grouptrail.session import connector_dependencies
+from spark.archive import archive_package
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def submitted() -> list[str]:
+    """The words of the command that is shown."""
+    text = (ROOT / "deploy" / "spark" / "README.md").read_text("utf-8")
+    shown = re.search(r"^\$ (PYTHONPATH=.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert shown
+    return shlex.split(shown[1].replace("\\\n", " "))
+
+
+def test_the_command_shown_brings_the_connectors_of_the_installed_packages() -> None:
+    words = submitted()
+    assert words[words.index("--packages") + 1] == ",".join(connector_dependencies())
+
+
+def test_the_command_shown_is_the_one_that_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for master, sizes, and jars that are there already."""
+    monkeypatch.setattr("demo.cluster.connector_jars", lambda: tmp_path)
+    words, tested = submitted(), SparkCluster(tmp_path).submission(Path("dist"))
+    assert words[0] == "PYTHONPATH=grouptrail.zip:site-packages"
+    for flag in ("--py-files", "--archives"):
+        assert tested[tested.index(flag) + 1] == f"dist/{words[words.index(flag) + 1]}"
+    assert words[words.index("--conf") + 1] in tested
+    options = words[words.index("--driver-java-options") + 1]
+    assert options.replace("file:..", ROOT.as_uri()) == DRIVER_JAVA_OPTIONS
+    assert DRIVER_JAVA_OPTIONS in tested
+    assert (ROOT / "dist" / words[-6]).resolve() == Path(tested[-1])
+
+
+def test_the_package_is_archived_the_same_each_time_and_runs_from_its_archive(tmp_path: Path) -> None:
+    """With its metadata and all its data, and nothing of the tests; what it imports comes from elsewhere."""
+    first, second = (archive_package(tmp_path / name) for name in ("first", "second"))
+    assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    with zipfile.ZipFile(first) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+    assert {re.sub(r"-.*", "", top) for top in tops} == {"grouptrail"}
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import grouptrail; assert sys.argv[1] in grouptrail.__file__;"
+        "from grouptrail import contracts; from grouptrail.cli import app; import grouptrail.decode.job, "
+        "grouptrail.explore.picture; assert contracts.tables() and contracts.views() and contracts.metrics();"
+        "app(['--version'])"
+    )
+    command = [sys.executable, "-c", program, str(first)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("grouptrail ")
+
+
+def test_what_is_submitted_goes_before_the_defaults_and_the_configuration_before_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "_is_submitted", lambda: True)
+    given = {"spark.sql.shuffle.partitions": "64", "spark.sql.session.timeZone": "CET", "spark.master": "spark://m:1"}
+    monkeypatch.setattr(session, "_submitted", lambda: given)
+    settings = session.settings_of(Config(spark={"spark.sql.session.timeZone": "UTC"}))
+    assert settings["spark.sql.shuffle.partitions"] == "64"
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+    assert settings["spark.master"] == "spark://m:1"
+    assert settings["spark.sql.adaptive.enabled"] == "false"
+    assert "spark.driver.memory" not in settings
