@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.running import JobFailed, any_runs, reason
+from grouptrail.running import JobFailed, any_runs, reason, told_of_the_warehouse
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -52,6 +52,28 @@ def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
     told = reason(RuntimeError(text))
     assert told.startswith("the disk is full: make room")
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "o\n: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found\n",
+            "no file system",
+        ),
+        (
+            'o\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"\n',
+            "no file system",
+        ),
+        ("o\n: java.nio.file.AccessDeniedException: s3a://lake/x: PUT 0-byte object\n", "denies writing"),
+        ("o\n: java.io.IOException: No space left on device\n", "the disk is full"),
+    ],
+)
+def test_what_is_wrong_with_the_warehouse_is_told_where_a_job_makes_its_tables(text: str, told: str) -> None:
+    with pytest.raises(JobFailed, match=told), told_of_the_warehouse():
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="anything else"), told_of_the_warehouse():
+        raise RuntimeError("anything else")
 
 
 class Query:
