@@ -415,7 +415,7 @@ def guarded(warehouse: Path, **exporter: Any) -> Config:
 def test_metrics_are_for_who_knows_the_password(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Anybody else is told to log in, and learns nothing; probes need no password."""
     told: list[str] = []
-    with Exporter(guarded(tmp_path), told.append) as running:
+    with Exporter([guarded(tmp_path)], told.append) as running:
         until(lambda: running.page)
         metrics = f"{running.url}/metrics"
         assert get(metrics, login(USER, PASSWORD))[0] == 200
@@ -446,11 +446,11 @@ def test_a_password_that_crosses_the_network_in_clear_is_warned_of(
     told: list[str] = []
     certificate, key = certificates
     Exporter(
-        guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key), told.append
+        [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], told.append
     ).start().stop()
-    Exporter(configured(tmp_path, listen="0.0.0.0:0"), told.append).start().stop()
+    Exporter([configured(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
     assert told == []
-    Exporter(guarded(tmp_path, listen="0.0.0.0:0"), told.append).start().stop()
+    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
     (warning,) = told
     assert "set exporter.tls_certificate" in warning
     assert PASSWORD not in warning
