@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench archive dashboards docs pins clean
+.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench soak archive dashboards docs pins clean
 
 ##@ First steps
 
@@ -55,6 +55,9 @@ format: $(READY) ## Let ruff put the code into its form.
 
 bench: $(READY) ## Measure it all, or a part: ONLY=decode, cluster, start, history, lag, views, check, keep, exporter, timeline.
 	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
+
+soak: $(READY) ## All jobs, lively groups and faults at random: SECONDS=1200, SEED=8. Fails where a record is lost.
+	PYTHONPATH=deploy $(BIN)/python -m demo.soak $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built

@@ -87,6 +87,12 @@ class Ingest:
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
 
     @property
+    def pid(self) -> int | None:
+        """Of the driver, while it runs."""
+        running = self._process is not None and self._process.poll() is None
+        return self._process.pid if self._process is not None and running else None
+
+    @property
     def metrics_url(self) -> str:
         """Where it serves metrics while it runs."""
         return f"http://{self.config.exporter.listen}/metrics"

@@ -38,6 +38,7 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from demo import processes
+from demo.stall import Proxy
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
 from grouptrail.java import find_java, java_environment
@@ -88,7 +89,8 @@ class Broker:
     `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN for the
     users of `PASSWORDS`, SCRAM for those that are made later) and an authorizer that allows `admin` everything and
     the others what `allow` grants them; whoever comes through the PLAINTEXT listener stays all-powerful.
-    `security="tls"` adds an SSL listener, whose keystore `properties` name. The process dies with this one.
+    `security="tls"` adds an SSL listener, whose keystore `properties` name. `proxied` adds a PLAINTEXT
+    listener that is reached through `proxy` alone, which can hang. The process dies with this one.
     """
 
     def __init__(
@@ -98,7 +100,9 @@ class Broker:
         version: str = VERSIONS[0],
         properties: Mapping[str, str] | None = None,
         security: Literal["sasl", "tls"] | None = None,
+        proxied: bool = False,
         heap: str = "400m",
+        cluster_id: str | None = None,
         report: Report = silent,
     ) -> None:
         self.directory = directory.absolute()
@@ -109,7 +113,9 @@ class Broker:
         self._heap = heap
         self._security = security
         self._properties = dict(properties or {})
-        self._port, self._controller_port, self._secure_port = free_ports(3)
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._port, self.controller_port, self._secure_port, self._front_port, front = free_ports(5)
+        self.proxy = Proxy(self._front_port, front) if proxied else None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -127,6 +133,12 @@ class Broker:
         if self._security != "tls":
             raise BrokerError('this broker has no TLS listener: make it with security="tls"')
         return f"127.0.0.1:{self._secure_port}"
+
+    @property
+    def proxied_bootstrap(self) -> str:
+        if self.proxy is None:
+            raise BrokerError("this broker has no proxy: make it with proxied=True")
+        return f"127.0.0.1:{self.proxy.port}"
 
     @property
     def running(self) -> bool:
@@ -174,6 +186,10 @@ class Broker:
         if self._process is not None:
             processes.kill(self._process)
             self._process = None
+
+    def set(self, name: str, value: str) -> None:
+        """A property, from the next start on."""
+        self._properties[name] = value
 
     def allow(self, user: str, operation: str, resource: str, name: str, pattern: str = "LITERAL") -> None:
         """Grants `user` a right: `allow("reader", "READ", "TOPIC", "__consumer_offsets")`.
@@ -286,7 +302,7 @@ class Broker:
         if (data / "meta.properties").exists():
             return
         features = [part for feature in _FEATURES.get(_minor(self.version), ()) for part in ("--feature", feature)]
-        arguments = ["format", "-t", _cluster_id(), "-c", str(settings), *features]
+        arguments = ["format", "-t", self._cluster_id, "-c", str(settings), *features]
         formatted = self.tool("kafka.tools.StorageTool", *arguments)
         if formatted.returncode != 0:
             raise BrokerError(
@@ -295,21 +311,27 @@ class Broker:
             )
 
     def _settings(self, data: Path) -> dict[str, str]:
-        listeners = {"PLAINTEXT": self._port, "CONTROLLER": self._controller_port}
+        listeners = {"PLAINTEXT": self._port, "CONTROLLER": self.controller_port}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
         if self._security is not None:
             name = self._security.upper()
             listeners[name] = self._secure_port
             protocols[name] = {"SASL": "SASL_PLAINTEXT", "TLS": "SSL"}[name]
+        if self.proxy is not None:
+            listeners["FRONT"] = self._front_port
+            protocols["FRONT"] = "PLAINTEXT"
         addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+        advertised = {name: address for name, address in addresses.items() if name != "CONTROLLER"}
+        if self.proxy is not None:
+            advertised["FRONT"] = f"FRONT://127.0.0.1:{self.proxy.port}"
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listeners": ",".join(addresses.values()),
-            "advertised.listeners": ",".join(address for name, address in addresses.items() if name != "CONTROLLER"),
+            "advertised.listeners": ",".join(advertised.values()),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "log.dirs": str(data),
             **_SINGLE_NODE,
@@ -377,7 +399,7 @@ def _sasl_settings() -> dict[str, str]:
     }
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """A random Kafka UUID; one that begins with "-" would be read as an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()).startswith("-"):
         pass

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 # The kernel closes our end of the child's stdin when we end; the subshell's `read` returns then, and it kills the
@@ -39,3 +40,30 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if process.stdin:
         process.stdin.close()
+
+
+def descendants(root: int) -> list[int]:
+    """The processes that a process has started, and those that these have."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = list(children.get(root, ()))
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Empty where the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def python_workers(driver: int) -> list[int]:
+    """Of Spark's Python workers those that the daemon has forked: the daemon forks another where one ends."""
+    daemons = {pid for pid in descendants(driver) if "pyspark.daemon" in command_line(pid)}
+    return [pid for pid in daemons if daemons & set(descendants(pid)) == set()]

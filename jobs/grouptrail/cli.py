@@ -188,11 +188,37 @@ def run(
     """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
     from grouptrail import pipeline
 
+    names = _jobs(job) or tuple(known.name for known in pipeline.JOBS)
+    pipeline.run(setup.load_all(), jobs=names, once=once)
+
+
+def _jobs(given: list[str] | None) -> tuple[str, ...]:
+    """The named jobs, or none. Raises BadParameter for a name that is no job's."""
+    from grouptrail import pipeline
+
     names = [known.name for known in pipeline.JOBS]
-    unknown = [name for name in job or () if name not in names]
+    unknown = [name for name in given or () if name not in names]
     if unknown:
         raise typer.BadParameter(f"'{unknown[0]}' is none of {', '.join(names)}", param_hint="--job")
-    pipeline.run(setup.load_all(), jobs=tuple(job or names), once=once)
+    return tuple(given or ())
+
+
+@_command
+def recover(
+    setup: Setup,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="This job, whatever its checkpoint is like. May be repeated. [default: those that cannot go on]",
+        ),
+    ] = None,
+) -> None:
+    """Put a checkpoint that is lost or unreadable aside, and begin a new one where the job's tables end."""
+    names = _jobs(job)
+    from grouptrail.recover import recover as run_recover
+
+    run_recover(setup.load_all(), names)
 
 
 @_command

@@ -19,7 +19,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.running import JobFailed, any_runs, stop_signals, stopped_at_the_end, told_of_the_warehouse
+from grouptrail.running import (
+    Clock,
+    JobFailed,
+    any_runs,
+    end_taken_over,
+    stop_signals,
+    stopped_at_the_end,
+    told_of_the_warehouse,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +136,8 @@ def run(
                 with _metrics(configs, wanted, report) as exporter:
                     _run_on(spark, clusters, exporter, signals, report)
     finally:
+        for cluster in clusters:
+            cluster.release()
         spark.stop()
     if signals:
         raise SystemExit(128 + signals[0])
@@ -142,6 +152,7 @@ class _Cluster:
         self.queries: list[StreamingQuery] = []
         self._config = config
         self._jobs = jobs
+        self._held = contextlib.ExitStack()
         self._again_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
 
@@ -150,8 +161,24 @@ class _Cluster:
         for job in self._jobs:
             import_module(job.module).check(self._config)
 
+    def hold(self, spark: SparkSession) -> None:
+        """Keeps other drivers from these jobs. Raises AlreadyRun where one has them."""
+        from grouptrail.lease import sole_driver
+
+        names = [job.name for job in self._jobs]
+        self._held.enter_context(
+            sole_driver(
+                spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(spark, loss, self.report)
+            )
+        )
+
+    def release(self) -> None:
+        """Lets other drivers have the jobs."""
+        self._held.close()
+
     def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
         """Starts each job when the one before has ended, and so has left it all that it found."""
+        self.hold(spark)
         for job in self._jobs:
             yield self._start(spark, job, once=True)
 
@@ -162,6 +189,7 @@ class _Cluster:
             return
         if time.monotonic() > self._again_at:
             self.check()
+            self.hold(spark)
             for job in self._jobs:
                 if not signals:
                     self.queries.append(self._start(spark, job, once=False, exporter=exporter))
@@ -170,6 +198,7 @@ class _Cluster:
         """Stops what runs; the jobs are started again later, and later each time."""
         for query in self.queries:
             query.stop()
+        self.release()
         ran = time.monotonic() - self._again_at
         self._pause = (
             _FIRST_PAUSE_SECONDS if ran > _LONGEST_PAUSE_SECONDS else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
@@ -255,8 +284,10 @@ def _run_on(
     report: Report,
 ) -> None:
     """All jobs of all clusters, until a signal comes."""
+    clock = Clock()
     with stopped_at_the_end(spark, signals, report) as queries:
         while not signals:
+            clock.refuse_step_back()
             for cluster in clusters:
                 try:
                     cluster.keep_running(spark, exporter, signals)

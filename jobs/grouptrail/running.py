@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LAND_LOOK_EVERY_SECONDS = 0.05
 _LANDING_DEADLINE_SECONDS = 10.0
+_MOST_BACK_SECONDS = 60.0
 
 _DISK_FULL = (
     "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
@@ -110,6 +111,32 @@ def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
     os._exit(status)
 
 
+def end_taken_over(spark: SparkSession, loss: str, report: Callable[[str], None]) -> NoReturn:
+    """Where another driver runs the jobs by now: the process stood still, or was cut off, for too long."""
+    report(f"grouptrail: {loss}")
+    _end_at_once(spark, 1)
+
+
+class Clock:
+    """The machine's clock, by which Spark's trigger goes, watched by the one that nobody sets."""
+
+    def __init__(self) -> None:
+        self._ahead = self._now_ahead()
+
+    def refuse_step_back(self) -> None:
+        """Raises JobFailed where it went back by more than a minute since it was looked at last."""
+        before, self._ahead = self._ahead, self._now_ahead()
+        if before - self._ahead > _MOST_BACK_SECONDS:
+            raise JobFailed(
+                f"the clock of this machine went back by {before - self._ahead:.0f} s, and Spark starts no batch "
+                "until it is where it was: start it again; nothing is lost"
+            )
+
+    @staticmethod
+    def _now_ahead() -> float:
+        return time.time() - time.monotonic()
+
+
 def any_runs(queries: Sequence[StreamingQuery]) -> bool:
     """Whether one has not ended yet. Raises JobFailed where one has failed."""
     from pyspark.errors import StreamingQueryException
@@ -148,7 +175,15 @@ def reason(fault: Exception) -> str:
         return _DISK_FULL
     cause = _python_cause(text) or text.splitlines()[0]
     cause = cause.partition("terminated with exception: ")[2] or cause
-    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: grouptrail doctor looks for the reason"
+    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
+
+
+def _remedy(cause: str) -> str:
+    if "Multiple streaming jobs detected" in cause:
+        return "another driver runs this job: stop one of them"
+    if re.search("log file was malformed|incomplete log file", cause, re.IGNORECASE):
+        return "a file of the checkpoint is damaged: run grouptrail recover --job NAME"
+    return "grouptrail doctor looks for the reason"
 
 
 def _shows_full_disk(text: str) -> bool:

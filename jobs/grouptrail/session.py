@@ -146,7 +146,8 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
     if storage.is_s3(config.warehouse):
         folders.append(s3_jars(report))
     return {
-        "spark.master": "local[*]",
+        # A task whose Python worker was killed is tried again, as on a cluster.
+        "spark.master": "local[*, 4]",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

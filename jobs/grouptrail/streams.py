@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grouptrail import hadoop
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,32 +48,55 @@ def read_offsets_topic(
     """
     starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
+        **_offsets_topic(config, partitions, group),
+        "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
+        "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
+    }
+    return _records(spark.readStream.format("kafka").options(**options).load())
+
+
+def read_offsets_range(
+    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int | None, int]], *, group: str
+) -> DataFrame:
+    """Of the topic what lies in offsets [start, end) by partition (no start: the log's), in the same columns."""
+    start = {partition: _EARLIEST if first is None else first for partition, (first, _) in ranges.items()}
+    options = {
+        **_offsets_topic(config, sorted(ranges), group),
+        "startingOffsets": json.dumps({OFFSETS_TOPIC: start}),
+        "endingOffsets": json.dumps({OFFSETS_TOPIC: {partition: end for partition, (_, end) in ranges.items()}}),
+    }
+    return _records(spark.read.format("kafka").options(**options).load())
+
+
+def _offsets_topic(config: Config, partitions: Sequence[int], group: str) -> dict[str, str]:
+    return {
         **_FETCH,
         **config.spark_kafka_options(),
         "kafka.isolation.level": "read_committed",
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
-        "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
         "failOnDataLoss": "false",
         "kafka.group.id": group,
-        "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
     }
-    return (
-        spark.readStream.format("kafka")
-        .options(**options)
-        .load()
-        .selectExpr(
-            "partition AS record_partition",
-            "offset AS record_offset",
-            "timestamp AS record_at",
-            "key",
-            "value",
-        )
+
+
+def _records(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr(
+        "partition AS record_partition",
+        "offset AS record_offset",
+        "timestamp AS record_at",
+        "key",
+        "value",
     )
 
 
-def read_table_appends(spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000) -> DataFrame:
-    """A table as a stream: each row that was or will be appended, once. What is deleted from it is no matter."""
+def read_table_appends(
+    spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000, version: int | None = None
+) -> DataFrame:
+    """A table as a stream: each row that was or will be appended, once; with `version`, from that commit on. What is
+    deleted from it is no matter."""
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
+    if version is not None:
+        reader = reader.option("startingVersion", version)
     return reader.option("skipChangeCommits", "true").load(config.table_path(table))
 
 
@@ -128,12 +153,8 @@ def query_id(spark: SparkSession, config: Config, job: str) -> str:
 
 
 def read_checkpoint_file(spark: SparkSession, config: Config, job: str, name: str) -> str:
-    """A small file of a job's checkpoint, through whichever Hadoop file system it lies on."""
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(f"{config.checkpoint_path(job)}/{name}")
-    stream = path.getFileSystem(session.sessionState().newHadoopConf()).open(path)
-    try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
+    """A small file of a job's checkpoint."""
+    text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{name}")
+    if text is None:
+        raise FileNotFoundError(f"{config.checkpoint_path(job)}/{name}")
+    return text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from grouptrail.running import JobFailed, any_runs, reason, told_of_the_warehouse
+from grouptrail.running import Clock, JobFailed, any_runs, reason, told_of_the_warehouse
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -35,6 +37,21 @@ REMEDY = "grouptrail doctor looks for the reason"
 )
 def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
     assert reason(RuntimeError(text)) == f"{told}: {REMEDY}"
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("Log file was malformed: failed to read correct log version from x.", "run grouptrail recover --job NAME"),
+        ("Incomplete log file", "run grouptrail recover --job NAME"),
+        ("Concurrent update to the log. Multiple streaming jobs detected for 7", "stop one of them"),
+    ],
+)
+def test_what_spark_says_of_a_checkpoint(text: str, remedy: str) -> None:
+    """Of a file that is not looked at beforehand, or of a driver that no lease kept out."""
+    told = reason(RuntimeError(f"{HEAD}{text} SQLSTATE: XXKST\n=== Streaming Query ==="))
+    assert told.startswith(text.rstrip("."))
+    assert told.endswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +121,16 @@ def test_a_job_that_fails_is_seen_however_soon(looks: int) -> None:
         [any_runs(queries) for _ in range(looks + 1)]  # type: ignore[arg-type]
     assert any_runs([Query(), Query(looks=1)])  # type: ignore[list-item]
     assert not any_runs([Query(), Query()])  # type: ignore[list-item]
+
+
+def test_a_clock_that_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's trigger would wait for it to be where it was; a leap forward, or a small step, is no matter."""
+    now, shift = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: now() + shift[0])
+    clock = Clock()
+    for shift[0] in (5.0, 0.0, 3600.0):
+        clock.refuse_step_back()
+    shift[0] = 0.0
+    with pytest.raises(JobFailed, match=r"went back by 3600 s, .*: start it again"):
+        clock.refuse_step_back()
+    clock.refuse_step_back()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail import contracts, tables
+from grouptrail import checkpoints, contracts, tables
 from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, UNDECODED, row_ddl
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 JOB = "decode"
 PROGRESS = "ingest_progress"
+WRITES = (*TABLES, PROGRESS)
 
 # A denied read is told at once; one that finds only what compaction left of a log may find nothing.
 _FIRST_READ_SECONDS = 2.0
@@ -46,12 +47,13 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
-    for table in (*TABLES, PROGRESS):
+    for table in WRITES:
         tables.ensure_table(spark, config, table)
+    begun = checkpoints.begin(spark, config, JOB, WRITES).get("offsets", {})
     topic = OffsetsTopic(config)
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
-    # What log segments have told already is not read again.
-    begin = segment_ends(tables.read(spark, config, PROGRESS))
+    # What log segments have told already is not read again, nor what had landed before `recover`.
+    begin = segment_ends(tables.read(spark, config, PROGRESS)) | {int(at): offset for at, offset in begun.items()}
     records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     landing = Landing(
         spark,
@@ -109,14 +111,8 @@ class Landing:
                 bounds=self._known_bounds(),
             )
         )
-        self._append_progress(progress, app, batch)
+        append_progress(self._spark, self._config, progress, app=app, batch=batch)
         self._report(summary(batch, progress, time.monotonic() - started))
-
-    def _append_progress(self, progress: list[dict[str, Any]], app: str, batch: int) -> None:
-        shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
-        ddl = contracts.tables()[PROGRESS].ddl(without=UNDECODED)
-        rows = self._spark.createDataFrame([{**row, **shared} for row in progress], ddl)
-        _append(rows.coalesce(1), self._config, PROGRESS, app=app, batch=batch, source=None)
 
     def _known_bounds(self) -> Mapping[int, LogBounds]:
         """Nothing while the broker does not answer: the batch's records are read, and must land."""
@@ -124,6 +120,16 @@ class Landing:
             return self._bounds()
         except ClusterError:
             return {}
+
+
+def append_progress(
+    spark: SparkSession, config: Config, progress: Sequence[Mapping[str, Any]], *, app: str, batch: int
+) -> None:
+    """Appends `batch_progress`'s rows."""
+    shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
+    ddl = contracts.tables()[PROGRESS].ddl(without=UNDECODED)
+    rows = spark.createDataFrame([{**row, **shared} for row in progress], ddl)
+    _append(rows.coalesce(1), config, PROGRESS, app=app, batch=batch, source=None)
 
 
 def land_records(

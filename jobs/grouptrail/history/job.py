@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grouptrail import tables
+from grouptrail import checkpoints, tables
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
 from grouptrail.history.handovers import Span, with_commits
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 JOB = "history"
 PROGRESS = "ingest_progress"
+WRITES = (*TABLES, POSITIONS)
 DECODED = ("offset_commits", "group_metadata", "group_records")
 
 # Each batch is a few thousand rows through some ten plans with wide rows: compiling them takes longer.
@@ -59,8 +60,10 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: `ingest_progress` and the tables it tells of; out: the history tables."""
     ensure_tables(spark, config)
     refuse_half_rebuilt(spark, config)
+    begun = checkpoints.begin(spark, config, JOB, WRITES)
     telling = Telling(spark, config, app=lambda: query_id(spark, config, JOB), report=report)
-    return start_query(read_table_appends(spark, config, PROGRESS), config, JOB, land=telling.land, once=once)
+    progress = read_table_appends(spark, config, PROGRESS, version=begun.get("version"))
+    return start_query(progress, config, JOB, land=telling.land, once=once)
 
 
 def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:

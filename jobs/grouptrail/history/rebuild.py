@@ -11,6 +11,7 @@ from grouptrail.history.job import PROGRESS, REBUILDING, Found, Stretch, ensure_
 from grouptrail.history.names import TopicNames
 from grouptrail.history.open_rows import TABLES
 from grouptrail.history.tasks import POSITIONS
+from grouptrail.lease import sole_driver
 from grouptrail.session import start_session
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def rebuild_history(config: Config, report: Callable[[str], None] = print) -> No
     """
     spark = start_session(config, "grouptrail-rebuild-history", report)
     try:
-        rebuild(spark, config, report)
+        with sole_driver(spark, config, ["history"], report):
+            rebuild(spark, config, report)
     finally:
         spark.stop()
 

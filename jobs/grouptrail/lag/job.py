@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import tables
+from grouptrail import checkpoints, tables
 from grouptrail.appended import AppendedRows
 from grouptrail.arrow import table_schema
 from grouptrail.exporter.service import Exporter
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 JOB = "lag"
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+WRITES = (TABLE,)
 
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; those of a long absence would not fit into memory at once.
@@ -71,8 +72,11 @@ def start(
     `exporter` serves."""
     for table in (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED):
         tables.ensure_table(spark, config, table)
+    begun = checkpoints.begin(spark, config, JOB, WRITES)
     watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
-    samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH)
+    samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))
+    if "after" in begun:
+        samples = samples.where(f"cluster <> {tables.literal(config.cluster)} OR sampled_at > '{begun['after']}'")
     query = start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if exporter is not None:
         publish(watch, query, exporter, config.cluster, report)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail import tables
+from grouptrail import checkpoints, tables
 from grouptrail.kafka import Cluster
 from grouptrail.streams import query_id, read_log_offsets, start_query
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 JOB = "log-offsets"
 TABLE = "log_offsets"
+WRITES = (TABLE,)
 COMMITS = "offset_commits"
 
 
@@ -34,6 +35,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
 
     for table in (COMMITS, TABLE):
         tables.ensure_table(spark, config, table)
+    checkpoints.begin(spark, config, JOB, WRITES)
     register(spark)
     sampling = Sampling(config, app=lambda: query_id(spark, config, JOB), report=report)
     return start_query(

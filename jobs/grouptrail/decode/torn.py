@@ -1,0 +1,86 @@
+"""Lands what is missing of a batch that was broken off, where the checkpoint that knew of it is lost."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from grouptrail import tables
+from grouptrail.decode.job import append_progress, land_records
+from grouptrail.decode.progress import batch_progress
+from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
+from grouptrail.decode.tasks import Landed
+from grouptrail.kafka import OffsetsTopic
+from grouptrail.streams import read_offsets_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+_COORDINATES = ["record_partition", "record_offset"]
+
+
+def complete(
+    spark: SparkSession, config: Config, known: Mapping[int, int], report: Callable[[str], None]
+) -> dict[int, int]:
+    """Reads again what lies between the known positions and the last row beyond them, lands what is not there, and
+    tells `ingest_progress`; the positions then. Broken off and run again, it ends the same."""
+    torn = _beyond(spark, config, known)
+    ends = {row["record_partition"]: row["max(record_offset)"] + 1 for row in _newest(torn)}
+    if not ends:
+        return dict(known)
+    app = f"recover-{uuid.uuid4()}"
+    with OffsetsTopic(config) as topic:
+        group, bounds = topic.answering_group(), topic.bounds()
+    ranges = {at: (known.get(at), end) for at, end in ends.items()}
+    records = read_offsets_range(spark, config, ranges, group=group)
+    missing = records.join(torn.select(_COORDINATES), _COORDINATES, "left_anti").select(*records.columns).persist()
+    try:
+        count = missing.count()
+        land_records(missing, config, app=app, batch=0)
+    finally:
+        missing.unpersist()
+    landed = _landed(_beyond(spark, config, known))
+    progress = list(batch_progress(landed, start=known, end=ends, bounds=bounds))
+    append_progress(spark, config, progress, app=app, batch=0)
+    report(f"decode: a batch had been broken off: {count:,} of its records were missing, and have landed")
+    return {**known, **ends}
+
+
+def _beyond(spark: SparkSession, config: Config, known: Mapping[int, int]) -> DataFrame:
+    """Rows (`RECORD_COLUMNS`, and `of`, their table) at or behind the known positions."""
+    from pyspark.sql import functions as F
+
+    told = spark.createDataFrame(list(known.items()), "record_partition int, told_to bigint")
+
+    def of(table: str) -> DataFrame:
+        rows = tables.read(spark, config, table).select(*RECORD_COLUMNS, F.lit(table).alias("of"))
+        rows = rows.join(F.broadcast(told), "record_partition", "left")
+        return rows.where("told_to IS NULL OR record_offset >= told_to")
+
+    return reduce(lambda rows, more: rows.unionByName(more), map(of, TABLES))
+
+
+def _newest(rows: DataFrame) -> list[dict[str, int]]:
+    return [row.asDict() for row in rows.groupBy("record_partition").agg({"record_offset": "max"}).collect()]
+
+
+def _landed(rows: DataFrame) -> dict[int, Landed]:
+    """Of rows as in `_beyond`, what a batch's tasks would have reported."""
+    from pyspark.sql import functions as F
+
+    found: dict[int, Landed] = {}
+    counted = rows.groupBy("record_partition", "of").agg(
+        F.count("*").alias("count"),
+        F.min("record_offset").alias("first"),
+        F.unix_micros(F.min("record_at")).alias("earliest"),
+        F.unix_micros(F.max("record_at")).alias("latest"),
+    )
+    for row in counted.collect():
+        part = Landed(first_offset=row["first"], earliest=row.earliest, latest=row.latest)
+        part.rows[row.of] = row["count"]
+        found.setdefault(row.record_partition, Landed()).add(part)
+    return found

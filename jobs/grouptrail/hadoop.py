@@ -1,0 +1,61 @@
+"""Small files, through whichever Hadoop file system they lie on: the checkpoints may be in an object store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """A file's text, byte by byte as Latin-1 where it is not UTF-8; None where there is no such file."""
+    files, place = _place(spark, path)
+    if not files.exists(place):
+        return None
+    stream = files.open(place)
+    try:
+        content = bytes(_jvm(spark).org.apache.commons.io.IOUtils.toByteArray(stream))
+    finally:
+        stream.close()
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """In place of what is there; makes the folders above it."""
+    files, place = _place(spark, path)
+    stream = files.create(place, True)
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+
+
+def names(spark: SparkSession, folder: str) -> list[str]:
+    """What lies in a folder; nothing where there is none."""
+    files, place = _place(spark, folder)
+    return [status.getPath().getName() for status in files.listStatus(place)] if files.exists(place) else []
+
+
+def rename(spark: SparkSession, path: str, new_path: str) -> bool:
+    """Whether the file or folder is there now; False where there was none."""
+    files, place = _place(spark, path)
+    return bool(files.exists(place) and files.rename(place, _jvm(spark).org.apache.hadoop.fs.Path(new_path)))
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """A file, if it is there."""
+    files, place = _place(spark, path)
+    files.delete(place, False)
+
+
+def _place(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), place
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

@@ -1,0 +1,365 @@
+"""Brokers that fail over, hang, compact and delete: the tables have what the topic has, or count what it lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError
+
+import landed
+from clients import PATIENCE_SECONDS, await_that
+from command import Grouptrail
+from demo import processes
+from demo.debian import unpacked
+from demo.kafka import OFFSETS_FORMATTER, OFFSETS_TOPIC, Broker, ensure_offsets_topic, load_raw, read_records
+from demo.kafka_cluster import KafkaCluster
+from grouptrail.config import Config, load_config
+from grouptrail.history.coordinator import coordinator_partition
+from grouptrail.kafka import OffsetsTopic
+from grouptrail.wire.records import Key, Value, encode_key, encode_value
+
+pytestmark = pytest.mark.broker
+
+DECODE = ("--job", "decode")
+HALF_A_DAY_MS = 12 * 3_600_000
+
+
+def config_of(bootstrap: str, folder: Path) -> Config:
+    settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": bootstrap}
+    return load_config(None, {**settings, "decode.trigger_seconds": "1"}, {})
+
+
+def groups(partitions: int) -> list[str]:
+    """One whose coordinator leads each partition."""
+    names = {coordinator_partition(name, partitions): name for name in (f"group-{n}" for n in range(100))}
+    return [names[partition] for partition in range(partitions)]
+
+
+def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
+    """As an operator's reset does; again and again while nobody coordinates the group."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    wanted = {TopicPartition("orders", partition): OffsetAndMetadata(offset, "", -1)}
+    while True:
+        try:
+            with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+                admin.alter_group_offsets(group, wanted)
+                return
+        except KafkaError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def make_orders(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", 2)])["orders"].result(PATIENCE_SECONDS)
+    ensure_offsets_topic(bootstrap)
+
+
+def in_topic(bootstrap: str) -> dict[landed.Coordinates, landed.Bytes]:
+    return {(at.partition, at.offset): (at.key, at.value) for at in read_records(bootstrap)}
+
+
+def assert_formatter_agrees(broker: Broker, config: Config) -> None:
+    rows = {(row["record_partition"], row["record_offset"]): row for row in landed.rows(config, "offset_commits")}
+    lines = broker.formatted(OFFSETS_FORMATTER)
+    assert len(lines) == len(rows)
+    for line in lines:
+        row, key, value = rows[line["partition"], line["offset"]], line["key"]["data"], line["value"]
+        assert (row["group_id"], row["topic"], row["partition"]) == (key["group"], key["topic"], key["partition"])
+        assert row["committed_offset"] == (value and value["data"]["offset"])
+
+
+def stopped(run: Grouptrail) -> None:
+    run.process.send_signal(signal.SIGTERM)
+    printed = run.finished(120)
+    assert run.process.returncode == 128 + signal.SIGTERM, printed
+
+
+@contextlib.contextmanager
+def pipeline(config: Config, *arguments: str, environ: dict[str, str] | None = None) -> Iterator[Grouptrail]:
+    run = Grouptrail(config, "run", *arguments, environ=environ)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.kill()
+
+
+def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
+    def is_there() -> bool:
+        assert run.process.poll() is None, run.finished()
+        return landed.records(config) == in_topic(bootstrap)
+
+    await_that(is_there, 4 * PATIENCE_SECONDS)
+
+
+# --- three brokers -------------------------------------------------------------------------------------------
+
+
+def test_leaders_and_coordinators_move_and_a_worker_is_killed(tmp_path: Path) -> None:
+    """One run outlives it all: kill -9 of the coordinator, elections, an orderly restart, kill -9 of its workers."""
+    names = groups(3)
+    with KafkaCluster(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "3"}) as cluster:
+        at = cluster.bootstrap
+        make_orders(at)
+        config = config_of(at, tmp_path / "warehouse")
+        with pipeline(config, *DECODE) as run:
+            for name in names:
+                commit(at, name, 1)
+            await_landed(config, at, run)
+
+            coordinator = cluster.leader(OFFSETS_TOPIC, 0)
+            coordinator.kill()
+            for name in names:
+                commit(at, name, 2)
+            assert cluster.leader(OFFSETS_TOPIC, 0) is not coordinator
+            await_landed(config, at, run)
+
+            coordinator.start()
+            for topic, partitions in ((OFFSETS_TOPIC, 3), ("orders", 2)):
+                cluster.elect_preferred(topic, partitions)
+            assert cluster.leader(OFFSETS_TOPIC, 0) is coordinator
+            commit(at, names[0], 3, partition=1)
+            cluster.leader("orders", 0).stop()
+            for name in names:
+                commit(at, name, 4)
+            await_landed(config, at, run)
+
+            workers = processes.python_workers(run.process.pid)
+            assert workers
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            cluster.start()
+            commit(at, names[1], 5)
+            await_landed(config, at, run)
+            stopped(run)
+        landed.assert_progress_adds_up(config)
+        assert_formatter_agrees(cluster.brokers[0], config)
+
+
+# --- one broker, which hangs, and whose topic shrinks --------------------------------------------------------
+
+
+def configure(bootstrap: str, **settings: str) -> None:
+    """Of the offsets topic."""
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=entries)
+    AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource])[resource].result(10)
+
+
+@contextlib.contextmanager
+def hanging_transaction(bootstrap: str, group: str) -> Iterator[None]:
+    """Has committed an offset of the group, and neither commits nor aborts; aborts at its end."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "hanging"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    member = consumer.consumer_group_metadata()
+    producer.send_offsets_to_transaction([Position("orders", 1, 99)], member, PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        producer.abort_transaction(PATIENCE_SECONDS)
+        consumer.close()
+
+
+def newest_progress(config: Config, partition: int) -> dict[str, Any]:
+    rows = [row for row in landed.rows(config, "ingest_progress") if row["record_partition"] == partition]
+    return max(rows, key=lambda row: row["end_offset"])
+
+
+def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(small: Broker, of: Config) -> None:
+    """One run outlives the stall, tells of the transaction, and lands what comes after what it cannot read."""
+    first, second = groups(2)
+    at, config = small.bootstrap, of
+    assert small.proxy is not None
+    with pipeline(config, *DECODE) as run:
+        for name in (first, second):
+            commit(at, name, 1)
+        await_landed(config, at, run)
+        small.proxy.stall()
+        for offset in (2, 3):
+            commit(at, first, offset)
+        with hanging_transaction(at, first):
+            for offset in (4, 5, 6):
+                commit(at, first, offset)
+            with pytest.raises(KafkaException):
+                AdminClient({"bootstrap.servers": small.proxied_bootstrap}).list_topics(timeout=10)
+            assert run.process.poll() is None
+            small.proxy.resume()
+            await_that(lambda: newest_progress(config, 0)["end_offset"] == 3, 2 * PATIENCE_SECONDS)
+            told = newest_progress(config, 0)
+            assert (told["last_stable_offset"], told["log_end_offset"]) == (3, 7)
+            commit(at, second, 2)
+            await_that(lambda: newest_progress(config, 1)["end_offset"] == 2)
+        await_landed(config, at, run)
+        assert newest_progress(config, 0)["end_offset"] == 8
+        assert_formatter_agrees(small, config)
+
+        key = encode_key(Key(1, {"group": first, "topic": "orders", "partition": 0}))
+        load_raw(at, [(0, key, b"\x00\x63of a later version"), (0, b"\x00\x63of a later type", b"\x00\x00")])
+        commit(at, first, 7)
+        await_landed(config, at, run)
+        assert len(landed.rows(config, "undecodable_records")) == 2
+        stopped(run)
+    landed.assert_progress_adds_up(config)
+
+
+def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broker, of: Config) -> None:
+    """Half a day's records come while no job runs; most are compacted away, later ones deleted unread."""
+    first, second = groups(2)
+    at, config = small.bootstrap, of
+    once = Grouptrail(config, "run", "--once", *DECODE)
+    printed = once.finished()
+    assert once.process.returncode == 0, printed
+    before = landed.records(config)
+    position = newest_progress(config, 1)["end_offset"]
+
+    load_old(at, first, 200)
+    configure(at, segment_ms="100", min_cleanable_dirty_ratio="0.001", max_compaction_lag_ms="100")
+    written = 0
+
+    def is_compacted() -> bool:
+        nonlocal written
+        written += 1
+        commit(at, first, written)  # what is new rolls the segment, and only rolled ones are cleaned
+        return sum(at.partition == 0 for at in read_records(small.bootstrap)) < 150
+
+    await_that(is_compacted)
+    topic = in_topic(at)
+    once = Grouptrail(config, "run", "--once", *DECODE)
+    assert "holes" in once.finished()
+    after = landed.records(config)
+    assert topic.items() <= after.items()
+    assert before.items() <= after.items()
+    landed.assert_progress_adds_up(config)
+    assert newest_progress(config, 0)["holes"] > 50
+
+    configure(at, cleanup_policy="delete", retention_bytes="1", segment_ms="100")
+
+    def is_deleted() -> bool:
+        commit(at, second, 1)
+        with OffsetsTopic(config) as offsets:
+            return offsets.bounds()[1].log_start_offset > position + 2
+
+    await_that(is_deleted)
+    once = Grouptrail(config, "run", "--once", *DECODE)
+    assert "LOST: retention removed them before they were read" in once.finished()
+    landed.assert_progress_adds_up(config)
+    assert newest_progress(config, 1)["lost"] >= 3
+    assert in_topic(at).items() <= landed.records(config).items()
+
+
+def load_old(bootstrap: str, group: str, count: int) -> None:
+    """Commits of one position, half a day old, as they would be found after so long an outage."""
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client"})
+    key = encode_key(of := Key(1, {"group": group, "topic": "orders", "partition": 1}))
+    began = round(time.time() * 1000) - HALF_A_DAY_MS
+    for number in range(count):
+        fields = {"offset": number, "leaderEpoch": -1, "metadata": "", "commitTimestamp": began + number}
+        value = encode_value(of, Value(3, fields))
+        producer.produce(OFFSETS_TOPIC, key=key, value=value, partition=0, timestamp=began + number)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Of two partitions, behind a proxy, with a cleaner that does not wait."""
+    cleaner = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "300"}
+    properties = {"offsets.topic.num.partitions": "2", "log.segment.delete.delay.ms": "100", **cleaner}
+    with Broker(tmp_path_factory.mktemp("kafka"), properties=properties, proxied=True) as started:
+        make_orders(started.bootstrap)
+        yield started
+
+
+@pytest.fixture
+def of(small: Broker, tmp_path: Path) -> Config:
+    return config_of(small.proxied_bootstrap, tmp_path / "warehouse")
+
+
+# --- the clock -----------------------------------------------------------------------------------------------
+
+
+def test_the_drivers_clock_is_set_back_and_forth(small: Broker, tmp_path: Path) -> None:
+    """Set back by an hour it ends the run, which says why; a run in the past, and one that is set forward, go on."""
+    (library,) = unpacked("libfaketime", "libfaketime").rglob("libfaketimeMT.so.1")
+    shift = tmp_path / "shift"
+    shift.write_text("+0")
+    clock = {"FAKETIME_TIMESTAMP_FILE": str(shift), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    environ = {"LD_PRELOAD": str(library), **clock}
+    at, config = small.bootstrap, config_of(small.bootstrap, tmp_path / "warehouse")
+    with pipeline(config, *DECODE, environ=environ) as run:
+        await_landed(config, at, run)
+        shift.write_text("-3600")
+        line = run.finished(60).splitlines()[-1]
+        assert run.process.returncode == 1
+        assert line.startswith("grouptrail: the clock of this machine went back by 3600 s"), line
+    with pipeline(config, *DECODE, environ=environ) as run:
+        commit(at, groups(2)[0], 11)
+        await_landed(config, at, run)
+        shift.write_text("+3600")
+        commit(at, groups(2)[1], 12)
+        await_landed(config, at, run)
+        stopped(run)
+    landed.assert_progress_adds_up(config)
+    times = [row["landed_at"] for row in landed.rows(config, "ingest_progress")]
+    assert max(times) - min(times) > timedelta(hours=1)
+
+
+# --- a full disk ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def little_disk(folder: Path, size: str) -> Iterator[None]:
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        assert "CI" not in os.environ, mounted.stderr
+        pytest.skip("no right to mount a small file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_and_what_did_not_fit_lands_later(small: Broker, tmp_path: Path) -> None:
+    """The run ends with one line; with more room the next one goes on."""
+    folder = tmp_path / "disk"
+    with little_disk(folder, "600k"):
+        config = config_of(small.bootstrap, folder / "warehouse")
+        run = Grouptrail(config, "run", "--once", *DECODE)
+        line = run.finished().splitlines()[-1]
+        assert run.process.returncode == 1
+        assert line.startswith("grouptrail: the disk is full: make room for the warehouse"), line
+        subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
+        run = Grouptrail(config, "run", "--once", *DECODE)
+        printed = run.finished()
+        assert run.process.returncode == 0, printed
+        assert landed.records(config) == in_topic(small.bootstrap)
+        landed.assert_progress_adds_up(config)

@@ -1,0 +1,131 @@
+"""Two drivers by mistake, and checkpoints that are lost or damaged: refused, recovered; nothing lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import landed
+from command import Grouptrail
+from demo.kafka import Broker, load_raw, read_records
+from demo.workload import Workload
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.decode.schema import RARE_TABLES
+
+pytestmark = pytest.mark.broker
+
+WORKLOAD_SECONDS = 10
+HISTORY = ("generations", "group_states", "memberships", "partition_ownership", "rebalances")
+
+
+@pytest.fixture
+def running(broker: Broker, config: Config) -> Iterator[Grouptrail]:
+    """A pipeline that has landed what lively groups have done, and has told their lag."""
+    with Workload(broker.bootstrap, prefix="recover-", report=lambda _actor, _event: None) as workload:
+        workload.run_for(WORKLOAD_SECONDS)
+    settings = {"LOG_OFFSETS__INTERVAL_SECONDS": "1", "DECODE__MAX_RECORDS_PER_BATCH": "400"}
+    run = Grouptrail(config, "run", environ={f"GROUPTRAIL_{name}": value for name, value in settings.items()})
+    told: Counter[str] = Counter()
+    for line in run.lines():
+        told[line.partition(" batch")[0]] += 1
+        if min(told["history"], told["lag"], told["log-offsets"]) and landed.records(config) == in_topic(broker):
+            break
+    yield run
+    if run.process.poll() is None:
+        run.kill()
+
+
+def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
+    return {(at.partition, at.offset): (at.key, at.value) for at in read_records(broker.bootstrap)}
+
+
+def newest(folder: Path) -> Path:
+    return max((file for file in folder.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
+
+
+def write(file: Path, content: bytes) -> None:
+    """As something beside Spark would: without Hadoop's checksum, which would give it away."""
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    file.write_bytes(content)
+
+
+def break_off_the_last_batch(config: Config) -> int:
+    """As if the driver had been killed in it: only offset_commits have its rows; how many are missing."""
+    last = max(row["batch_id"] for row in landed.rows(config, "ingest_progress"))
+    assert last > 0
+    before = len(landed.records(config))
+    for table in (*RARE_TABLES, "ingest_progress"):
+        log = Path(config.table_path(table)) / "_delta_log"
+        commit = max(log.glob("*.json"))
+        if f'-{table}","version":{last},' in commit.read_text():
+            assert not (log / "_last_checkpoint").exists()
+            commit.unlink()
+    assert max(row["batch_id"] for row in landed.rows(config, "ingest_progress")) == last - 1
+    return before - len(landed.records(config))
+
+
+def assert_keys_unique(config: Config) -> None:
+    for name, table in contracts.tables().items():
+        rows = landed.rows(config, name)
+        keys = Counter(tuple(row[column] for column in table.key) for row in rows)
+        twice = [key for key, count in keys.items() if count > 1]
+        assert not twice, (name, twice[:3])
+
+
+def history(config: Config) -> dict[str, list[str]]:
+    return {table: sorted(map(str, landed.rows(config, table))) for table in HISTORY}
+
+
+def refused(config: Config, *arguments: str) -> str:
+    run = Grouptrail(config, "run", "--once", *arguments)
+    printed = run.finished(120)
+    assert run.process.returncode == 1, printed
+    assert "Traceback" not in printed
+    return printed.splitlines()[-1]
+
+
+def test_of_two_drivers_one_is_refused_and_what_is_lost_is_recovered(
+    broker: Broker, config: Config, running: Grouptrail
+) -> None:
+    line = refused(config)
+    assert f"job decode is already run by pid {running.process.pid} on {os.uname().nodename} since 2" in line
+    assert "stop that one first" in line
+    running.kill()
+
+    told_before = history(config)
+    samples_before = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
+    load_raw(broker.bootstrap, [(at, b"\x00\x63garbage", bytes([at])) for at in (0, 1)])
+    missing = break_off_the_last_batch(config)
+    decode, log_offsets, of_history, lag = (
+        Path(config.checkpoint_path(job)) for job in ("decode", "log-offsets", "history", "lag")
+    )
+    shutil.rmtree(decode)
+    write(log_offsets / "metadata", b"{")
+    write(newest(of_history / "offsets"), newest(of_history / "offsets").read_bytes()[:20])
+    write(newest(lag / "commits"), b"\xff\x00garbage")
+    assert f"job decode, {decode}, is not there, but its tables hold rows" in (line := refused(config))
+    assert line.endswith("run grouptrail recover")
+
+    recovery = Grouptrail(config, "recover")
+    printed = recovery.finished()
+    assert recovery.process.returncode == 0, printed
+    assert f"{missing:,} of its records were missing, and have landed" in printed
+    assert "decode: the next run begins where its tables end; there was no checkpoint" in printed
+    assert f"lag: the next run begins where its tables end; the old checkpoint is {lag}.aside-" in printed
+
+    run = Grouptrail(config, "run", "--once")
+    printed = run.finished()
+    assert run.process.returncode == 0, printed
+    assert landed.records(config) == in_topic(broker)
+    landed.assert_progress_adds_up(config)
+    assert_keys_unique(config)
+    assert history(config) == told_before
+    samples = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
+    assert samples > samples_before
+    assert max(samples) == max(row["sampled_at"] for row in landed.rows(config, "log_offsets"))

@@ -1,0 +1,108 @@
+"""Checkpoints that a query can go on from, and such that it cannot: seen before it starts, told in one line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from grouptrail import checkpoints, tables
+from grouptrail.config import Config
+from grouptrail.lease import AlreadyRun, sole_driver
+from grouptrail.streams import query_id, read_table_appends, start_query
+from lake import lay
+
+pytestmark = pytest.mark.spark
+
+JOB, TABLE = "copy", "offset_commits"
+
+
+@pytest.fixture
+def folder(spark: SparkSession, config: Config, tmp_path: Path) -> Path:
+    """The checkpoint of a job that has landed four batches, each a row that lies in another warehouse."""
+    elsewhere = config.model_copy(update={"warehouse": str(tmp_path / "elsewhere")})
+    tables.ensure_table(spark, config, TABLE)
+    assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
+
+    def land(rows: DataFrame, batch: int) -> None:
+        tables.append(rows, config, TABLE, app=query_id(spark, config, JOB), version=batch)
+
+    for number in range(4):
+        lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": number})
+        source = read_table_appends(spark, elsewhere, TABLE)
+        start_query(source, config, JOB, land=land, once=True).awaitTermination()
+    assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
+    return Path(config.checkpoint_path(JOB))
+
+
+def write(file: Path, content: bytes) -> None:
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    file.write_bytes(content)
+
+
+def remove(*files: Path) -> None:
+    for file in files:
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        file.unlink()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "deleted": (shutil.rmtree, "is not there, but its tables hold rows"),
+    "metadata lost": (lambda at: remove(at / "metadata"), r"cannot be read \(metadata\)"),
+    "metadata garbage": (lambda at: write(at / "metadata", b"\xff{"), r"cannot be read \(metadata\)"),
+    "offsets empty": (lambda at: write(at / "offsets" / "3", b""), r"cannot be read \(offsets/3\)"),
+    "offsets cut": (lambda at: write(at / "offsets" / "3", b'v1\n{"batchW'), r"cannot be read \(offsets/3\)"),
+    "commits garbage": (lambda at: write(at / "commits" / "3", b"\x00\x01"), r"cannot be read \(commits/3\)"),
+    "offsets lost": (lambda at: shutil.rmtree(at / "offsets"), "is older than the tables .*batch -1, 3 has landed"),
+    "a batch behind": (
+        lambda at: remove(at / "offsets" / "3", at / "commits" / "3"),
+        "is older than the tables .*batch 2, 3 has landed",
+    ),
+}
+
+
+def test_a_damaged_checkpoint_is_refused_and_a_new_one_goes_on(
+    spark: SparkSession, config: Config, folder: Path, tmp_path: Path
+) -> None:
+    whole = shutil.copytree(folder, tmp_path / "whole")
+    for name, (damage, told) in DAMAGE.items():
+        damage(folder)
+        with pytest.raises(checkpoints.CheckpointUnfit, match=f"checkpoint of job copy, .*{told}") as refusal:
+            checkpoints.begin(spark, config, JOB, [TABLE])
+        assert "\n" not in str(refusal.value), name
+        assert str(refusal.value).endswith("run grouptrail recover"), name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder)
+
+    aside = checkpoints.put_aside(spark, config, JOB)
+    assert Path(str(aside), "metadata").read_bytes() == (whole / "metadata").read_bytes()
+    checkpoints.write_start(spark, config, JOB, {"version": 4})
+    assert checkpoints.begin(spark, config, JOB, [TABLE]) == {"version": 4}
+    assert checkpoints.put_aside(spark, config, "never-run") is None
+
+
+def test_a_lease_is_kept_where_the_checkpoints_are_a_uri(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    """Through the Hadoop file system, as in an object store."""
+    of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
+    lease = tmp_path / "store" / "copy.lease"
+    with sole_driver(spark, of_store, [JOB], print):
+        held = lease.read_text()
+        assert '"renewals": 1' in held
+        # What its holder writes every ten seconds.
+        renewed: list[str] = []
+
+        def report(line: str) -> None:
+            renewed.append(line)
+            write(lease, held.replace("1}", "2}").encode())
+
+        with (
+            pytest.raises(AlreadyRun, match=r"job copy is already run by pid \d+"),
+            sole_driver(spark, of_store, [JOB], report),
+        ):
+            pass
+        assert len(renewed) == 1
+    assert not lease.exists()

@@ -1,0 +1,139 @@
+"""Who may run a job: the lock of a local folder, and the lease of any other place."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grouptrail.config import Config, load_config
+from grouptrail.lease import EXPIRE_SECONDS, AlreadyRun, Lease, sole_driver
+
+HOLD = """
+import sys
+from grouptrail.config import load_config
+from grouptrail.lease import sole_driver
+with sole_driver(None, load_config(None, {"warehouse": sys.argv[1]}, {}), ["decode", "lag"], print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def config(folder: Path) -> Config:
+    return load_config(None, {"warehouse": str(folder)}, {})
+
+
+def hold(folder: Path, *jobs: str) -> None:
+    with sole_driver(None, config(folder), jobs, print):  # type: ignore[arg-type]
+        pass
+
+
+def test_a_local_folder_has_one_driver_a_job_until_it_ends_by_kill_9(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(AlreadyRun, match=rf"job lag is already run by pid {holder.pid} on .* UTC, .*lag\.lock"):
+            hold(tmp_path, "lag")
+        hold(tmp_path, "history")
+        holder.send_signal(signal.SIGKILL)
+    hold(tmp_path, "decode", "lag")
+
+
+def test_what_another_wrote_into_the_lock_is_not_told(tmp_path: Path) -> None:
+    lock = Path(f"{config(tmp_path).checkpoint_path('lag')}.lock")
+    with sole_driver(None, config(tmp_path), ["lag"], print):  # type: ignore[arg-type]
+        lock.write_text('{"pid": "\x1b[31mrm"}')
+        with pytest.raises(AlreadyRun, match="is already run by another driver") as refusal:
+            hold(tmp_path, "lag")
+    assert "\x1b" not in str(refusal.value)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "_checkpoints").touch()
+    with pytest.raises(AlreadyRun, match="cannot be written"):
+        hold(tmp_path, "lag")
+
+
+# --- the lease -----------------------------------------------------------------------------------------------
+
+
+class Shared:
+    """A place that several reach, and the time that passes for one who waits there."""
+
+    path = "s3a://lake/_checkpoints/lag.lease"
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.waited = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+    def delete(self) -> None:
+        self.text = None
+
+    def pause(self, seconds: float) -> None:
+        self.waited += seconds
+        self.meanwhile()
+
+    def lease(self) -> Lease:
+        return Lease(self, "lag", self.pause)
+
+
+@pytest.fixture
+def place() -> Shared:
+    return Shared()
+
+
+def test_a_lease_whose_holder_lives_is_refused(place: Shared) -> None:
+    holder = place.lease()
+    holder.take(print)
+    place.meanwhile = holder.renew
+    with pytest.raises(AlreadyRun, match=r"job lag is already run by pid \d+ on .*, which holds s3a://lake"):
+        place.lease().take(print)
+    assert holder.renew() is None
+
+
+def test_a_lease_whose_holder_was_killed_is_taken_over_whatever_the_clocks_say(place: Shared) -> None:
+    dead = place.lease()
+    dead.take(print)
+    place.text = json.dumps({**json.loads(str(place.text)), "since": "2099-01-01 00:00:00 UTC"})
+    place.waited = 0
+    lines: list[str] = []
+    heir = place.lease()
+    heir.take(lines.append)
+    assert place.waited >= EXPIRE_SECONDS
+    assert len(lines) == 1
+    assert heir.renew() is None
+    assert "is already run by" in str(dead.renew())
+    dead.release()
+    assert place.text is not None
+    heir.release()
+    assert place.text is None
+
+
+def test_a_lease_that_was_released_is_free_at_once(place: Shared) -> None:
+    first = place.lease()
+    first.take(print)
+    first.release()
+    place.waited = 0
+    place.lease().take(print)
+    assert place.waited < EXPIRE_SECONDS
+
+
+def test_of_two_who_take_over_at_once_one_is_refused(place: Shared) -> None:
+    other = Lease(place, "lag", lambda _seconds: None)
+    place.meanwhile = lambda: other.take(print) if place.waited == 2.0 else None
+    with pytest.raises(AlreadyRun):
+        place.lease().take(print)
+    assert other.renew() is None
