@@ -363,7 +363,7 @@ def _kafka_python_sticky(
 ) -> tuple[Owners, frozenset[Partition]]:
     """What StickyAssignmentExecutor computes, and what of it another member still has."""
     # Numbers in place of topics: it picks from sets, and the hash of a text differs from process to process.
-    topics = list(counts)
+    topics = sorted(counts)
     numbers = {topic: index for index, topic in enumerate(topics)}
     members = {
         member.member_id: StickyAssignorMemberMetadataV1(
