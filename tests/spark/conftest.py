@@ -16,6 +16,9 @@ from grouptrail.session import start_session
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
     session = start_session(config, "tests")
+    # Plans that are run once, on a few rows: to compile them takes far longer.
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
 
@@ -23,14 +26,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return load_config(None, {"warehouse": str(tmp_path / "warehouse"), "cluster": "test"}, {})
-
-
-@pytest.fixture
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Plans that are run once, on a few rows: to compile them takes far longer."""
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name in settings:
-        spark.conf.unset(name)

@@ -17,7 +17,7 @@ from grouptrail.explore.warehouse import Warehouse
 from grouptrail.quality import check
 from lake import at, lay
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+pytestmark = pytest.mark.spark
 
 RECORD = {"record_partition": 1, "record_offset": 5}
 OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}

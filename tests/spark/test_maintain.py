@@ -23,7 +23,7 @@ from grouptrail.retention import PROGRESS
 from grouptrail.streams import read_table_appends, start_query
 from lake import NOON, lay
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+pytestmark = pytest.mark.spark
 
 LATER = WRITTEN + timedelta(days=30)
 

@@ -21,7 +21,7 @@ from grouptrail.explore.sql import run_sql
 from grouptrail.ivy import silent
 from grouptrail.quality import check
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+pytestmark = pytest.mark.spark
 
 
 def sql(config: Config, query: str) -> list[dict[str, Any]]:

@@ -51,6 +51,11 @@ def test_prompt_lists_the_tables(tmp_path: Path) -> None:
     assert "three" not in told
 
 
+def test_prompt_says_again_what_its_keys_do(tmp_path: Path) -> None:
+    """As at its beginning."""
+    assert typed(Config(warehouse=str(tmp_path)), "help\r\x04").count("Ctrl-D leaves") == 2
+
+
 def test_queries_are_kept_for_this_user_alone(tmp_path: Path) -> None:
     """In the history file, as they were typed."""
     typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one;\r\x04")
@@ -70,7 +75,10 @@ def test_prompt_needs_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("text", "completed"),
     [
         ("SELECT * FROM rebalance_st", {"rebalance_storms("}),
-        ("SELECT * FROM worst_g", {"worst_groups"}),
+        ("SELECT * FROM wor", {"worst_groups"}),
+        ("SELECT * FROM generations JOIN partition_", {"partition_ownership"}),
+        ("SELECT wor", {"worst_groups", "worst_skew"}),
+        ("tables rebalance_", {"rebalance_storms"}),
         ("SELECT committed_of", {"committed_offset", "committed_offsets"}),
         ("SELECT metadata FROM resets WHERE owner_m", {"owner_member_id"}),
         ("sel", {"SELECT"}),

@@ -29,18 +29,24 @@ INTERVAL IS JOIN LEFT LIKE LIMIT MAX MIN NOT NULL ON OR ORDER OVER PARTITION SEL
 UNION USING VALUES WHEN WHERE WITH
 """
 _LEAVE = ("exit", "quit", r"\q")
+_HELP = ("help", "?", r"\?")
+_SOURCE = re.compile(r"(?:\b(?:from|join)|(^\s*tables))\s+(\w*)$", re.IGNORECASE)
 _WELCOME = "Enter asks, Esc Enter begins a new line, Tab completes; `tables` and `tables NAME` list; Ctrl-D leaves.\n"
 
 
 class Names(Completer):
-    """Completes the word before the cursor: columns of the tables and views that the query names, or of all."""
+    """Completes the word before the cursor: columns of the tables and views that the query names, or of all.
+
+    Where a table or a view is to be named, these alone, also before the first letter."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
         """See `Completer`."""
-        word = document.get_word_before_cursor()
-        if not re.fullmatch(r"\w+", word):
+        source = _SOURCE.search(document.text_before_cursor)
+        word = source[2] if source else document.get_word_before_cursor()
+        if source is None and not re.fullmatch(r"\w+", word):
             return
-        for name in candidates(document.text):
+        names = tables_and_views() if source else candidates(document.text)
+        for name in (name.removesuffix("(") for name in names) if source and source[1] else names:
             if name.lower().startswith(word.lower()) and name != word:
                 yield Completion(name, start_position=-len(word))
 
@@ -50,8 +56,13 @@ def candidates(text: str) -> list[str]:
     sources: dict[str, contracts.Table | contracts.View] = {**contracts.tables(), **contracts.views()}
     named = [sources[word] for word in re.findall(r"\w+", text.lower()) if word in sources]
     columns = sorted({column.name for source in named or sources.values() for column in source.columns})
-    calls = [view.name if not view.required else f"{view.name}(" for view in contracts.views().values()]
-    return list(dict.fromkeys([*columns, *contracts.tables(), *calls, *_KEYWORDS.split()]))
+    return list(dict.fromkeys([*columns, *tables_and_views(), *_KEYWORDS.split()]))
+
+
+def tables_and_views() -> list[str]:
+    """What a query may ask; a view that needs arguments with its parenthesis."""
+    calls = (view.name if not view.required else f"{view.name}(" for view in contracts.views().values())
+    return [*contracts.tables(), *calls]
 
 
 def prompt(config: Config, engine: Engine, out: TextIO) -> None:
@@ -106,6 +117,9 @@ def _asked(session: PromptSession[str]) -> Iterable[str]:
 
 
 def _answer(config: Config, text: str, engine: Engine, out: TextIO) -> None:
+    if text.lower() in _HELP:
+        out.write(_WELCOME)
+        return
     listing = re.fullmatch(r"tables(?:\s+(\w+))?", text, re.IGNORECASE)
     if listing is None:
         run_sql(config, text, format="table", out=out, engine=engine)
