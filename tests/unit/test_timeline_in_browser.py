@@ -13,6 +13,7 @@ from grouptrail.config import Config
 from grouptrail.explore.picture.report import report_page
 from grouptrail.explore.picture.timeline import timeline_page
 from invented_stories import crowd, hostile
+from lake import at, lay
 
 Open = Callable[..., Page]
 PATHS = "[...document.querySelectorAll('#lanes path.span')].map((one) => one.getAttribute('d'))"
@@ -263,6 +264,18 @@ def test_the_report(lake: Config, opened: Open, scheme: str) -> None:
     page.value("document.querySelector('.tile').click()")
     assert texts(page, "#groups tbody strong") == ["ledger"]
     assert texts(page, "#shown") == ["1 group"]
+
+
+def test_many_groups_leave_the_rest_of_the_report_in_reach(tmp_path: Path, opened: Open) -> None:
+    """They scroll in a place of their own, below their heads."""
+    config = Config(warehouse=str(tmp_path / "lake"))
+    sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
+    lay(config, "consumer_lag", *({**sample, "group_id": f"service-{number:03}"} for number in range(600)))
+    page = opened(report_page(config), size=(1280, 900))
+    assert count(page, "#groups tbody tr") == 500
+    assert box(page, "#worst-lag")["top"] < 900
+    page.value("document.querySelector('.tall').scrollTop = 3000")
+    assert box(page, "#groups th")["top"] >= box(page, ".tall")["top"] > box(page, "#groups tbody tr")["top"]
 
 
 # The least contrast of each kind of thing on the page, by the formula of WCAG 2.2.
