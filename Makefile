@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint format bench soak archive dashboards docs pins clean
+.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint audit format bench soak archive dashboards docs pins clean
 
 ##@ First steps
 
@@ -46,6 +46,9 @@ lint: $(READY) ## ruff, mypy --strict, import-linter.
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+audit: ## Ask for known vulnerabilities of every pinned package (pip-audit; needs the network).
+	@$(PYTHON) deploy/audit.py
 
 format: $(READY) ## Let ruff put the code into its form.
 	$(BIN)/ruff check --fix

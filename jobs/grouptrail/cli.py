@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 import typer
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.terminal import harmless
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
@@ -108,7 +109,7 @@ def _reporting(*, debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"grouptrail: {_told(error)}", err=True)
+        typer.echo(f"grouptrail: {harmless(_told(error), keep_lines=True)}", err=True)
         raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
 
 

@@ -32,7 +32,7 @@ from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.streams import GROUP_PREFIX
+from grouptrail.kafka import GROUP_PREFIX
 
 pytestmark = pytest.mark.broker
 

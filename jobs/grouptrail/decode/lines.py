@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from typing import Any, TextIO
 
+from grouptrail.terminal import harmless_json
 from grouptrail.wire.blobs import decode_blob, is_blob
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import blob_json, record_json
@@ -44,7 +45,7 @@ def decode_lines(lines: Iterable[str], out: TextIO) -> int:
         except _Unusable as fault:
             answer = fault.answer
             unusable += 1
-        out.write(_encode(answer) + "\n")
+        out.write(harmless_json(_encode(answer)) + "\n")
     return unusable
 
 

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grouptrail.explore.errors import QueryError
+from grouptrail.terminal import harmless, harmless_json
 
 TextFormat = Literal["table", "json", "csv", "reset-offsets"]
 Format = Literal[TextFormat, "parquet"]
@@ -32,7 +33,7 @@ MAX_TABLE_ROWS = 200
 
 _FILE_WIDTH = 100_000
 _LEAST_WIDE_COLUMN = 30
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_PLAN = ["plan_type", "plan"]
 
 
 def column_names(schema: Schema) -> list[str]:
@@ -87,15 +88,16 @@ def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
     """One JSON object a line."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     for row in found:
-        out.write(encode(dict(zip(names, row, strict=True))) + "\n")
+        out.write(harmless_json(encode(dict(zip(names, row, strict=True)))) + "\n")
 
 
 def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
-    """CSV with a head, null as nothing."""
+    """CSV with a head, null as nothing. A file gets every character as it is."""
+    shown = harmless if out.isatty() else str
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for row in found:
-        writer.writerow(["" if value is None else _cell(value) for value in row])
+        writer.writerow(["" if value is None else shown(_cell(value)) for value in row])
 
 
 def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
@@ -146,7 +148,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
     """The rows as a table, or one below the other where they are too wide for the terminal."""
     console = console_on(out)
-    cells = [[displayed(value) for value in row] for row in shown]
+    # EXPLAIN's answer has many lines in a cell; a stranger's text would forge rows by them.
+    cells = [[displayed(value, keep_lines=names == _PLAN) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
         _write_wide(names, shown, cells, console)
@@ -187,10 +190,10 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def displayed(value: Any) -> str:
-    """A cell for the eye: no control characters, which a terminal would obey, and a blank in a timestamp."""
+def displayed(value: Any, *, keep_lines: bool = False) -> str:
+    """A cell for the eye: nothing that a terminal would obey, and a blank in a timestamp."""
     if value is None:
         return "null"
     if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):
         return value.replace("T", " ")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", _cell(value))
+    return harmless(_cell(value), keep_lines=keep_lines)

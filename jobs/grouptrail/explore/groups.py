@@ -19,6 +19,7 @@ from grouptrail.explore.formats import console_on, displayed
 from grouptrail.explore.views import LATEST, Value, filled, literal
 from grouptrail.explore.warehouse import Warehouse
 from grouptrail.history.coordinator import coordinator_partition
+from grouptrail.terminal import harmless_json
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -81,7 +82,7 @@ def show_group(
     Raises QueryError for a group without a history, or without one yet at that time."""
     found = describe_group(config, group_id, at=at, generations=generations)
     if format == "json":
-        out.write(json.dumps(found, ensure_ascii=False) + "\n")
+        out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
     else:
         _print(found, console_on(out))
 

@@ -20,6 +20,7 @@ from grouptrail.explore.errors import QueryError
 from grouptrail.explore.formats import console_on, displayed
 from grouptrail.explore.views import expand
 from grouptrail.explore.warehouse import Warehouse
+from grouptrail.terminal import harmless_json
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -46,7 +47,7 @@ def show_lag(
     Raises QueryError where no lag has landed, or nothing fits."""
     rows = _found(config, groups, topics)
     if format == "json":
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        out.writelines(harmless_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
         return
     console_on(out).print(_shown(rows, by_partition=bool(groups or topics)))
 

@@ -19,6 +19,7 @@ from pygments.lexers.sql import SqlLexer
 from grouptrail import contracts
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import Engine, print_columns, print_tables, run_sql
+from grouptrail.terminal import harmless
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -72,7 +73,7 @@ def prompt(config: Config, engine: Engine, out: TextIO) -> None:
         try:
             _answer(config, text, engine, out)
         except QueryError as error:
-            out.write(f"{error}\n")
+            out.write(f"{harmless(str(error), keep_lines=True)}\n")
         except KeyboardInterrupt:
             out.write("stopped\n")
 

@@ -1,0 +1,59 @@
+"""`make audit`: asks for known vulnerabilities in every pinned package, by pip-audit in an environment of its own.
+
+Ends with 0 where none is known, with 1 where one is, with 2 and one line where nobody could be asked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = "pip-audit==2.10.1"
+PINS = ("requirements-java.txt", "requirements-dev.txt")
+
+_PATIENCE_SECONDS = 600
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "bin" / "python"
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TOOL]
+        for command in ([sys.executable, "-m", "venv", folder], pip):
+            made = _run(command)
+            if made.returncode:
+                return _unanswered(f"{TOOL} cannot be installed ({_last_line(made)})")
+        # Each file is whole: nothing has to be resolved, and nothing of it is installed.
+        files = [part for name in PINS for part in ("--requirement", ROOT / name)]
+        asked = _run(
+            [python, "-m", "pip_audit", "--progress-spinner", "off", "--strict", "--disable-pip", "--no-deps", *files]
+        )
+    print(asked.stdout, end="")
+    if asked.returncode and "known vulnerabilit" not in asked.stderr:
+        return _unanswered(_last_line(asked))
+    print(_last_line(asked), file=sys.stderr)
+    return asked.returncode
+
+
+def _run(command: Sequence[object]) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 2, "", f"no answer in {_PATIENCE_SECONDS} s")
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return next((line.strip() for line in reversed((done.stderr or done.stdout).splitlines()) if line.strip()), "")
+
+
+def _unanswered(reason: str) -> int:
+    print(f"audit: not known, the advisory database was not asked: {reason}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Names, client ids and metadata that a stranger chose: they are text everywhere, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any, Literal
+
+import pytest
+
+from grouptrail import contracts, terminal
+from grouptrail.cli import main as command_line
+from grouptrail.config import Config
+from grouptrail.explore.formats import TextFormat
+from grouptrail.explore.groups import show_group
+from grouptrail.explore.lag import show_lag
+from grouptrail.explore.picture.timeline import timeline_page
+from grouptrail.explore.sql import run_sql
+from grouptrail.explore.views import literal
+from lake import at, lay
+
+STRANGE = [
+    "'; DROP TABLE offset_commits; --",
+    "' OR '1'='1",
+    "x\\' OR 1=1 -- ",
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "\x1b[2J\x1b]0;owned\x07",
+    "\x9b2J\x85forged",
+    '"} or vector(1) #',
+    "fine\nbilling  OK  0",
+    "fine\r\nfine",
+    "\u202egnillib\u2066",
+    "nul\x00byte",
+    "$(id) `id` ${env:PATH} {{ $labels.group }} %s %(a)s",
+    "[red]bold[/red]",
+]
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+each_name = pytest.mark.parametrize("name", STRANGE, ids=range(len(STRANGE)))
+
+
+class Terminal(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A group of each name, whose topics, members and metadata are called so, too; and one that nobody may reach."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    rows = [_rows(name, number) for number, name in enumerate([*STRANGE, "bystander"])]
+    for table in rows[0]:
+        lay(config, table, *(of_group[table] for of_group in rows))
+    lay(config, "ingest_progress", {"record_partition": 3, "landed_at": at(31)})
+    return config
+
+
+def _rows(name: str, number: int) -> dict[str, dict[str, Any]]:
+    shared = {"group_id": name, "topic": name, "record_partition": 3, "record_offset": number, "partition": 0}
+    opened = {**shared, "is_open": True, "open_bucket": 0, "started_at": at(1), "group_kind": "classic"}
+    member = {"member_id": name, "client_id": name, "client_host": name, "joined_at": at(1)}
+    return {
+        "offset_commits": {**shared, "committed_offset": 5, "metadata": name, "commit_at": at(1), "record_at": at(1)},
+        "group_states": {**opened, "state": "Stable"},
+        "generations": {**opened, "generation": 1, "member_count": 1, "protocol": name},
+        "memberships": {**opened, **member},
+        "partition_ownership": {**opened, **member, "owned_from": at(1)},
+        "rebalances": {**opened, "cause": "member_joined", "at": at(1)},
+        "consumer_lag": {**shared, "sampled_at": at(30), "status": "OK", "problem": name},
+    }
+
+
+def asked(config: Config, query: str, format: TextFormat = "json") -> str:
+    out = Terminal()
+    run_sql(config, query, format=format, out=out)
+    return out.getvalue()
+
+
+def assert_plain(text: str) -> None:
+    """Nothing that a terminal would obey; rich's own colors aside, which a terminal gets."""
+    assert OBEYED.findall(re.sub(r"\x1b\[[\d;]*m", "", text)) == []
+
+
+@each_name
+def test_a_query_finds_the_group_of_that_name_alone(lake: Config, name: str) -> None:
+    """By every view that takes a group, as for any other group; the tables are all there afterwards."""
+    views = [view for view in contracts.views().values() if [it.name for it in view.parameters][:1] == ["group"]]
+    assert len(views) > 3
+    for view in views:
+        others = "" if view.required == 1 else ", '2026-03-04T12:31:00Z'"
+        found, expected = (
+            asked(lake, f"SELECT * FROM {view.name}({literal(group)}{others})").splitlines()
+            for group in (name, "bystander")
+        )
+        assert len(found) == len(expected) > 0, view.name
+    counted = asked(lake, f"SELECT group_id FROM offset_commits WHERE metadata = {literal(name)}")
+    assert [json.loads(line) for line in counted.splitlines()] == [{"group_id": name}]
+
+
+@pytest.mark.parametrize("format", ["table", "json", "csv"])
+def test_a_terminal_gets_nothing_that_it_obeys(lake: Config, format: TextFormat) -> None:
+    """And one line for each row, but for the head and the foot of a table."""
+    text = asked(lake, "SELECT group_id FROM offset_commits", format)
+    assert_plain(text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) - {"table": 3, "json": 0, "csv": 1}[format] == len(STRANGE) + 1
+
+
+def test_a_file_gets_every_character(lake: Config) -> None:
+    """What a program reads is what was sent."""
+    out = io.StringIO()
+    run_sql(lake, "SELECT group_id FROM offset_commits", format="json", out=out)
+    assert {json.loads(line)["group_id"] for line in out.getvalue().splitlines()} == {*STRANGE, "bystander"}
+    out = io.StringIO()
+    run_sql(lake, "SELECT group_id FROM offset_commits", format="csv", out=out)
+    assert [name for name in STRANGE if '"' not in name and name not in out.getvalue()] == []
+
+
+@each_name
+def test_show_prints_it_and_obeys_nothing(lake: Config, name: str) -> None:
+    """Of the group, its members and its lag."""
+    as_table: Literal["table", "json"]
+    for as_table in ("table", "json"):
+        out = Terminal()
+        show_group(lake, name, at=None, generations=5, format=as_table, out=out)
+        show_lag(lake, groups=["*"], topics=[], format=as_table, out=out)
+        assert_plain(out.getvalue())
+        assert terminal.harmless(name)[:8] in out.getvalue() or as_table == "json"
+
+
+@each_name
+def test_an_error_that_repeats_it_obeys_nothing(
+    lake: Config, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that no group has, and one that is no number."""
+    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", lake.warehouse)
+    queries = [["show", "group", f"no {name}"], ["sql", f"SELECT CAST({literal(name)} AS BIGINT)"]]
+    for arguments in queries:
+        monkeypatch.setattr("sys.argv", ["grouptrail", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            command_line()
+        assert ended.value.code != 0
+        printed = capsys.readouterr()
+        assert printed.err.startswith("grouptrail: "), printed
+        assert_plain(printed.out + printed.err)
+
+
+@each_name
+def test_a_timeline_is_one_page_with_one_script(lake: Config, name: str) -> None:
+    """Whatever the group is called, the page has as many elements; tests in a browser look at what it shows."""
+
+    def page(group: str) -> str:
+        return timeline_page(lake, group, since=None, until=None)
+
+    def tags(text: str) -> list[str]:
+        return re.findall(r"<(?:/?script|img|iframe)\b", re.sub(r"<title>.*?</title>", "", text, flags=re.DOTALL))
+
+    assert tags(page(name)) == tags(page("bystander"))
