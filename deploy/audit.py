@@ -1,14 +1,14 @@
-"""`make audit`: asks for known vulnerabilities in every pinned package, by pip-audit in an environment of its own.
+"""`make audit`: asks for known vulnerabilities in every pinned package, by pip-audit in a folder of its own.
 
 Ends with 0 where none is known, with 1 where one is, with 2 and one line where nobody could be asked.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,18 +19,16 @@ _PATIENCE_SECONDS = 600
 
 
 def main() -> int:
+    """See above."""
     with tempfile.TemporaryDirectory() as folder:
-        python = Path(folder) / "bin" / "python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TOOL]
-        for command in ([sys.executable, "-m", "venv", folder], pip):
-            made = _run(command)
-            if made.returncode:
-                return _unanswered(f"{TOOL} cannot be installed ({_last_line(made)})")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
+        installed = _run([*pip, TOOL], folder)
+        if installed.returncode:
+            return _unanswered(f"{TOOL} cannot be installed ({_last_line(installed)})")
         # Each file is whole: nothing has to be resolved, and nothing of it is installed.
-        files = [part for name in PINS for part in ("--requirement", ROOT / name)]
-        asked = _run(
-            [python, "-m", "pip_audit", "--progress-spinner", "off", "--strict", "--disable-pip", "--no-deps", *files]
-        )
+        files = [part for name in PINS for part in ("--requirement", str(ROOT / name))]
+        audit = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--strict"]
+        asked = _run([*audit, "--disable-pip", "--no-deps", *files], folder)
     print(asked.stdout, end="")
     if asked.returncode and "known vulnerabilit" not in asked.stderr:
         return _unanswered(_last_line(asked))
@@ -38,12 +36,14 @@ def main() -> int:
     return asked.returncode
 
 
-def _run(command: Sequence[object]) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
+def _run(command: list[str], packages: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": packages}
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+        return subprocess.run(
+            command, env=environ, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(words, 2, "", f"no answer in {_PATIENCE_SECONDS} s")
+        return subprocess.CompletedProcess(command, 2, "", f"no answer in {_PATIENCE_SECONDS} s")
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:

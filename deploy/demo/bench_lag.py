@@ -147,6 +147,9 @@ def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
         )
         try:
             yield process, f"http://{listen}/metrics"
+        except AssertionError:
+            print(log.read_text(errors="replace")[-2_000:], flush=True)
+            raise
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
@@ -155,7 +158,7 @@ def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
 def _await_page(process: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while not _READY.search(page(url)):
-        assert process.poll() is None, "the pipeline ended: see pipeline.log"
+        assert process.poll() is None, "the pipeline ended, as its log tells"
         assert time.monotonic() < deadline, "no metrics are served"
         time.sleep(1)
 
@@ -184,7 +187,7 @@ def _watched(
             admin.alter_group_offsets(PROBE, {TopicPartition(topic, 0): OffsetAndMetadata(wanted, "", -1)})
             committed = time.monotonic()
             while str(wanted) not in COMMITTED.findall(page(url)):
-                assert process.poll() is None, "the pipeline ended: see pipeline.log"
+                assert process.poll() is None, "the pipeline ended, as its log tells"
                 assert time.monotonic() < committed + _PROBE_DEADLINE_SECONDS, "a commit was not served"
                 time.sleep(0.2)
             latencies.append(time.monotonic() - committed)

@@ -18,10 +18,8 @@ exec spark-submit \
   --conf spark.kubernetes.container.image="${IMAGE:-grouptrail:0.1.0}" \
   --conf spark.kubernetes.driver.podTemplateFile="$here/driver-template.yaml" \
   --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG=grouptrail:sasl.jaas.config \
-  --conf spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID=grouptrail:access-key-id \
-  --conf spark.kubernetes.driver.secretKeyRef.AWS_SECRET_ACCESS_KEY=grouptrail:secret-access-key \
-  --conf spark.kubernetes.executor.secretKeyRef.AWS_ACCESS_KEY_ID=grouptrail:access-key-id \
-  --conf spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY=grouptrail:secret-access-key \
+  --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_STORAGE__AWS_ACCESS_KEY_ID=grouptrail:access-key-id \
+  --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_STORAGE__AWS_SECRET_ACCESS_KEY=grouptrail:secret-access-key \
   --conf 'spark.driver.extraClassPath=/opt/grouptrail/jars/*' \
   --conf 'spark.executor.extraClassPath=/opt/grouptrail/jars/*' \
   local:///opt/grouptrail/spark/submit.py --config /etc/grouptrail/grouptrail.toml "$@"

@@ -1,13 +1,15 @@
 #!/bin/bash
 # All jobs on a standalone cluster, the driver on this machine: deploy/spark/standalone.sh [--job NAME] [--once]
-# SPARK_MASTER is its master, JARS a folder with those of Delta and of Spark's Kafka connector, ARCHIVES what `make
-# archive` has written. The warehouse must be one that every machine sees.
+# SPARK_MASTER is its master, JARS a folder with those of Delta and of Spark's Kafka connector, ARCHIVES the folder of
+# what `make archive` has written, with site-packages.zip unpacked beside: see README.md.
 set -eu
 
 : "${SPARK_MASTER:?set it to the master, such as spark://spark-1.example:7077}"
 : "${JARS:?set it to the folder of the jars}"
 : "${ARCHIVES:?set it to the folder of grouptrail.zip and site-packages.zip}"
 here=$(cd "$(dirname "$0")" && pwd)
+# The driver runs here; Spark unpacks archives for executors alone.
+export PYTHONPATH="$ARCHIVES/grouptrail.zip:$ARCHIVES/site-packages"
 
 exec spark-submit \
   --master "$SPARK_MASTER" \

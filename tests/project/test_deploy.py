@@ -85,7 +85,7 @@ def test_what_the_image_is_built_by_builds_a_grouptrail_that_runs(tmp_path: Path
     """
     image = tmp_path / "image"
     (image / "cache").mkdir(parents=True)
-    for fetched in ("connectors", "java-home"):
+    for fetched in ("connectors", "s3", "java-home"):
         if (cache_folder() / fetched).exists():
             (image / "cache" / fetched).symlink_to(cache_folder() / fetched)
     kept = ("SSL_CERT_FILE", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CACHE_DIR")
@@ -383,6 +383,28 @@ def test_airflow_runs_commands_that_exist_when_it_can() -> None:
     for command in given["bash_command"]:
         assert_is_command(shlex.split(command)[1:])
     assert [schedule for schedule in given["schedule"] if not croniter.is_valid(schedule)] == []
+
+
+# --- the audit -----------------------------------------------------------------------------------------------
+
+
+def test_an_audit_that_nobody_answered_is_none() -> None:
+    """It says so in one line, and does not pass for a clean one."""
+    environ = {"PATH": os.environ["PATH"], "PIP_NO_INDEX": "1", "HOME": os.environ["HOME"]}
+    asked = subprocess.run(
+        [sys.executable, DEPLOY / "audit.py"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 2
+    (line,) = (asked.stdout + asked.stderr).splitlines()
+    assert line.startswith("audit: not known, ")
+
+
+def test_the_audit_runs_each_day() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yaml").read_text("utf-8"))
+    when = workflow[True]  # YAML 1.1 reads "on" so
+    assert croniter.is_valid(when["schedule"][0]["cron"])
+    assert [path for path in when["push"]["paths"] if not list(ROOT.glob(path))] == []
+    assert workflow["jobs"]["audit"]["steps"][-1] == {"run": "make audit"}
 
 
 # --- Spark ---------------------------------------------------------------------------------------------------
