@@ -12,8 +12,9 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
 from grouptrail.kafka import KafkaDenied, KafkaUnreachable
 from grouptrail.polling import brokers
-from grouptrail.polling.brokers import Committed, Poller, Seen, Throttle
+from grouptrail.polling.brokers import Poller, Throttle
 from grouptrail.polling.changes import Change, Known, changes, removal, taken
+from grouptrail.polling.seen import Committed, Seen
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import encode_key, encode_value
 from stories import classic, gone, of, told

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors as faults
 from kafka.protocol.admin import DescribeGroupsRequest
@@ -19,6 +19,7 @@ from kafka.protocol.api_message import ApiMessage
 
 import grouptrail.polling
 from grouptrail.kafka import Cluster, ClusterError
+from grouptrail.polling.seen import Committed, Seen
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -35,31 +36,6 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.polling):  #
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.polling):  # type: ignore[misc, call-arg]
     """Its answer."""
-
-
-class Committed(NamedTuple):
-    """A group's position in a partition."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
-@dataclass
-class Seen:
-    """A group as its coordinator tells it.
-
-    `kind` is classic, consumer, share or streams. `described` is the group in the answer's fields, `commits` by topic
-    and partition; None where it was not told, `problem` why.
-    """
-
-    group_id: str
-    kind: str
-    protocol_type: str
-    state: str
-    described: Mapping[str, Any] | None = None
-    commits: Mapping[tuple[str, int], Committed] | None = None
-    problem: str | None = None
 
 
 @dataclass

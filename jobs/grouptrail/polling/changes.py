@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from grouptrail.polling.brokers import Committed, Seen
+from grouptrail.polling.seen import Committed, Seen
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 
 Position = tuple[str, int]

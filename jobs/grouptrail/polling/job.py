@@ -21,8 +21,9 @@ from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import ADMIN, RECORD_SCHEMA, TABLES, row_ddl
 from grouptrail.kafka import KafkaUnreachable
-from grouptrail.polling.brokers import Committed, Poll, Poller
+from grouptrail.polling.brokers import Poll, Poller
 from grouptrail.polling.changes import Change, Known, changes, removal, taken
+from grouptrail.polling.seen import Committed
 from grouptrail.streams import query_id, read_ticks, start_query
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 

@@ -1,0 +1,131 @@
+"""Polls landing in Delta, with one that dies in the middle, and a start from what has landed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import landed
+from grouptrail import tables
+from grouptrail.config import Config
+from grouptrail.decode.progress import OtherSource, refuse_other_source
+from grouptrail.decode.schema import TABLES
+from grouptrail.polling.brokers import Poll
+from grouptrail.polling.job import PROGRESS, Polling
+from grouptrail.polling.seen import Committed, Seen
+
+pytestmark = pytest.mark.spark
+
+MEMBER = {
+    "member_id": "a",
+    "group_instance_id": None,
+    "client_id": "client",
+    "client_host": "/10.0.0.1",
+    "member_metadata": b"",
+    "member_assignment": b"",
+}
+STABLE = {"group_state": "Stable", "protocol_type": "consumer", "protocol_data": "range", "members": [MEMBER]}
+BILLING = Seen("billing", "classic", "consumer", "Stable", STABLE, {("orders", 0): Committed(5, -1, "")})
+
+
+class Told:
+    """Gives the polls that a test wants, one a second."""
+
+    def __init__(self) -> None:
+        self.groups: list[Seen] = []
+        self.seconds = 1_790_000_000.0
+
+    def poll(self) -> Poll:
+        self.seconds += 1
+        return Poll(self.seconds, {group.group_id: group for group in self.groups}, {1})
+
+    def is_gone(self, _group_id: str, _poll: Poll) -> bool:
+        return True
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def polling(spark: SparkSession, config: Config, told: Told, interpreted: None) -> Polling:
+    for table in (*TABLES, PROGRESS):
+        tables.ensure_table(spark, config, table)
+    return anew(spark, config, told)
+
+
+def anew(spark: SparkSession, config: Config, told: Told) -> Polling:
+    """As after a start: it knows what has landed alone."""
+    return Polling(spark, config, told, app=lambda: "query", report=lambda _line: None)  # type: ignore[arg-type]
+
+
+def land(polling: Polling, *groups: Seen) -> None:
+    polling._poller.groups = list(groups)  # type: ignore[attr-defined]
+    polling.land(None, 0)  # type: ignore[arg-type]
+
+
+def commits(config: Config) -> list[tuple[Any, ...]]:
+    """Offset, whether it is a tombstone, and between which seconds of the test it was made."""
+
+    def second(at: datetime | None) -> int | None:
+        return None if at is None else round(at.timestamp() - 1_790_000_000)
+
+    rows = sorted(landed.rows(config, "offset_commits"), key=lambda row: row["record_offset"])
+    return [(row["committed_offset"], second(row["not_before"]), second(row["record_at"])) for row in rows]
+
+
+def test_changes_land_once_across_starts(polling: Polling, spark: SparkSession, config: Config, told: Told) -> None:
+    """A change is dated from the poll before, or after a start from the last that landed something."""
+    moved = replace(BILLING, commits={("orders", 0): Committed(6, -1, "")})
+    land(polling, BILLING)
+    land(polling, BILLING)
+    land(polling, moved)
+    polling = anew(spark, config, told)
+    land(polling, moved)
+    polling = anew(spark, config, told)
+    land(polling, BILLING)
+    land(polling)
+    assert commits(config) == [(5, None, 1), (6, 2, 3), (5, 3, 5), (None, 5, 6)]
+    assert [row["is_tombstone"] for row in landed.rows(config, "group_metadata")].count(True) == 1
+    assert {row["source"] for row in landed.rows(config, "offset_commits")} == {"admin"}
+    landed.assert_progress_adds_up(config)
+    progress = tables.read(spark, config, PROGRESS)
+    refuse_other_source(progress, "test", is_polled=True)
+    with pytest.raises(OtherSource, match="cluster test was polled before, and cannot be read"):
+        refuse_other_source(progress, "test", is_polled=False)
+
+
+@pytest.mark.parametrize("fails_at", ["offset_commits", "group_metadata", PROGRESS])
+def test_what_a_poll_was_broken_off_by_lands_with_the_next(
+    polling: Polling, config: Config, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    """Nothing twice, and `ingest_progress` tells of all rows, wherever it died."""
+    appends = {"append": tables.append, "append_new": tables.append_new}
+
+    def dying(append: Any) -> Any:
+        def dies(*given: Any, **how: Any) -> None:
+            if fails_at in given:
+                raise RuntimeError("killed here")
+            append(*given, **how)
+
+        return dies
+
+    for name, append in appends.items():
+        monkeypatch.setattr(tables, name, dying(append))
+    with pytest.raises(RuntimeError, match="killed here"):
+        land(polling, BILLING)
+    for name, append in appends.items():
+        monkeypatch.setattr(tables, name, append)
+    land(polling, BILLING)
+    land(polling, BILLING)
+    assert [row[0] for row in commits(config)] == [5]
+    assert len(landed.rows(config, "group_metadata")) == 1
+    landed.assert_progress_adds_up(config)
+    [progress] = landed.rows(config, PROGRESS)
+    assert progress["offset_commits"] == progress["group_metadata"] == 1
+    assert progress["landed_at"] <= datetime.now(UTC)
