@@ -6,6 +6,7 @@ import json
 import re
 import zipfile
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -175,3 +176,15 @@ def assert_flexible_alike(definition: dict[str, Any], layout: Message) -> None:
             definition["flexibleVersions"]
         )
         assert theirs is (layout.flexible is not None and version in layout.flexible)
+
+
+@pytest.mark.parametrize("name", ["ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"])
+@pytest.mark.parametrize("version", [0, 1])
+def test_requests_of_our_own_are_kafkas(name: str, version: int) -> None:
+    """Which kafka-python lacks."""
+    ours = json.loads((files("grouptrail.polling") / f"{name}.json").read_text("utf-8"))
+    theirs = definitions(NEWEST)[name]
+    assert [ours[key] for key in ("apiKey", "validVersions", "flexibleVersions")] == [
+        theirs[key] for key in ("apiKey", "validVersions", "flexibleVersions")
+    ]
+    assert shape_of_definition(ours, version) == shape_of_definition(theirs, version)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
@@ -211,6 +212,17 @@ def test_requests_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [0, 0.25, 0.25, 0, 0.25]
 
 
+def test_the_description_of_a_classic_group_keeps_the_members_bytes() -> None:
+    """Which kafka-python would make text of."""
+    group = DescribeGroupsResponse.DescribedGroup
+    one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
+    answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
+    [told] = DescribeGroupsResponse.decode(answer.encode(version=0), version=0).groups
+    [described] = brokers._classic(told)["members"]
+    assert (described["member_metadata"], described["member_assignment"]) == (b"\0\1\xff", b"")
+    assert described["group_instance_id"] is None
+
+
 class FakeBroker:
     """Tells its groups, or raises."""
 
@@ -253,7 +265,9 @@ def test_a_broker_that_is_silent_stops_no_other_and_no_group_is_taken_for_gone(
 
     monkeypatch.setattr(poller, "_broker", lambda node, _server: nodes[node])
     monkeypatch.setattr(
-        poller, "_coordinators", SimpleNamespace(nodes=lambda: {1: "a", 2: "b"}, coordinator=coordinator)
+        poller,
+        "_coordinators",
+        SimpleNamespace(nodes=lambda: {1: "a", 2: "b"}, coordinator=coordinator, close=lambda: None),
     )
     poll = poller.poll()
     assert list(poll.groups) == ["billing"]

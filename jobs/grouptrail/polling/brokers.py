@@ -121,7 +121,7 @@ class BrokerGroups(Cluster):
             group = by_id[told.group_id]
             group.problem = _problem(told.error_code)
             if not told.error_code:
-                group.described = told.to_dict()
+                group.described = _classic(told) if group.kind == "classic" else told.to_dict()
 
     def _fetch_commits(self, groups: Sequence[Seen]) -> None:
         by_id = {group.group_id: group for group in groups}
@@ -158,6 +158,18 @@ _DESCRIBING: dict[str, Callable[[list[str]], Any]] = {
 }
 
 
+def _classic(told: Any) -> dict[str, Any]:
+    """Like kafka-python's `to_dict`, which would make text of the members' bytes."""
+    of_group = ("group_state", "protocol_type", "protocol_data")
+    of_member = ("member_id", "group_instance_id", "client_id", "client_host")
+    members = [
+        {name: getattr(member, name, None) for name in of_member}
+        | {name: bytes(getattr(member, name) or b"") for name in ("member_metadata", "member_assignment")}
+        for member in told.members
+    ]
+    return {**{name: getattr(told, name) for name in of_group}, "members": members}
+
+
 def _commits(topics: Iterable[Any]) -> Iterator[tuple[tuple[str, int], Committed]]:
     for topic in topics:
         for one in topic.partitions:
@@ -190,6 +202,7 @@ class Poller:
     def poll(self) -> Poll:
         """Asks every broker; one that does not answer keeps no other from it."""
         poll = Poll(at=time.time())
+        self._coordinators.close()  # a client remembers who coordinates a group for as long as it lives
         try:
             brokers = [self._broker(node, server) for node, server in self._coordinators.nodes().items()]
         except ClusterError as error:

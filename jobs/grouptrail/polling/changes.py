@@ -140,13 +140,13 @@ def _classic_parts(before: Data | None, described: Mapping[str, Any]) -> dict[Pa
         "members": [
             {
                 "memberId": member["member_id"],
-                "groupInstanceId": member.get("group_instance_id"),
+                "groupInstanceId": member["group_instance_id"],
                 "clientId": member["client_id"],
                 "clientHost": member["client_host"],
                 "rebalanceTimeout": _UNKNOWN_MS,
                 "sessionTimeout": _UNKNOWN_MS,
-                "subscription": bytes(member["member_metadata"] or b""),
-                "assignment": bytes(member["member_assignment"] or b""),
+                "subscription": member["member_metadata"],
+                "assignment": member["member_assignment"],
             }
             for member in sorted(described["members"], key=lambda member: str(member["member_id"]))
         ],
