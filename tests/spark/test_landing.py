@@ -118,7 +118,7 @@ def test_redecode_moves_what_a_newer_decoder_can_read(
     table, _ = decode_row(readable.key, readable.value)
     spark.sql(
         f"INSERT INTO delta.`{config.table_path('undecodable_records')}` "
-        "SELECT 'test', 9, 7, timestamp'2026-11-01 00:00:00', "
+        "SELECT 'test', 9, 7, timestamp'2026-11-01 00:00:00', null, null, "
         f"X'{(readable.key or b'').hex()}', X'{(readable.value or b'').hex()}', "
         "2, null, 'value', 'unknown_version', 0, '0'"
     )
