@@ -87,9 +87,21 @@ def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
 
 
 def append(rows: DataFrame, config: Config, name: str, *, app: str, version: int) -> None:
-    """Appends rows, unless this `app` has already appended this `version`: a batch done again lands once."""
+    """Appends rows, unless this `app` has already appended this `version`: a batch done again lands once.
+
+    A column that they lack, and that may be null, is null.
+    """
+    from pyspark.sql import functions as F
+
+    there = set(rows.columns)
+    absent = {
+        column.name: F.lit(None).cast(column.type)
+        for column in tables()[name].columns
+        if column.name not in there and column.null_means is not None
+    }
     (
-        rows.select(*(column.name for column in tables()[name].columns))
+        rows.withColumns(absent)
+        .select(*(column.name for column in tables()[name].columns))
         .write.format("delta")
         .mode("append")
         .option("txnAppId", f"{app}-{name}")

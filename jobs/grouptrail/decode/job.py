@@ -162,5 +162,4 @@ def _append(rows: DataFrame, config: Config, table: str, *, app: str, batch: int
     from pyspark.sql import functions as F
 
     named = {"cluster": F.lit(config.cluster), "source": F.lit(source).cast("string")}
-    named["not_before"] = F.lit(None).cast("timestamp")
     tables.append(rows.withColumns(named), config, table, app=app, version=batch)
