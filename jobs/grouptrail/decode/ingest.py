@@ -143,21 +143,23 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
     from pyspark import StorageLevel
 
     reports: Accumulator[dict[int, Found]] = spark.sparkContext.accumulator({}, ByTask())
-    records = read_segments(spark, folders, reports).persist(StorageLevel.MEMORY_AND_DISK)
+    records = copies = read_segments(spark, folders, reports).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        records.count()  # reads them: what there is to know of them is known then
+        copies.count()  # reads them: what there is to know of them is known then
         outcome, found = Outcome(), {number: reports.value[number] for number in range(len(folders))}
         for number, (partition, _) in enumerate(folders):
             outcome.note(partition, found[number])
         readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, found)
+        if not readable:
+            return outcome
         stands = decoded_to(tables.read(spark, config, PROGRESS).where("source IS NULL"))
         ends = {at: min(one.stable, stands.get(at, one.stable if not stands else 0)) for at, one in readable.items()}
+        if len(folders) > len({partition for partition, _ in folders}):  # replicas hold the same records
+            records = copies.dropDuplicates(["record_partition", "record_offset"])
+            outcome.read = records.count()
         outcome.behind = _count_from(records, {at: one.stable for at, one in readable.items()})
         outcome.later = _count_from(records, ends) - outcome.behind
         fresh = without_landed(config, records.where(_below(ends)), readable)
-        if len(readable) < len(folders):  # a replica's copy holds the same records
-            outcome.read = records.dropDuplicates(["record_partition", "record_offset"]).count()
-            fresh = fresh.dropDuplicates(["record_partition", "record_offset"])
         fresh = fresh.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             outcome.landed = fresh.count()
@@ -166,7 +168,7 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
         finally:
             fresh.unpersist()
     finally:
-        records.unpersist()
+        copies.unpersist()
     ranges = {at: (one.start or 0, max(one.start or 0, ends[at])) for at, one in readable.items()}
     _tell(spark, config, {at: span for at, span in ranges.items() if span[0] < span[1]}, readable)
     return outcome

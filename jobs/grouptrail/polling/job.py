@@ -154,7 +154,7 @@ class Landed:
         for table in TABLES:
             rows = tables.read(spark, config, table)
             untold = rows.where(F.col("record_offset") >= told_to)
-            ends = F.count("*").alias("count"), F.max("record_offset").alias("end")
+            ends = F.count("*").alias("rows"), F.max("record_offset").alias("end")
             times = F.min("record_at").alias("earliest"), F.max("record_at").alias("latest")
             orphans[table] = untold.agg(*ends, *times).collect()[0]
         for row in _newest(tables.read(spark, config, _COMMITS), ("group_id", "topic", "partition")):
@@ -178,7 +178,7 @@ class Landed:
     @property
     def is_untold(self) -> bool:
         """Whether rows have landed that no row of `ingest_progress` tells of."""
-        return any(found.count for found in self._orphans.values())
+        return any(found.rows for found in self._orphans.values())
 
     def asked(self, poll: Poll) -> None:
         """From now on what changes of these groups has changed since then."""
@@ -234,8 +234,8 @@ class Landed:
     def _progress(
         self, landed: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int
     ) -> dict[str, Any]:
-        orphans = {table: one for table, one in self._orphans.items() if one.count}
-        counts = {table: count + (orphans[table].count if table in orphans else 0) for table, count in landed.items()}
+        orphans = {table: one for table, one in self._orphans.items() if one.rows}
+        counts = {table: count + (orphans[table].rows if table in orphans else 0) for table, count in landed.items()}
         times = [one.earliest for one in orphans.values()] + [one.latest for one in orphans.values()]
         times = [time.astimezone(UTC) for time in times] + ([at] if at else [])
         return {
