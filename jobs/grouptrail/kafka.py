@@ -1,7 +1,7 @@
 """What the brokers say of their topics: who leads which partition, and the bounds of its log.
 
-The only user of kafka-python. It takes the settings of Kafka's Java client, which Spark gets as they are; it joins no
-group and creates no topic.
+Beside `polling.brokers` and `decode.segments` the only user of kafka-python. It takes the settings of Kafka's Java
+client, which Spark gets as they are; it joins no group and creates no topic.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Cluster:
             share = (deadline - time.monotonic()) / (len(servers) - index)
             try:
                 self._try(host, port, seconds=max(share, 0.5))
-                answering.append(_server(host, port))
+                answering.append(server_of(host, port))
             except OSError as error:
                 reasons.append(_reason(error))
         if not answering:
@@ -527,7 +527,7 @@ def _bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
 
 def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int]] | None) -> Iterator[Place]:
     """From the cluster's metadata."""
-    servers = {broker["node_id"]: _server(broker["host"], broker["port"]) for broker in told["brokers"]}
+    servers = {broker["node_id"]: server_of(broker["host"], broker["port"]) for broker in told["brokers"]}
     topics = {topic["name"]: topic for topic in told["topics"]}
     for name in topics if wanted is None else wanted:
         topic = topics.get(name, {"error_code": _UNKNOWN_TOPIC, "partitions": ()})
@@ -546,7 +546,8 @@ def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int]] | Non
                 yield Place(name, partition, topic_id, error=error)
 
 
-def _server(host: str, port: int) -> str:
+def server_of(host: str, port: int) -> str:
+    """As in `bootstrap.servers`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -18,7 +18,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.api_message import ApiMessage
 
 import grouptrail.polling
-from grouptrail.kafka import Cluster, ClusterError
+from grouptrail.kafka import Cluster, ClusterError, server_of
 from grouptrail.polling.seen import Committed, Seen
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Throttle:
 
 
 class GroupCoordinators(Cluster):
-    """The cluster, as far as it tells who coordinates a group."""
+    """Which brokers there are, and which of them coordinates a group."""
 
     _denied = "describe groups: grant the principal DESCRIBE on the groups, or on the cluster for all of them"
 
@@ -74,7 +74,7 @@ class GroupCoordinators(Cluster):
         """The brokers, by node id: `host:port`."""
         found = self._ask(lambda admin: admin.describe_cluster())
         alive = (broker for broker in found["brokers"] if not broker.get("is_fenced"))
-        return {broker["broker_id"]: f"{broker['host']}:{broker['port']}" for broker in alive}
+        return {broker["broker_id"]: server_of(broker["host"], broker["port"]) for broker in alive}
 
     def coordinator(self, group_id: str) -> int:
         """The node that coordinates a group, whether the group exists or not."""
