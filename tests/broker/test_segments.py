@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -76,11 +77,12 @@ def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 def open_transaction(broker: Broker) -> None:
     """Offsets that a transaction wrote and nobody will ever end."""
     settings = {"bootstrap.servers": broker.bootstrap}
+    AdminClient(settings).create_topics([NewTopic("held", 2, 1)])["held"].result(PATIENCE_SECONDS)
     producer = Producer({**settings, "transactional.id": "hangs", "transaction.timeout.ms": 600_000})
     producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     group = Consumer({**settings, "group.id": "held-back"})
-    offsets = [TopicPartition("orders", partition, 5) for partition in range(2)]
+    offsets = [TopicPartition("held", partition, 5) for partition in range(2)]
     producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), PATIENCE_SECONDS)
     group.close()
 
