@@ -2,9 +2,9 @@
 
     python deploy/spark/archive.py [FOLDER]
 
-Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that it imports but Spark, by the
-pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made again, both
-are the same byte for byte.
+Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that the jobs import but Spark,
+by the pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made again,
+both are the same byte for byte.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, REQUIREMENTS = "grouptrail.zip", "site-packages.zip"
 
 _SOURCES = ("jobs", "schemas", "pyproject.toml", "README.md", "LICENSE")
-_CLUSTERS_OWN = ("pyspark", "py4j")
+# The first is the cluster's own; the second is for `grouptrail check`, and brings as much as all others together.
+_LEFT_OUT = {"pyspark", "great-expectations"}
+_NOT_TO_RUN = {"bin", "include", "tests"}
 _OLDEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -41,19 +47,30 @@ def archive_package(folder: Path) -> Path:
 
 
 def archive_requirements(folder: Path) -> Path:
-    """What the package imports, as it is pinned."""
+    """What the jobs import, as it is pinned."""
     with tempfile.TemporaryDirectory() as name:
-        pins = Path(name) / "requirements.txt"
+        pins, wanted = Path(name) / "requirements.txt", _needed_by("grouptrail") - {"grouptrail", "py4j"}
         lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines(keepends=True)
-        pins.write_text("".join(line for line in lines if line.partition("==")[0] not in _CLUSTERS_OWN))
+        pins.write_text("".join(line for line in lines if line.partition("==")[0] in wanted))
         return _zipped(_installed(Path(name) / "installed", "-r", str(pins)), folder / REQUIREMENTS)
+
+
+def _needed_by(name: str) -> set[str]:
+    """The distribution and all that it asks for here, by the metadata of what is installed."""
+    needed, waiting = set(), [name]
+    while waiting:
+        one = waiting.pop()
+        if one not in needed | _LEFT_OUT:
+            needed.add(one)
+            asked = (Requirement(text) for text in metadata.requires(one) or ())
+            here = (it for it in asked if it.marker is None or it.marker.evaluate({"extra": ""}))
+            waiting += [canonicalize_name(requirement.name) for requirement in here]
+    return needed
 
 
 def _installed(folder: Path, *what: str) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     subprocess.run([*command, "--no-deps", "--no-compile", "--target", str(folder), *what], check=True)
-    # Each holds where it was installed from, or by which Python it runs.
-    shutil.rmtree(folder / "bin", ignore_errors=True)
     for of_this_machine in ("RECORD", "direct_url.json"):
         for path in folder.glob(f"*.dist-info/{of_this_machine}"):
             path.unlink()
@@ -63,10 +80,12 @@ def _installed(folder: Path, *what: str) -> Path:
 def _zipped(folder: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            entry = zipfile.ZipInfo(str(path.relative_to(folder)), _OLDEST_TIME)
+        for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
+            if _NOT_TO_RUN & set(path.parts):
+                continue
+            entry = zipfile.ZipInfo(str(path), _OLDEST_TIME)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            with path.open("rb") as content, archive.open(entry, "w") as stored:
+            with (folder / path).open("rb") as content, archive.open(entry, "w") as stored:
                 shutil.copyfileobj(content, stored, 1 << 20)
     return target
 

@@ -19,7 +19,7 @@ from command import Grouptrail
 from demo.bench import commits
 from demo.cluster import SparkCluster
 from demo.kafka import Broker, load_raw, read_records
-from demo.workload import Workload
+from demo.workload import SCENARIOS, Workload
 from grouptrail.config import Config
 from grouptrail.history.open_rows import TABLES as HISTORY
 from spark.archive import archive_package, archive_requirements
@@ -108,7 +108,8 @@ def test_an_executor_and_a_python_worker_are_killed_in_the_middle(
     cluster: SparkCluster, archives: Path, broker: Broker, config: Config
 ) -> None:
     """Each record lands once all the same, in whichever job they work, and the history is the one of a rebuild."""
-    workload = Workload(broker.bootstrap, prefix="cluster-", report=lambda _actor, _event: None)
+    others = set(SCENARIOS) - {"producer", "billing", "shipping", "export"}
+    workload = Workload(broker.bootstrap, prefix="cluster-", leave_out=others, report=lambda _actor, _event: None)
     workload.run_for(WORKLOAD_SECONDS)
     load_raw(broker.bootstrap, ((partition % PARTITIONS, key, value) for partition, key, value in commits(BULK)))
     run = Submitted(cluster, archives, config)
