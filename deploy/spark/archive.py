@@ -3,8 +3,8 @@
     python deploy/spark/archive.py [FOLDER]
 
 Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that the jobs import but Spark,
-by the pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made again,
-both are the same byte for byte.
+by the pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made
+again, both are the same byte for byte.
 """
 
 from __future__ import annotations

@@ -90,6 +90,19 @@ class Submitted:
             self.kill()
         return "".join(self.printed)
 
+    def terminated(self) -> None:
+        """Ends it as a scheduler does, by SIGTERM for what spark-submit has become; no part of it stays."""
+        self.process.terminate()
+        self.process.wait(DEADLINE_SECONDS)
+        await_that(self._is_gone, DEADLINE_SECONDS)
+
+    def _is_gone(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -126,6 +139,7 @@ def test_an_executor_and_a_python_worker_are_killed_in_the_middle(
         assert victim not in cluster.executors()
         in_topic = {(r.partition, r.offset): (r.key, r.value) for r in read_records(broker.bootstrap)}
         await_that(lambda: _count(config) >= len(in_topic) or run.batches() < 0, DEADLINE_SECONDS)
+        run.terminated()
     finally:
         run.kill()
     finishing = Submitted(cluster, archives, config, "--once")
