@@ -16,7 +16,7 @@ from lake import lay
 
 TOPIC = "orders"
 # What a shell, a regular expression and PromQL would each read something into.
-WEIRD = 'we"ird\\g{r}.ou|p*$'
+WEIRD = 'we"ird\\g{r}.ou|p*$"} or vector(1) #'
 VERDICTS = {
     "fine": "OK",
     WEIRD: "OK",

@@ -24,10 +24,11 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
+from kafka.errors import KafkaError
 
 import landed
 from certificates import Authority
-from clients import PATIENCE_SECONDS, await_that
+from clients import PATIENCE_SECONDS, await_that, producer
 from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
@@ -40,6 +41,7 @@ USER, PASSWORD = "watcher", "scram-Geheim-4711"
 EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY = "metrics-Geheim-4712", "keystore-Geheim-4713", "storage-Geheim-4714"
 SECRETS = (PASSWORD, EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY)
 TOLD, HIDDEN = "told", "hidden"
+RECORDS = 3
 
 
 def login(mechanism: str, user: str = USER, password: str = PASSWORD) -> dict[str, str]:
@@ -61,13 +63,29 @@ def broker(broker: Broker) -> Broker:
     for kind in kinds:
         made = UserScramCredentialUpsertion(USER, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
         client.alter_user_scram_credentials([made])[USER].result(PATIENCE_SECONDS)
-    for answer in client.create_topics([NewTopic(name, 1, 1) for name in (TOLD, HIDDEN)]).values():
-        answer.result(PATIENCE_SECONDS)
-    ensure_offsets_topic(broker.bootstrap)
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-        commits = {Partition(name, 0): OffsetAndMetadata(0, "", -1) for name in (TOLD, HIDDEN)}
-        await_that(lambda: admin.alter_group_offsets("billing", commits))
+    fill_and_commit(broker, TOLD, HIDDEN)
     return broker
+
+
+def fill_and_commit(broker: Broker, *topics: str) -> None:
+    """Three records in each topic, and a group that has committed behind none of them."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for answer in client.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
+        answer.result(PATIENCE_SECONDS)
+    with producer(broker) as producing:
+        for name in topics * RECORDS:
+            producing.produce(name, b"x", partition=0)
+    ensure_offsets_topic(broker.bootstrap)
+    commits = {Partition(name, 0): OffsetAndMetadata(0, "", -1) for name in topics}
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+
+        def is_committed() -> bool:
+            with contextlib.suppress(KafkaError):
+                admin.alter_group_offsets("billing", commits)
+                return set(admin.list_group_offsets("billing")["billing"]) == set(commits)
+            return False
+
+        await_that(is_committed)
 
 
 @contextlib.contextmanager
@@ -157,7 +175,7 @@ def test_each_right_that_is_missing_is_named_and_no_secret_is_seen(
     errors = {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")}
     assert errors == {(TOLD, None), (HIDDEN, "DESCRIBE is denied")}
     lags = {(row["topic"], row["lag"], row["problem"]) for row in landed.rows(config, "consumer_lag")}
-    assert (TOLD, 0, None) in lags
+    assert (TOLD, RECORDS, None) in lags
     assert {lag for topic, lag, _ in lags if topic == HIDDEN} == {None}
     assert 'topic="told"' in shown
 
@@ -222,17 +240,14 @@ def test_a_client_certificate_is_a_login_too(tmp_path: Path, config: Config) -> 
         "GROUPTRAIL_KAFKA__SSL_KEY_PASSWORD": KEY_PASSWORD,
     }
     with Broker(tmp_path / "kafka", properties=properties, security="tls") as broker:
-        ensure_offsets_topic(broker.bootstrap)
         environ["GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS"] = broker.tls_bootstrap
-        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-            commits = {Partition(TOLD, 0): OffsetAndMetadata(7, "", -1)}
-            await_that(lambda: admin.alter_group_offsets("billing", commits))
+        fill_and_commit(broker, TOLD)
         for resource in (("TOPIC", OFFSETS_TOPIC), ("GROUP", GROUP_PREFIX, "PREFIXED")):
             broker.allow("CN=watcher", "READ", *resource)
         run = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ | certificate)
         printed = run.finished()
         assert run.process.returncode == 0, printed
-        assert [row["committed_offset"] for row in landed.rows(config, "offset_commits")] == [7]
+        assert [row["committed_offset"] for row in landed.rows(config, "offset_commits")][-1:] == [0]
         nobody = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ)
         line = only_line(nobody.finished(120))
     assert nobody.process.returncode == 1
