@@ -13,7 +13,7 @@ export PYTHONPATH="$ARCHIVES/grouptrail.zip:$ARCHIVES/site-packages"
 
 exec spark-submit \
   --master "$SPARK_MASTER" \
-  --properties-file "$here/spark.conf" \
+  --properties-file "$here/spark.conf" --load-spark-defaults \
   --jars "$(find "$JARS" -name '*.jar' | sort | paste -sd, -)" \
   --py-files "$ARCHIVES/grouptrail.zip" \
   --archives "$ARCHIVES/site-packages.zip#site-packages" \

@@ -10,7 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 exec spark-submit \
   --master yarn --deploy-mode cluster \
-  --properties-file "$here/spark.conf" \
+  --properties-file "$here/spark.conf" --load-spark-defaults \
   --conf spark.yarn.maxAppAttempts=100 \
   --conf spark.yarn.am.attemptFailuresValidityInterval=1h \
   --conf spark.yarn.appMasterEnv.PYTHONPATH=site-packages \
