@@ -89,12 +89,12 @@ def test_what_retention_removed_is_reported_and_survived(tmp_path: Path, config:
         ensure_offsets_topic(broker.bootstrap)
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         load_raw(broker.bootstrap, commit_records(10))
-        Grouptrail(config, "run", "--once").finished()
+        Grouptrail(config, "run", "--job", "decode", "--once").finished()
         first_end = max(row["end_offset"] for row in landed.rows(config, "ingest_progress"))
         load_raw(broker.bootstrap, commit_records(4))
         delete_all(broker, config, behind=first_end)
         load_raw(broker.bootstrap, commit_records(6))
-        printed = Grouptrail(config, "run", "--once").finished()
+        printed = Grouptrail(config, "run", "--job", "decode", "--once").finished()
     assert "4 LOST" in printed
     assert sum(row["lost"] for row in landed.rows(config, "ingest_progress")) == 4
     assert len(landed.rows(config, "offset_commits")) == 16

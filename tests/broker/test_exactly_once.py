@@ -13,7 +13,7 @@ import landed
 from command import Grouptrail
 from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw, read_records
 from demo.workload import Workload
-from grouptrail.config import Config
+from grouptrail.config import Config, load_config
 from grouptrail.decode.times import from_time
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
@@ -57,10 +57,18 @@ def _batches(run: Grouptrail) -> Iterator[str]:
     return (line for line in run.lines() if line.startswith("batch"))
 
 
-def test_the_tables_say_what_kafkas_own_formatters_say(broker: Broker, worked: Workload, config: Config) -> None:
+@pytest.fixture(scope="module")
+def decoded(broker: Broker, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Where one run has landed it all."""
+    warehouse = str(tmp_path_factory.mktemp("decoded"))
+    config = load_config(None, {"warehouse": warehouse, "kafka.bootstrap.servers": broker.bootstrap}, {})
+    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    return config
+
+
+def test_the_tables_say_what_kafkas_own_formatters_say(broker: Broker, decoded: Config) -> None:
     """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
-    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
-    landed_records = landed.records(config)
+    landed_records = landed.records(decoded)
     printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
     # Of group metadata DumpLogSegments prints the members' blobs in a form of its own; the formatter does not.
     printed |= {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
@@ -72,7 +80,7 @@ def test_the_tables_say_what_kafkas_own_formatters_say(broker: Broker, worked: W
         assert _as_text(ours["value"], "version") == _as_text(theirs["value"], "version"), where
     assert {1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16} <= types
 
-    commits = {(row["record_partition"], row["record_offset"]): row for row in landed.rows(config, "offset_commits")}
+    commits = {(row["record_partition"], row["record_offset"]): row for row in landed.rows(decoded, "offset_commits")}
     formatted = broker.formatted(OFFSETS_FORMATTER)
     assert len(formatted) == len(commits)
     for line in formatted:
@@ -92,12 +100,11 @@ def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] |
     return None if part is None else {**part, number: str(part[number])}
 
 
-def test_the_workloads_last_commits_are_in_the_table(broker: Broker, worked: Workload, config: Config) -> None:
+def test_the_workloads_last_commits_are_in_the_table(worked: Workload, decoded: Config) -> None:
     """The newest row of each (group, topic, partition) is the commit that the client was told of last."""
-    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
     newest = {
         (row["group_id"], row["topic"], row["partition"]): row["committed_offset"]
-        for row in sorted(landed.rows(config, "offset_commits"), key=lambda row: row["record_offset"])
+        for row in sorted(landed.rows(decoded, "offset_commits"), key=lambda row: row["record_offset"])
     }
     unsure = worked.ledger.unsure()
     expected = {key: offset for key, offset in worked.ledger.committed().items() if key not in unsure}
@@ -105,12 +112,11 @@ def test_the_workloads_last_commits_are_in_the_table(broker: Broker, worked: Wor
     assert {key: newest[key] for key in expected} == expected
 
 
-def test_a_second_run_starts_where_the_first_ended(broker: Broker, worked: Workload, config: Config) -> None:
+def test_a_second_run_starts_where_the_first_ended(decoded: Config) -> None:
     """A run on what has landed already reads nothing again and adds no row."""
-    Grouptrail(config, "run", "--job", "decode", "--once").finished()
-    before = landed.records(config)
-    printed = Grouptrail(config, "run", "--job", "decode", "--once").finished()
-    assert landed.records(config) == before
+    before = landed.records(decoded)
+    printed = Grouptrail(decoded, "run", "--job", "decode", "--once").finished()
+    assert landed.records(decoded) == before
     assert "batch" not in printed, printed
 
 

@@ -24,6 +24,10 @@ from grouptrail.quality import check
 pytestmark = pytest.mark.spark
 
 
+# A table of each way in which one is thinned, deleted from or sorted.
+EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "check_results")
+
+
 def sql(config: Config, query: str) -> list[dict[str, Any]]:
     out = io.StringIO()
     run_sql(config, query, format="json", out=out)
@@ -56,7 +60,7 @@ def test_tables_that_lack_a_column_are_gone_on_with(spark: SparkSession, config:
     checked = check.run(spark, config, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
     assert {one.table: one.lacking for one in checked} == {one.table: (lacking[one.table],) for one in checked}
     assert [result.problem for one in checked for result in one.results if result.problem] == []
-    maintain.run(spark, config, (), silent)
+    maintain.run(spark, config, EACH_KIND, silent)
     for name, column in lacking.items():
         assert sql(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
         tables.ensure_table(spark, config, name)
