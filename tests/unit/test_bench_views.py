@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from demo import bench_views
 from demo.bench_views import GeneratedWarehouse, measure
 from demo.ingest import query
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
 
 
-def test_each_view_is_measured(tmp_path: Path) -> None:
+def test_each_view_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the files it opens, and those of the tables it reads."""
+    monkeypatch.setattr(bench_views, "ROUNDS", 1)
     figures = measure(Config(), tmp_path, groups=20, generations=6, commits=4)
     assert set(figures) == set(views())
     assert all(figure["files"] > 0 and figure["seconds"] >= 0 for figure in figures.values())
