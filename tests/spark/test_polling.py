@@ -53,7 +53,7 @@ def told() -> Told:
 
 
 @pytest.fixture
-def polling(spark: SparkSession, config: Config, told: Told, interpreted: None) -> Polling:
+def polling(spark: SparkSession, config: Config, told: Told) -> Polling:
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
     return anew(spark, config, told)
