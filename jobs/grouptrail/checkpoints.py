@@ -56,15 +56,15 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
         if hadoop.read_text(spark, f"{folder}/{START_FILE}") or not _has_landed(spark, config, writes):
             return None
         return "is not there, but its tables hold rows: correct checkpoints; if it is lost, run grouptrail recover"
+    read = "metadata"
     try:
         identity = json.loads(metadata or "")["id"]
-        read = "metadata"
         for log, number in newest.items():
             if number is not None:
                 read = f"{log}/{number}"
                 _parse(hadoop.read_text(spark, f"{folder}/{read}"), lines=3 if log == "offsets" else 2)
     except (ValueError, KeyError, TypeError):
-        return f"cannot be read ({read if metadata else 'metadata'}): run grouptrail recover"
+        return f"cannot be read ({read}): run grouptrail recover"
     known = -1 if newest["offsets"] is None else newest["offsets"]
     landed = max((_landed(spark, config, table, identity) for table in writes), default=-1)
     if known < max(landed, -1 if newest["commits"] is None else newest["commits"]):

@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused_and_a_new_one_goes_on(
 def test_a_lease_is_kept_where_the_checkpoints_are_a_uri(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     """Through the Hadoop file system, as in an object store."""
     of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
-    lease = tmp_path / "store" / "copy.lease"
+    lease = tmp_path / "store" / config.cluster / "copy.lease"
     with sole_driver(spark, of_store, [JOB], print):
         held = lease.read_text()
         assert '"renewals": 1' in held
