@@ -65,7 +65,8 @@ def break_off_the_last_batch(config: Config) -> int:
         commit = max(log.glob("*.json"))
         if f'-{table}","version":{last},' in commit.read_text():
             assert not (log / "_last_checkpoint").exists()
-            commit.unlink()
+            for file in log.glob(f"*{commit.stem}*"):
+                file.unlink()
     assert max(row["batch_id"] for row in landed.rows(config, "ingest_progress")) == last - 1
     return before - len(landed.records(config))
 
