@@ -20,7 +20,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -43,7 +42,7 @@ _STALL_SECONDS = (5, 20)
 _DOWN_SECONDS = (1, 10)
 _MAINTAIN_EVERY_SECONDS = 240
 _SAMPLE_EVERY_SECONDS = 5
-_WARM_UP_SECONDS = 90
+_WARM_UP_SECONDS = 180
 _MOST_GROWTH = 1.25
 _FEW_FILES = 100
 _FEW_RECORDS = 1_000
@@ -52,14 +51,6 @@ _CONFIG = """
 [log_offsets]
 interval_seconds = 3
 """
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Resident bytes of the pipeline's processes, that many seconds after the soak's start."""
-
-    at: float
-    memory: int
 
 
 class Soak:
@@ -73,7 +64,7 @@ class Soak:
         self._folder = folder
         self._over = threading.Event()
         self._restarts = 0
-        self.samples: list[Sample] = []
+        self.memory: list[int] = []
         self.files: list[int] = []
         self.tried: Counter[str] = Counter()
         self.survived: Counter[str] = Counter()
@@ -207,9 +198,14 @@ class Soak:
                 self._ingest.start()
 
     def _sample(self) -> None:
+        """Of drivers that have been at work for a while: before that Java's heap grows, as it may."""
+        driver, since = None, 0.0
         while not self._over.wait(_SAMPLE_EVERY_SECONDS):
-            if pid := self._ingest.pid:
-                self.samples.append(Sample(time.monotonic() - self._started, resident(pid)))
+            before, driver = driver, self._ingest.pid
+            if driver != before:
+                since = time.monotonic()
+            elif driver and time.monotonic() - since > _WARM_UP_SECONDS:
+                self.memory.append(resident(driver) >> 20)
 
     def _maintain(self) -> None:
         while not self._over.wait(_MAINTAIN_EVERY_SECONDS):
@@ -240,17 +236,15 @@ class Soak:
         return wrong + self._growth()
 
     def _growth(self) -> list[str]:
-        """Prints memory and files by thirds; which of them grew."""
+        """Prints memory by thirds, and live files; which of them grew."""
         wrong = []
-        memory = [sample.memory / (1 << 20) for sample in self.samples if sample.at > _WARM_UP_SECONDS]
-        for what, figures, least in (
-            ("memory, MiB", memory, 0),
-            ("live files after maintain", self.files, _FEW_FILES),
-        ):
-            thirds = [statistics.median(third) for third in _thirds(figures)]
-            print(f"{what}, median of each third: {', '.join(f'{third:,.0f}' for third in thirds)}")
-            if len(thirds) == 3 and thirds[2] > _MOST_GROWTH * thirds[0] and thirds[2] - thirds[0] > least:
-                wrong.append(f"{what}: grew from {thirds[0]:,.0f} to {thirds[2]:,.0f}")
+        thirds = [round(statistics.median(third)) for third in _thirds(self.memory)]
+        print(f"memory of drivers at work for {_WARM_UP_SECONDS} s, MiB, median of each third: {_listed(thirds)}")
+        print(f"live files after each maintain: {_listed(self.files)}")
+        if thirds and thirds[-1] > _MOST_GROWTH * thirds[0]:
+            wrong.append("memory grew")
+        if self.files and self.files[-1] > _MOST_GROWTH * self.files[0] + _FEW_FILES:
+            wrong.append("live files grew")
         return wrong
 
     def tell(self) -> None:
@@ -312,10 +306,14 @@ def live_files(config: Config) -> int:
     return sum(len(DeltaTable(path).file_uris()) for path in paths if DeltaTable.is_deltatable(path))
 
 
-def _thirds(figures: list[float] | list[int]) -> list[list[float]]:
-    """As far as there are enough."""
+def _thirds(figures: list[int]) -> list[list[int]]:
+    """None where there are too few."""
     size = len(figures) // 3
-    return [list(figures[part * size : (part + 1) * size]) for part in range(3)] if size else []
+    return [figures[part * size : (part + 1) * size] for part in range(3)] if size else []
+
+
+def _listed(figures: list[int]) -> str:
+    return ", ".join(f"{figure:,}" for figure in figures) or "too few to tell"
 
 
 def main() -> int:
