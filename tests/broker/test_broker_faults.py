@@ -108,6 +108,7 @@ def pipeline(config: Config, *arguments: str, environ: dict[str, str] | None = N
 def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
     def is_there() -> bool:
         assert run.process.poll() is None, run.finished()
+        time.sleep(0.5)
         return landed.records(config) == in_topic(bootstrap)
 
     await_that(is_there, 4 * PATIENCE_SECONDS)
