@@ -32,6 +32,7 @@ pytestmark = pytest.mark.broker
 
 NEW, OLD = VERSIONS[0], VERSIONS[-1]
 PATIENCE_SECONDS = 240
+BOTH_JOBS = ("--job", "decode", "--job", "history")
 PARTITIONS = 7  # a number by which Java's hash and Kafka's abs can be told from others
 
 SESSION_MS = 15_000  # of static members, who come back within it and at the end do not
@@ -341,7 +342,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 playing.result()
         restart(stage)
         config = _config(broker, folder)
-        printed = (run := Grouptrail(config, "run", "--once")).finished()
+        printed = (run := Grouptrail(config, "run", *BOTH_JOBS, "--once")).finished()
         assert run.process.returncode == 0, printed
         yield Played(version, config, stage.troupes, History.read(config))
 
@@ -606,14 +607,14 @@ def test_a_killed_stream_and_a_rebuild_give_the_same_rows(played: Played, tmp_pa
         pytest.skip("the new coordinator's records are of all kinds")
     decode = played.config.decode.model_copy(update={"max_records_per_batch": 70})
     config = played.config.model_copy(update={"warehouse": str(tmp_path / "warehouse"), "decode": decode})
-    run = Grouptrail(config, "run")
+    run = Grouptrail(config, "run", *BOTH_JOBS)
     try:
         await_the_middle_of_a_batch(run, config)
     finally:
         run.kill()
     assert History.read(config) != played.history
 
-    run = Grouptrail(config, "run")
+    run = Grouptrail(config, "run", *BOTH_JOBS)
     try:
         await_history(config, played.history, run)
     finally:

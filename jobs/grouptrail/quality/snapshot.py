@@ -101,7 +101,7 @@ def views(
     made: dict[str, DataFrame] = {}
     unreadable = dict(taken.unreadable)
     try:
-        for name in contracts.tables().keys() - unreadable.keys():
+        for name in (name for name in contracts.tables() if name not in taken.unreadable):
             try:
                 made[name] = _view(spark, config, name, taken.versions.get(name))
             except Exception as error:  # Spark may know less of Delta than delta-rs
