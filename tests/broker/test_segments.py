@@ -77,7 +77,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 def open_transaction(broker: Broker) -> None:
     """Offsets that a transaction wrote and nobody will ever end."""
     settings = {"bootstrap.servers": broker.bootstrap}
-    AdminClient(settings).create_topics([NewTopic("held", 2, 1)])["held"].result(PATIENCE_SECONDS)
+    admin = AdminClient(settings)  # kept: what it has been asked fails when it is gone
+    admin.create_topics([NewTopic("held", 2, 1)])["held"].result(PATIENCE_SECONDS)
     producer = Producer({**settings, "transactional.id": "hangs", "transaction.timeout.ms": 600_000})
     producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
