@@ -42,9 +42,10 @@ def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: 
                 admin = AdminClient({"bootstrap.servers": broker.bootstrap})
                 admin.create_topics([NewTopic("orders", 2)])["orders"].result(PATIENCE_SECONDS)
             commit(broker.bootstrap, groups(PARTITIONS)[1], number)
-            printed = run_once(config)
-            assert "offset commits" in printed
-            assert landed.records(config) == in_topic(broker.bootstrap)
+            before = in_topic(broker.bootstrap)
+            assert "offset commits" in run_once(config)
+            # A broker that has loaded the groups may write of them at any time: their members do not answer.
+            assert before.items() <= landed.records(config).items() <= in_topic(broker.bootstrap).items()
             assert len(landed.records(config)) >= len(frozen) + number
             landed.assert_progress_adds_up(config)
             assert_formatter_agrees(broker, config)
