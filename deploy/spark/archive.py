@@ -3,8 +3,8 @@
     python deploy/spark/archive.py [FOLDER]
 
 Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that the jobs import but Spark,
-by the pins of requirements.txt, for `--archives`. The second fits the Python and the platform that make it. Made
-again, both are the same byte for byte.
+by the pins of requirements.txt, for `--archives`; a driver that runs here has the same in the folder `site-packages`.
+They fit the Python and the platform that make them. Made again, both are the same byte for byte.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ def archive_package(folder: Path) -> Path:
 
 
 def archive_requirements(folder: Path) -> Path:
-    """What the jobs import, as it is pinned."""
+    """What the jobs import, as it is pinned; left unpacked, too."""
+    unpacked = folder / Path(REQUIREMENTS).stem
+    shutil.rmtree(unpacked, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
         pins, wanted = Path(name) / "requirements.txt", _needed_by("grouptrail") - {"grouptrail", "py4j"}
         lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines(keepends=True)
         pins.write_text("".join(line for line in lines if line.partition("==")[0] in wanted))
-        return _zipped(_installed(Path(name) / "installed", "-r", str(pins)), folder / REQUIREMENTS)
+        return _zipped(_installed(unpacked, "-r", str(pins)), folder / REQUIREMENTS)
 
 
 def _needed_by(name: str) -> set[str]:

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,11 +33,10 @@ PARTITIONS = 4
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both archives, and the second one unpacked for the driver, as a cluster does for executors."""
+    """Both archives, and the second one unpacked, for the driver."""
     folder = tmp_path_factory.mktemp("archives")
     archive_package(folder)
-    with zipfile.ZipFile(archive_requirements(folder)) as requirements:
-        requirements.extractall(folder / "site-packages")
+    archive_requirements(folder)
     return folder
 
 
