@@ -17,19 +17,12 @@ from grouptrail.decode.schema import TABLES
 from grouptrail.polling.brokers import Poll
 from grouptrail.polling.job import PROGRESS, Polling
 from grouptrail.polling.seen import Committed, Seen
+from polls import AT_5, classic_group, consumer_group, member
 
 pytestmark = pytest.mark.spark
 
-MEMBER = {
-    "member_id": "a",
-    "group_instance_id": None,
-    "client_id": "client",
-    "client_host": "/10.0.0.1",
-    "member_metadata": b"",
-    "member_assignment": b"",
-}
-STABLE = {"group_state": "Stable", "protocol_type": "consumer", "protocol_data": "range", "members": [MEMBER]}
-BILLING = Seen("billing", "classic", "consumer", "Stable", STABLE, {("orders", 0): Committed(5, -1, "")})
+BILLING = classic_group("Stable", member("a", 0), commits=AT_5)
+SEARCH = replace(consumer_group(3, {"a": [0], "b": [1]}), group_id="search")
 
 
 class Told:
@@ -83,17 +76,19 @@ def commits(config: Config) -> list[tuple[Any, ...]]:
 def test_changes_land_once_across_starts(polling: Polling, spark: SparkSession, config: Config, told: Told) -> None:
     """A change is dated from the poll before, or after a start from the last that landed something."""
     moved = replace(BILLING, commits={("orders", 0): Committed(6, -1, "")})
-    land(polling, BILLING)
-    land(polling, BILLING)
-    land(polling, moved)
+    land(polling, BILLING, SEARCH)
+    land(polling, BILLING, SEARCH)
+    land(polling, moved, SEARCH)
     polling = anew(spark, config, told)
-    land(polling, moved)
+    land(polling, moved, SEARCH)
     polling = anew(spark, config, told)
-    land(polling, BILLING)
+    land(polling, BILLING, SEARCH)
     land(polling)
     assert commits(config) == [(5, None, 1), (6, 2, 3), (5, 3, 5), (None, 5, 6)]
     assert [row["is_tombstone"] for row in landed.rows(config, "group_metadata")].count(True) == 1
     assert {row["source"] for row in landed.rows(config, "offset_commits")} == {"admin"}
+    of_search = [row["is_tombstone"] for row in landed.rows(config, "group_records")]
+    assert (of_search.count(False), of_search.count(True)) == (8, 8)
     landed.assert_progress_adds_up(config)
     progress = tables.read(spark, config, PROGRESS)
     refuse_other_source(progress, "test", is_polled=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,61 +16,9 @@ from grouptrail.polling import brokers
 from grouptrail.polling.brokers import Poller, Throttle
 from grouptrail.polling.changes import Change, Known, changes, removal, taken
 from grouptrail.polling.seen import Committed, Seen
-from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import encode_key, encode_value
+from polls import AT_5, classic_group, consumer_group, member
 from stories import classic, gone, of, told
-
-ORDERS = "6f726465-7273-6f72-6465-72736f726465"
-AT_5 = {("orders", 0): Committed(5, -1, "")}
-
-
-def member(name: str, *partitions: int) -> dict[str, Any]:
-    """A member of a classic group, in the fields of DescribeGroups."""
-    subscription = {"topics": ["orders"], "userData": None}
-    assigned = {"assignedPartitions": [{"topic": "orders", "partitions": list(partitions)}], "userData": None}
-    return {
-        "member_id": name,
-        "group_instance_id": None,
-        "client_id": "client",
-        "client_host": "/10.0.0.1",
-        "member_metadata": encode_blob(Blob("ConsumerProtocolSubscription", 0, subscription)),
-        "member_assignment": encode_blob(Blob("ConsumerProtocolAssignment", 0, assigned)),
-    }
-
-
-def classic_group(state: str, *members: dict[str, Any], commits: Any = None) -> Seen:
-    described = {"group_state": state, "protocol_type": "consumer", "protocol_data": "range", "members": members}
-    return Seen("billing", "classic", "consumer", state, described, commits)
-
-
-def consumer_group(epoch: int, members: Mapping[str, Sequence[int]], *, target: Sequence[int] | None = None) -> Seen:
-    """A KIP-848 group; `target` is what each member shall have, where that is not what it has."""
-
-    def topics(partitions: Sequence[int]) -> dict[str, Any]:
-        return {"topic_partitions": [{"topic_id": ORDERS, "topic_name": "orders", "partitions": list(partitions)}]}
-
-    described = {
-        "group_state": "Stable",
-        "group_epoch": epoch,
-        "assignment_epoch": epoch,
-        "assignor_name": "uniform",
-        "members": [
-            {
-                "member_id": name,
-                "instance_id": None,
-                "rack_id": None,
-                "member_epoch": epoch,
-                "client_id": "client",
-                "client_host": "/10.0.0.1",
-                "subscribed_topic_names": ["orders"],
-                "subscribed_topic_regex": "",
-                "assignment": topics(partitions),
-                "target_assignment": topics(partitions if target is None else target),
-            }
-            for name, partitions in members.items()
-        ],
-    }
-    return Seen("billing", "consumer", "consumer", "Stable", described, {})
 
 
 def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:

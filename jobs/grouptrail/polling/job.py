@@ -164,7 +164,7 @@ class Landed:
                 epoch = -1 if row["leader_epoch"] is None else row["leader_epoch"]
                 told = Committed(row["committed_offset"], epoch, row["metadata"])
                 groups.setdefault(row["group_id"], Known()).commits[place] = told
-        for table, key in zip(_GROUP_TABLES, (("group_id",), ("group_id", "key_json")), strict=True):
+        for table, key in zip(_GROUP_TABLES, (("group_id",), ("record_type", "key_json")), strict=True):
             for row in _newest(tables.read(spark, config, table), key):
                 since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
                 if not row["is_tombstone"]:
