@@ -109,7 +109,7 @@ def test_polled_groups_are_told_as_if_their_records_had_been_read(
         assert {(row["group_id"], row["partition"]) for row in gone} == {(search, 0), (search, 1)}
         landed.assert_progress_adds_up(config)
 
-        environ = {**as_reader(broker), "GROUPTRAIL_SOURCE": "admin"}
+        environ = {**as_reader(broker), "GROUPTRAIL_SOURCE": "admin", "GROUPTRAIL_LOG_OFFSETS__ALL_TOPICS": "true"}
         run = Grouptrail(config, "run", "--once", environ=environ)
         printed = run.finished()
         assert run.process.returncode == 0, printed
