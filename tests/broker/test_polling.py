@@ -131,5 +131,6 @@ def test_polled_groups_are_told_as_if_their_records_had_been_read(
     checked = Grouptrail(config, "check", *CHECKED, environ=environ)
     printed = checked.finished()
     assert checked.process.returncode == 0, printed
-    refused = Grouptrail(config, "run", "--once", "--job", "decode")
+    who_may_read = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap}
+    refused = Grouptrail(config, "run", "--once", "--job", "decode", environ=who_may_read)
     assert "cannot be read into the same rows" in refused.finished().splitlines()[-1]
