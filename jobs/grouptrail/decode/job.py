@@ -49,9 +49,9 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
         return polling.start(spark, config, once=once, report=report)
     for table in WRITES:
         tables.ensure_table(spark, config, table)
+    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
     begun = checkpoints.begin(spark, config, JOB, WRITES).get("offsets", {})
     topic = OffsetsTopic(config)
-    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
     # What log segments have told already is not read again, nor what had landed before `recover`.
     begin = segment_ends(tables.read(spark, config, PROGRESS)) | {int(at): offset for at, offset in begun.items()}
     records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
