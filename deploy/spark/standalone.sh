@@ -1,7 +1,7 @@
 #!/bin/bash
 # All jobs on a standalone cluster, the driver on this machine: deploy/spark/standalone.sh [--job NAME] [--once]
 # SPARK_MASTER is its master, JARS a folder with those of Delta and of Spark's Kafka connector, ARCHIVES the folder of
-# what `make archive` has written, with site-packages.zip unpacked beside: see README.md.
+# what `make archive` has written: see README.md.
 set -eu
 
 : "${SPARK_MASTER:?set it to the master, such as spark://spark-1.example:7077}"
