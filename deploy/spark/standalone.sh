@@ -11,8 +11,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 # The driver runs here; Spark unpacks archives for executors alone.
 export PYTHONPATH="$ARCHIVES/grouptrail.zip:$ARCHIVES/site-packages"
 
-# Spark unpacks archives for executors alone: this is the driver's.
-export PYTHONPATH="$ARCHIVES/grouptrail.zip:$ARCHIVES/site-packages"
 exec spark-submit \
   --master "$SPARK_MASTER" \
   --properties-file "$here/spark.conf" --load-spark-defaults \
