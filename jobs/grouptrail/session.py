@@ -32,6 +32,11 @@ _PART_OF_SPARK = (
     "org.scala-lang:scala-library",
     "org.apache.hadoop:hadoop-client-runtime",
     "org.slf4j:slf4j-api",
+    "io.netty:*",
+    "commons-codec:commons-codec",
+    "commons-logging:commons-logging",
+    "org.apache.httpcomponents:httpclient",
+    "org.apache.httpcomponents:httpcore",
 )
 
 _SETTINGS = {
