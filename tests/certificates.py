@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
     Encoding,
     KeySerializationEncryption,
     NoEncryption,
@@ -42,14 +41,13 @@ class Authority:
         )
         self.certificate.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def signed(self, subject: str, password: str | None = None) -> Path:
-        """A key, which the password opens, with a certificate for this machine, in one file."""
+    def signed(self, subject: str) -> Path:
+        """A key with a certificate for this machine, in one file."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject, self._name, key.public_key()).add_extension(_THIS_MACHINE, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
-        how = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
         keystore = self._folder / f"{self._name}-{subject}.pem"
-        keystore.write_bytes(_private(key, how) + certificate)
+        keystore.write_bytes(_private(key, NoEncryption()) + certificate)
         return keystore
 
 
