@@ -83,7 +83,8 @@ class KafkaCluster:
         """The node that leads a partition now, or will soon."""
         deadline = time.monotonic() + deadline_seconds
         while time.monotonic() < deadline:
-            found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+            admin = self._admin()
+            found = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
             if found is not None and found.leader > 0 and self.brokers[found.leader - 1].running:
                 return self.brokers[found.leader - 1]
             time.sleep(_POLL_SECONDS)
@@ -93,9 +94,10 @@ class KafkaCluster:
         """Gives each partition back to the first of its replicas; as soon as these are in sync."""
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
         deadline = time.monotonic() + deadline_seconds
+        admin = self._admin()  # kept: what it has been asked fails when it is gone
         while True:
             with contextlib.suppress(Exception):
-                results = self._admin().elect_leaders(ElectionType.PREFERRED, wanted).result(timeout=10)
+                results = admin.elect_leaders(ElectionType.PREFERRED, wanted).result(timeout=10)
                 if all(error is None or "ELECTION_NOT_NEEDED" in error.name() for error in results.values()):
                     return
             if time.monotonic() > deadline:
