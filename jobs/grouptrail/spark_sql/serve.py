@@ -56,7 +56,11 @@ def serve_sql(config: Config, listening: Listening, report: Report) -> None:
     if listening.connect_port is None and listening.thrift_port is None:
         raise ServeError("nothing is served: leave out --no-connect or --no-thrift")
     with TemporaryDirectory(prefix="grouptrail-serve-sql-") as folder:
-        own = {"spark.sql.warehouse.dir": folder, "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}"}
+        # With derby.system.home a database in memory cannot be made, and Hive tries for 20 s to.
+        own = {
+            "spark.sql.warehouse.dir": folder,
+            "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
+        }
         settings = {**own, **config.spark, **listening.settings}
         spark = start_session(config.model_copy(update={"spark": settings}), "grouptrail-serve-sql", report)
         try:
