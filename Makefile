@@ -29,8 +29,8 @@ demo-keep: ## The demo, left running until Ctrl-C.
 
 ##@ Checks
 
-test: lint ## Lint, then all tests: unit, Spark, real broker.
-	$(PYTEST)
+test: lint ## Lint, then all tests, two files at a time: unit, Spark, real broker.
+	$(PYTEST) -n 2 --dist loadfile
 
 test-unit: $(READY) ## The tests that need no JVM (seconds).
 	$(PYTEST) -m "not spark and not broker"
