@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import landed
+from clients import PATIENCE_SECONDS, await_that
 from command import Grouptrail
 from demo.kafka import Broker, load_raw, read_records
 from demo.workload import Workload
@@ -31,11 +32,13 @@ def running(broker: Broker, config: Config) -> Iterator[Grouptrail]:
         workload.run_for(WORKLOAD_SECONDS)
     settings = {"LOG_OFFSETS__INTERVAL_SECONDS": "1", "DECODE__MAX_RECORDS_PER_BATCH": "400"}
     run = Grouptrail(config, "run", environ={f"GROUPTRAIL_{name}": value for name, value in settings.items()})
-    told: Counter[str] = Counter()
-    for line in run.lines():
-        told[line.partition(" batch")[0]] += 1
-        if min(told["history"], told["lag"], told["log-offsets"]) and landed.records(config) == in_topic(broker):
-            break
+
+    def is_told() -> bool:
+        assert run.process.poll() is None, run.finished()
+        there = all(landed.rows(config, table) for table in ("group_states", "consumer_lag"))
+        return there and landed.records(config) == in_topic(broker)
+
+    await_that(is_told, 4 * PATIENCE_SECONDS)
     yield run
     if run.process.poll() is None:
         run.kill()
@@ -98,6 +101,7 @@ def test_of_two_drivers_one_is_refused_and_what_is_lost_is_recovered(
     assert f"job decode is already run by pid {running.process.pid} on {os.uname().nodename} since 2" in line
     assert "stop that one first" in line
     running.kill()
+    assert Grouptrail(config, "run", "--job", "history", "--once").finished()
 
     told_before = history(config)
     samples_before = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
