@@ -194,7 +194,7 @@ def newest_progress(config: Config, partition: int) -> dict[str, Any]:
 
 def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(small: Broker, of: Config) -> None:
     """One run outlives the stall, tells of the transaction, and lands what comes after what it cannot read."""
-    first, second = groups(2)
+    first, second, _ = groups(3)
     at, config = small.bootstrap, of
     assert small.proxy is not None
     with pipeline(config, *DECODE) as run:
@@ -224,7 +224,7 @@ def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(
         assert_formatter_agrees(small, config)
 
         key = encode_key(Key(1, {"group": first, "topic": "orders", "partition": 0}))
-        load_raw(at, [(0, key, b"\x00\x63of a later version"), (0, b"\x00\x63of a later type", b"\x00\x00")])
+        load_raw(at, [(2, key, b"\x00\x63of a later version"), (2, b"\x00\x63of a later type", b"\x00\x00")])
         commit(at, first, 7)
         await_landed(config, at, run)
         assert len(landed.rows(config, "undecodable_records")) == 2
@@ -235,7 +235,7 @@ def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(
 @pytest.mark.usefixtures("restored")
 def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broker, of: Config) -> None:
     """Half a day's records come while no job runs; most are compacted away, later ones deleted unread."""
-    first, second = groups(2)
+    first, second, _ = groups(3)
     at, config = small.bootstrap, of
     for name in (first, second):
         commit(at, name, 1)
@@ -307,9 +307,9 @@ def load_old(bootstrap: str, group: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Of two partitions, behind a proxy, with a cleaner that does not wait."""
+    """Behind a proxy, with a cleaner that does not wait; the last of its partitions is for what it cannot load."""
     cleaner = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "300"}
-    properties = {"offsets.topic.num.partitions": "2", "log.segment.delete.delay.ms": "100", **cleaner}
+    properties = {"offsets.topic.num.partitions": "3", "log.segment.delete.delay.ms": "100", **cleaner}
     with Broker(tmp_path_factory.mktemp("kafka"), properties=properties, proxied=True) as started:
         make_orders(started.bootstrap)
         yield started
