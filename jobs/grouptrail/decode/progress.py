@@ -26,7 +26,8 @@ def batch_progress(
     """The rows of `ingest_progress` that follow from one batch, for the partitions that are new or in which it moved.
 
     `start` and `end` are the batch's offset range by partition (a partition new to the query has no start: it
-    begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer).
+    begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer). Raises
+    BatchUnfit before anything downstream hears of a batch whose rows cannot be right.
     """
     for partition, end_offset in sorted(end.items()):
         log = bounds.get(partition)
@@ -38,12 +39,19 @@ def batch_progress(
         if partition in start and end_offset == start_offset and found is None:
             continue
         lost = max(0, min(log_start, first_read) - start_offset)
+        holes = end_offset - start_offset - lost - sum(rows.values())
+        if holes < 0:
+            raise BatchUnfit(
+                f"partition {partition} has {sum(rows.values()):,} rows for offsets {start_offset:,} to "
+                f"{end_offset:,}: is its topic another one than before, or are its checkpoint or tables copies? "
+                "Run grouptrail check"
+            )
         yield {
             "record_partition": partition,
             "start_offset": start_offset,
             "end_offset": end_offset,
             **rows,
-            "holes": end_offset - start_offset - lost - sum(rows.values()),
+            "holes": holes,
             "lost": lost,
             "earliest_record_at": to_time(found.earliest // 1000) if found else None,
             "latest_record_at": to_time(found.latest // 1000) if found else None,
@@ -80,6 +88,10 @@ def segment_ends(progress: DataFrame) -> dict[int, int]:
     begun = decoded_to(progress.where("source IS NULL"))
     ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
     return {partition: end for partition, end in ends.items() if partition not in begun}
+
+
+class BatchUnfit(GrouptrailError):
+    """A batch has more rows than its partition has offsets: something landed twice, or was read from elsewhere."""
 
 
 class OtherSource(GrouptrailError):

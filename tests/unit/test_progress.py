@@ -1,0 +1,29 @@
+"""What became of a micro-batch's offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from grouptrail.decode.progress import BatchUnfit, batch_progress
+from grouptrail.decode.tasks import Landed
+from grouptrail.kafka import LogBounds
+
+
+def landed(commits: int, first_offset: int) -> Landed:
+    found = Landed(first_offset=first_offset, earliest=0, latest=0)
+    found.rows["offset_commits"] = commits
+    return found
+
+
+def test_offsets_are_rows_holes_or_losses() -> None:
+    bounds = {3: LogBounds(log_start_offset=20, last_stable_offset=60, log_end_offset=60)}
+    [row] = batch_progress({3: landed(25, 22)}, start={3: 10}, end={3: 60}, bounds=bounds)
+    assert (row["lost"], row["offset_commits"], row["holes"]) == (10, 25, 15)
+
+
+def test_a_batch_of_more_rows_than_offsets_is_stopped() -> None:
+    """Before its progress is written: what reads on from there never hears of it."""
+    [row] = batch_progress({3: landed(50, 10)}, start={3: 10}, end={3: 60}, bounds={})
+    assert row["holes"] == 0
+    with pytest.raises(BatchUnfit, match="partition 3 has 51 rows for offsets 10 to 60"):
+        list(batch_progress({3: landed(51, 10)}, start={3: 10}, end={3: 60}, bounds={}))
