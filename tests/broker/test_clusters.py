@@ -110,7 +110,7 @@ def test_a_cluster_that_is_down_stops_none(
         assert run.process.returncode == 130, printed
         assert "Traceback" not in printed
     once = Grouptrail(file, "run", "--once")
-    assert "main: decode batch" in once.finished()
+    assert "main: log-offsets batch" in once.finished()
     assert once.process.returncode == 0
     for config, of in ((main, broker), (other, spare)):
         in_topic = {
