@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import Any
 
 from deltalake import DeltaTable
@@ -38,9 +39,8 @@ def records(config: Config) -> dict[Coordinates, Bytes]:
 def assert_progress_adds_up(config: Config) -> None:
     """Every offset range of `ingest_progress` is explained, and each partition's ranges join without a gap."""
     expected: dict[int, int] = {}
-    for row in sorted(
-        rows(config, "ingest_progress"), key=lambda row: (row["record_partition"], row["start_offset"])
-    ):
+    order = itemgetter("record_partition", "start_offset", "end_offset")
+    for row in sorted(rows(config, "ingest_progress"), key=order):
         landed = sum(row[table] for table in TABLES)
         assert row["end_offset"] - row["start_offset"] == landed + row["holes"] + row["lost"], row
         assert min(row["holes"], row["lost"]) >= 0, row
