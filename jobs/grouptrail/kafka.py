@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 import kafka
 from kafka import errors as faults
+from kafka.net import transport as network
 from kafka.net.compat import KafkaNetClient
 
 from grouptrail.errors import GrouptrailError
@@ -92,6 +93,20 @@ _POLL_MS = 100
 _COORDINATOR_PAUSE_SECONDS = 0.2
 
 T = TypeVar("T")
+
+
+def _without_loss(receive: Callable[[Any], tuple[bytes, Exception | None]]) -> Callable[[Any], Any]:
+    """kafka-python drops what comes together with a connection's end: as a rule, why a login was refused."""
+
+    def received(transport: Any) -> tuple[bytes, Exception | None]:
+        data, error = receive(transport)
+        return data, None if data else error  # the end is there at the next look, too
+
+    return received
+
+
+for _transport in (network.KafkaTCPTransport, network.KafkaSSLTransport):
+    _transport._sock_recv = _without_loss(_transport._sock_recv)
 
 
 class ClusterError(GrouptrailError):
