@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.running import (
     Clock,
     JobFailed,
     any_runs,
     end_taken_over,
+    print_now,
     stop_signals,
     stopped_at_the_end,
     told_of_the_warehouse,
@@ -105,13 +106,8 @@ JOBS = (
 )
 
 
-def _print_now(line: str) -> None:
-    """A line that a pipe or a log gets at once, too."""
-    print(line, flush=True)
-
-
 def run(
-    configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = _print_now
+    configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
 ) -> None:
     """Runs the named jobs (all, where none is named) of every cluster in one Spark application, until all have ended.
 
@@ -153,6 +149,7 @@ class _Cluster:
         self._config = config
         self._jobs = jobs
         self._held = contextlib.ExitStack()
+        self._is_checked = False
         self._again_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
 
@@ -160,6 +157,7 @@ class _Cluster:
         """Raises what keeps a job from running."""
         for job in self._jobs:
             import_module(job.module).check(self._config)
+        self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
         """Keeps other drivers from these jobs. Raises AlreadyRun where one has them."""
@@ -188,7 +186,8 @@ class _Cluster:
             any_runs(self.queries)
             return
         if time.monotonic() > self._again_at:
-            self.check()
+            if not self._is_checked:
+                self.check()
             self.hold(spark)
             for job in self._jobs:
                 if not signals:
@@ -199,6 +198,7 @@ class _Cluster:
         for query in self.queries:
             query.stop()
         self.release()
+        self._is_checked = False
         ran = time.monotonic() - self._again_at
         self._pause = (
             _FIRST_PAUSE_SECONDS if ran > _LONGEST_PAUSE_SECONDS else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
@@ -225,7 +225,7 @@ def _told_of(config: Config, report: Report) -> Report:
 def _one_line(fault: Exception) -> str:
     if isinstance(fault, GrouptrailError):
         return str(fault)
-    return f"{type(fault).__name__}: {next(iter(str(fault).splitlines()), '')}"
+    return f"{type(fault).__name__}: {first_cause(fault)}"
 
 
 def _check(clusters: Sequence[_Cluster]) -> None:

@@ -28,7 +28,6 @@ _DISK_FULL = (
     "the next run goes on where this one ended"
 )
 
-
 _NO_FILE_SYSTEM = (
     "Spark has no file system of the warehouse's kind: submit the jars that Hadoop takes for it "
     "(for s3a: --packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version)"
@@ -39,6 +38,11 @@ _NOT_WRITABLE = "the warehouse's store denies writing there: correct the rights,
 
 class JobFailed(GrouptrailError):
     """A job's query ended with an error."""
+
+
+def print_now(line: str) -> None:
+    """A line that a pipe or a log gets at once, too."""
+    print(line, flush=True)
 
 
 @contextlib.contextmanager

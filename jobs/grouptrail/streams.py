@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-
 # What Spark's Kafka source calls a log's start.
 _EARLIEST = -2
 

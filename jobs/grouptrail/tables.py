@@ -193,6 +193,15 @@ def _meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
 
 
+def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
+    """SQL: whether a row's record lies in its partition's range of offsets [start, end)."""
+    conditions = (
+        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
+        for partition, (start, end) in sorted(ranges.items())
+    )
+    return " OR ".join(f"({condition})" for condition in conditions) or "false"
+
+
 def literal(text: str) -> str:
     """A string in Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,20 +24,11 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka import KafkaDenied, OffsetsTopic
-from grouptrail.session import start_session
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 3
 CHECKED = ("offset_commits", "group_metadata", "group_records", "ingest_progress", "generations", "group_states")
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
-    session = start_session(config, "tests")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

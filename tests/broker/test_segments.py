@@ -22,7 +22,6 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import ingest, job
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.segments import SegmentsError, partition_folders
-from grouptrail.session import start_session
 
 pytestmark = pytest.mark.broker
 
@@ -46,14 +45,6 @@ class Disk:
 def warehouse(folder: Path, broker: Broker) -> Config:
     settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": broker.bootstrap}
     return load_config(None, settings, {})
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
-    session = start_session(config, "tests")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ and offset, so what is done again adds nothing.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from grouptrail.decode.progress import decoded_to, refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, SEGMENTS, TABLES
 from grouptrail.decode.segments import Found, Read, SegmentsError, partition_folders, read_partition
 from grouptrail.decode.tasks import ByTask
+from grouptrail.running import print_now
 from grouptrail.session import start_session
 
 if TYPE_CHECKING:
@@ -43,13 +43,7 @@ _ROWS_A_BATCH = 10_000
 _FOLDERS_A_TASK_SLOT = 4
 
 
-def _print_now(line: str) -> None:
-    """A line that a pipe or a log gets at once, too."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def ingest_segments(config: Config, folder: Path, report: Report = _print_now) -> None:
+def ingest_segments(config: Config, folder: Path, report: Report = print_now) -> None:
     """Lands the records of the segments below a folder, and reports what came of them.
 
     Raises SegmentsError where there are none, and at the end where some place could not be read.
@@ -305,13 +299,10 @@ def _landed(
     """By partition how many rows each table has in its range, and between which times they were written."""
     from pyspark.sql import functions as F
 
-    within = " OR ".join(
-        f"(record_partition = {at} AND record_offset >= {start} AND record_offset < {end})"
-        for at, (start, end, _) in whole.items()
-    )
+    within = tables.in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
     frames = [
         tables.read(spark, config, table)
-        .where(within or "false")
+        .where(within)
         .select("record_partition", "record_at", F.lit(table).alias("of"))
         for table in TABLES
     ]

@@ -118,7 +118,7 @@ class Stretch:
         from pyspark.sql import functions as F
 
         # The times let Delta pass over files; partitions' offsets are too far apart for that.
-        rows = table.where(records.in_ranges(self.ranges))
+        rows = table.where(tables.in_ranges(self.ranges))
         return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
 
 

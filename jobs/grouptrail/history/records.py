@@ -76,12 +76,3 @@ def by_group(records: DataFrame, tasks: int) -> DataFrame:
     """Sorted, with a group in one task."""
     order = ("record_partition", "group_id", "record_offset")
     return records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*order)
-
-
-def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
-    """SQL: whether a row's record lies in its partition's range of offsets [start, end)."""
-    conditions = (
-        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
-        for partition, (start, end) in sorted(ranges.items())
-    )
-    return " OR ".join(f"({condition})" for condition in conditions) or "false"

@@ -89,7 +89,7 @@ def _newest(config: Config, name: str) -> Commit | str | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return first_cause(error)
 
 
 @contextmanager
