@@ -179,6 +179,7 @@ def main() -> None:
             groups=options.groups_each,
             minutes=options.minutes,
             a_second=options.a_second,
+            on_cluster=options.on_cluster,
         ),
         "views": lambda folder, options: measure_views(
             load_config(None, {}, {}),
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=5_000, help="real partitions whose lag is told")
     parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
     parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
+    parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")
     options = parser.parse_args()
     figures: dict[str, Any] = {"cores": os.cpu_count()}

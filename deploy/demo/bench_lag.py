@@ -28,6 +28,7 @@ from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewTopic
 
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.kafka_cluster import KafkaCluster
 from demo.measure import cpu_seconds, resident
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
@@ -39,6 +40,11 @@ PARTITIONS_A_TOPIC = 500
 RECORDS = 20
 PROBE = "probe"
 
+_PROPERTIES = {
+    "log.cleaner.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "min.insync.replicas": "1",
+}
 _READY_SECONDS = 900.0
 _PROBE_EVERY_SECONDS = 2.0
 _PROBE_DEADLINE_SECONDS = 60.0
@@ -49,24 +55,24 @@ COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="pro
 class Load:
     """Positions of many groups on many partitions, and commits for them."""
 
-    def __init__(self, broker: Broker, *, partitions: int, groups: int) -> None:
-        self._broker = broker
+    def __init__(self, bootstrap: str, *, partitions: int, groups: int) -> None:
+        self._bootstrap = bootstrap
         self._each = min(PARTITIONS_A_TOPIC, partitions)
         self.topics = [f"events-{number:03d}" for number in range(partitions // self._each)]
         self._groups = [f"service-{number:03d}" for number in range(groups)]
         self._partitions = partitions
 
     def make_topics(self) -> None:
-        """Returns when the broker leads every partition, each of which has some records."""
-        with closing(KafkaAdminClient(bootstrap_servers=self._broker.bootstrap)) as admin:
+        """Returns when every partition has a leader and some records."""
+        with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
             for topic in self.topics:
                 admin.create_topics([NewTopic(topic, self._each, 1)], timeout_ms=60_000)
         deadline = time.monotonic() + _READY_SECONDS
-        with Cluster({"bootstrap.servers": self._broker.bootstrap}) as cluster:
+        with Cluster({"bootstrap.servers": self._bootstrap}) as cluster:
             while (there := len(cluster.places())) < self._partitions:
                 assert time.monotonic() < deadline, f"{there:,} of {self._partitions:,} partitions are there"
                 time.sleep(2)
-        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "linger.ms": 50})
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 50})
         for topic, partition in itertools.product(self.topics, range(self._each)):
             for _ in range(RECORDS):
                 while len(producer) > 50_000:
@@ -90,13 +96,13 @@ class Load:
 
 
 @contextmanager
-def steady(broker: Broker, commits: Iterator[tuple[int, bytes, bytes]], a_second: int) -> Iterator[None]:
+def steady(bootstrap: str, commits: Iterator[tuple[int, bytes, bytes]], a_second: int) -> Iterator[None]:
     """Writes so many a second meanwhile."""
     ended = threading.Event()
 
     def write() -> None:
         while not ended.wait(1.0):
-            load_raw(broker.bootstrap, itertools.islice(commits, a_second))
+            load_raw(bootstrap, itertools.islice(commits, a_second))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -107,26 +113,28 @@ def steady(broker: Broker, commits: Iterator[tuple[int, bytes, bytes]], a_second
         thread.join()
 
 
-def measure(folder: Path, *, partitions: int, groups: int, minutes: float, a_second: int = 1_000) -> dict[str, Any]:
-    """Figures of so many real partitions times so many groups, for so long."""
-    with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="1g", report=print) as broker:
-        ensure_offsets_topic(broker.bootstrap)
-        load = Load(broker, partitions=partitions, groups=groups)
+def measure(
+    folder: Path, *, partitions: int, groups: int, minutes: float, a_second: int = 1_000, on_cluster: bool = False
+) -> dict[str, Any]:
+    """Figures of so many real partitions times so many groups, for so long; `on_cluster`: of three brokers."""
+    kind = KafkaCluster if on_cluster else Broker
+    with kind(folder / "kafka", properties=_PROPERTIES, heap="1g", report=print) as kafka:
+        bootstrap = kafka.bootstrap
+        ensure_offsets_topic(bootstrap)
+        load = Load(bootstrap, partitions=partitions, groups=groups)
         started = time.monotonic()
         load.make_topics()
         commits = load.commits()
-        load_raw(broker.bootstrap, itertools.islice(commits, load.positions))
+        load_raw(bootstrap, itertools.islice(commits, load.positions))
         print(
             f"{partitions:,} partitions, {load.positions:,} positions after {time.monotonic() - started:.0f} s",
             flush=True,
         )
-        config = load_config(
-            None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / "warehouse")}, {}
-        )
+        config = load_config(None, {"kafka.bootstrap.servers": bootstrap, "warehouse": str(folder / "warehouse")}, {})
         with running(config, folder / "pipeline.log") as (process, url):
             _await_page(process, url)
-            with steady(broker, commits, a_second):
-                figures = _watched(broker, process, url, load.topics[0], minutes)
+            with steady(bootstrap, commits, a_second):
+                figures = _watched(bootstrap, process, url, load.topics[0], minutes)
         return {"partitions": partitions, "positions": load.positions} | figures | _stored(config)
 
 
@@ -172,13 +180,13 @@ def page(url: str) -> str:
 
 
 def _watched(
-    broker: Broker, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
+    bootstrap: str, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
 ) -> dict[str, Any]:
     """Probes one after the other, and the pipeline's memory and processor time meanwhile."""
     latencies, memory = [], []
     began_at, spent = time.monotonic(), cpu_seconds(process.pid)
     ends_at = time.monotonic() + minutes * 60
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
         for number in itertools.count(1):
             began = time.monotonic()
             if began > ends_at:

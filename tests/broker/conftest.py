@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from demo.kafka import Broker
 from grouptrail.config import Config, load_config
-from grouptrail.session import start_session
 
 PARTITIONS = 4
 
@@ -21,14 +19,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("kafka")
     with Broker(folder, properties={"offsets.topic.num.partitions": str(PARTITIONS)}, security="sasl") as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
-    session = start_session(config, "tests")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

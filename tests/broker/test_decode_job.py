@@ -70,8 +70,8 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
     broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
     assert "READ" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
-    assert f"allow READ on the group prefix {GROUP_PREFIX}" in refused(config, environ=as_reader(broker))
-    broker.allow("reader", "READ", "GROUP", GROUP_PREFIX, "PREFIXED")
+    assert f"allow DESCRIBE on the group prefix {GROUP_PREFIX}" in refused(config, environ=as_reader(broker))
+    broker.allow("reader", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
     run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
     printed = run.finished()
     assert run.process.returncode == 0, printed

@@ -150,8 +150,8 @@ def test_each_right_that_is_missing_is_named_and_no_secret_is_seen(
     broker.allow(USER, "READ", "TOPIC", OFFSETS_TOPIC)
     printed = refused("run", "--once", "--job", "decode", "--debug")
     assert "Traceback" in printed
-    assert f"allow READ on the group prefix {GROUP_PREFIX}" in printed.splitlines()[-1]
-    broker.allow(USER, "READ", "GROUP", GROUP_PREFIX, "PREFIXED")
+    assert f"allow DESCRIBE on the group prefix {GROUP_PREFIX}" in printed.splitlines()[-1]
+    broker.allow(USER, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
     broker.allow(USER, "DESCRIBE", "TOPIC", TOLD)
 
     run = Grouptrail(config, "run", environ=environ)
@@ -241,8 +241,8 @@ def test_a_client_certificate_is_a_login_too(tmp_path: Path, config: Config) -> 
     with Broker(tmp_path / "kafka", properties=properties, security="tls") as broker:
         environ["GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS"] = broker.tls_bootstrap
         fill_and_commit(broker, TOLD)
-        for resource in (("TOPIC", OFFSETS_TOPIC), ("GROUP", GROUP_PREFIX, "PREFIXED")):
-            broker.allow("CN=watcher", "READ", *resource)
+        broker.allow("CN=watcher", "READ", "TOPIC", OFFSETS_TOPIC)
+        broker.allow("CN=watcher", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
         run = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ | certificate)
         printed = run.finished()
         assert run.process.returncode == 0, printed
