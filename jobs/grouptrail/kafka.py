@@ -293,8 +293,8 @@ class Cluster:
             ) from error
         if isinstance(error, faults.GroupAuthorizationFailedError):
             raise KafkaDenied(
-                f"{self._servers} does not let this principal ask for a group's coordinator: allow DESCRIBE on the group "
-                f"prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
+                f"{self._servers} does not let this principal ask for a group's coordinator: allow DESCRIBE on the "
+                f"group prefix {GROUP_PREFIX}, which Spark's consumers ask for and do not join"
             ) from error
         if isinstance(error, faults.AuthorizationError):
             raise KafkaDenied(f"{self._servers} does not let this principal {self._denied}") from error

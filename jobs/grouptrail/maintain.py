@@ -17,7 +17,7 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.explore.formats import console_on, displayed
 from grouptrail.retention import ORDER, Removal, removals
 from grouptrail.session import start_session
-from grouptrail.tables import table_exists
+from grouptrail.tables import is_conflict, table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 _TRIES = 3
-_CONCURRENT = "DELTA_CONCURRENT"
 
 
 class MaintenanceFailed(GrouptrailError):
@@ -140,14 +139,13 @@ def _again(work: Callable[[], str]) -> str:
         try:
             return work()
         except Exception as error:
-            if _CONCURRENT not in str(error):
+            if not is_conflict(error):
                 raise
     return work()
 
 
 def _reason(error: Exception) -> str:
-    cause = first_cause(error)
-    return f"other writers came between {_TRIES} times" if _CONCURRENT in cause else cause
+    return f"other writers came between {_TRIES} times" if is_conflict(error) else first_cause(error)
 
 
 def _size(spark: SparkSession, path: str) -> tuple[int, int]:

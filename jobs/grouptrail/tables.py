@@ -146,22 +146,26 @@ def replace(rows: DataFrame, config: Config, name: str) -> None:
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    """Puts rows in place of those of a condition, and tries again where another cluster's job was quicker.
+    """Puts rows in place of those of a condition, and tries again where another writer was quicker.
 
-    Delta takes two overwrites of a table at once for a conflict, though they touch rows of different clusters.
+    Delta takes two overwrites of a table at once for a conflict, though they touch rows of different clusters, and
+    `grouptrail maintain` sorts the files of some tables while jobs run.
     """
-    from delta.exceptions import DeltaConcurrentModificationException
-
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
     with _one_at_a_time[config.table_path(name)]:
         for tries_left in reversed(range(_TRIES)):
             try:
                 writer.save(config.table_path(name))
-            except DeltaConcurrentModificationException:
-                if not tries_left:
+            except Exception as error:
+                if not (tries_left and is_conflict(error)):
                     raise
             else:
                 return
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether another writer's commit came before this one's. Delta's exceptions for it have no class in common."""
+    return "[DELTA_CONCURRENT_" in str(error)
 
 
 def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 import landed
-from grouptrail import tables
+from grouptrail import contracts, tables
+from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
 from grouptrail.decode import job, redecode, tasks
 from grouptrail.decode.rows import decode_row
@@ -163,3 +167,36 @@ def test_a_table_gains_the_columns_its_contract_has_gained(spark: SparkSession, 
     (row,) = landed.rows(config, "offset_commits")
     assert row["group_id"] == "billing"
     assert "committed_offset" in row
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_an_overwrite_is_tried_again_where_another_writer_was_quicker(
+    spark: SparkSession, config: Config, tmp_path: Path, times: int
+) -> None:
+    """Such as another job, or `grouptrail maintain`; not for ever."""
+    table = contracts.tables()["generations"]
+    tables.ensure_table(spark, config, table.name)
+    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
+    row = {column.name: None for column in table.columns} | {"cluster": config.cluster}
+    theirs = pa.Table.from_pylist([row | {"group_id": "theirs"}], schema)
+    path, came = config.table_path(table.name), tmp_path / "came"
+    came.touch()
+
+    def beaten(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if came.stat().st_size < times:
+            write_deltalake(path, theirs, mode="append")
+            with came.open("a") as marks:
+                marks.write("x")
+        yield from batches
+
+    ours = (
+        spark.createDataFrame([row | {"group_id": "ours"}], table.ddl()).coalesce(1).mapInArrow(beaten, table.ddl())
+    )
+    if times == 1:
+        tables.replace(ours, config, table.name)
+        assert came.read_text() == "x"
+        assert [row["group_id"] for row in landed.rows(config, table.name)] == ["ours"]
+    else:
+        with pytest.raises(Exception, match="DELTA_CONCURRENT_APPEND"):
+            tables.replace(ours, config, table.name)
+        assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
