@@ -26,7 +26,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.java import find_java, java_environment
 from grouptrail.session import LOG_SETTINGS, connector_jars
 
-DRIVER_JAVA_OPTIONS = f"-Xss16m -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+DRIVER_JAVA_OPTIONS = f"-Xss64m -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
 SUBMIT = Path(__file__).resolve().parents[1] / "spark" / "submit.py"
 
 _HOME = Path(pyspark.__file__).parent

@@ -136,10 +136,12 @@ class Soak:
         self._broker.proxy.resume()
 
     def _caught_up(self) -> bool:
-        """Whether all that can be read now lands in time."""
+        """Whether all that can be read now lands in time; at the end nobody starts the pipeline again."""
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         wanted = self._readable(deadline)
         while any(self._landed().get(at, 0) < end for at, end in wanted.items()):
+            if self._over.is_set():
+                self._ingest.check()
             if time.monotonic() > deadline:
                 self._say(f"not caught up within {_CATCH_UP_SECONDS:.0f} s")
                 return False
@@ -222,7 +224,12 @@ class Soak:
 
     def _judge(self) -> list[str]:
         self._say("the workload and the faults have ended")
-        wrong = [] if self._caught_up() else ["the pipeline does not catch up at the end"]
+        wrong = []
+        try:
+            if not self._caught_up():
+                wrong.append("the pipeline does not catch up at the end")
+        except IngestError as ended:
+            wrong.append(str(ended))
         self._ingest.stop()
         once = self._command("run", "--once")
         if once.returncode:

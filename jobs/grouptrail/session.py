@@ -24,8 +24,8 @@ _SCALA = "2.13"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 # When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
-# expression that takes some stack for each character.
-_DEEP_STACK = "-Xss16m"
+# expression that takes half a kilobyte of stack for each character.
+_DEEP_STACK = "-Xss64m"
 
 # Spark resolves these of its own; a second copy on the class path shadows the session's.
 _PART_OF_SPARK = (
