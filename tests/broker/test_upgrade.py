@@ -1,0 +1,119 @@
+"""A pipeline that version 0.1 began goes on with this version, while its broker is upgraded from Kafka to Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import landed
+from broker.test_broker_faults import assert_formatter_agrees, commit, config_of, in_topic, make_orders
+from command import Grouptrail
+from demo.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
+from frozen_pipeline import LANDED, PARTITIONS, load, thaw
+from grouptrail import contracts
+from grouptrail.config import Config
+from lake import HISTORY
+from witness import Rest, Troupe
+
+pytestmark = pytest.mark.broker
+
+OLDEST = VERSIONS[-1]
+
+# How each job begins the line about a batch.
+JOBS = ("batch", "log-offsets batch", "history batch", "lag batch")
+
+# Positions of groups whose members have timed out stay, however long the test takes.
+PROPERTIES = {"offsets.topic.num.partitions": str(PARTITIONS), "offsets.retention.check.interval.ms": "3600000"}
+
+
+def finish_upgrade(broker: Broker) -> None:
+    """The operator's last step: what is stored becomes the release's own. Only then does 4.1 take KIP-848 groups."""
+    release = broker.version.rpartition(".")[0]
+    done = broker.tool(
+        "org.apache.kafka.tools.FeatureCommand",
+        *("--bootstrap-server", broker.bootstrap, "upgrade", "--release-version", release),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def live(broker: Broker, group_id: str, **post: str) -> Rest:
+    """A member joins, has all of `orders`, and leaves; how the group was meanwhile."""
+    with Troupe(broker.bootstrap, group_id, {"orders": 2}, **post) as troupe:
+        troupe.join()
+        return troupe.rest()
+
+
+def assert_goes_on(config: Config, batch: int) -> None:
+    """Each job's next batch has the number that its checkpoint says."""
+    run = Grouptrail(config, "run", "--once")
+    printed = run.finished()
+    assert run.process.returncode == 0, printed
+    assert [job for job in JOBS if f"\n{job} {batch}" not in printed] == [], printed
+
+
+def assert_told(config: Config, group_id: str, rest: Rest) -> None:
+    (generation,) = (
+        row
+        for row in landed.rows(config, "generations")
+        if (row["group_id"], row["generation"]) == (group_id, rest.sight.generation)
+    )
+    assert [member["member_id"] for member in generation["members"]] == list(rest.sight.members)
+    stays = {row["member_id"]: row for row in landed.rows(config, "memberships") if row["group_id"] == group_id}
+    for member_id, seat in rest.sight.members.items():
+        assert stays[member_id]["client_id"] == seat.client_id
+        assert stays[member_id]["left_at"] is not None
+
+
+def assert_group_metadata_agrees(broker: Broker, config: Config) -> None:
+    lines = {(line["partition"], line["offset"]): line for line in broker.formatted(GROUP_METADATA_FORMATTER)}
+    for row in landed.rows(config, "group_metadata"):
+        line = lines[row["record_partition"], row["record_offset"]]
+        value = line["value"] and line["value"]["data"]
+        assert row["group_id"] == line["key"]["data"]["group"]
+        assert row["generation"] == (value and value["generation"])
+        told = value and [member["memberId"] for member in value["members"]]
+        assert (row["members"] and [member["member_id"] for member in row["members"]]) == told
+
+
+def assert_kept(config: Config, table: str, rows: list[dict[str, Any]]) -> None:
+    """All are there still, and what could not change has not."""
+    key = contracts.tables()[table].key
+    now = {tuple(row[column] for column in key): row for row in landed.rows(config, table)}
+    for row in rows:
+        kept = now[tuple(row[column] for column in key)]
+        assert row.get("is_open") or row.items() <= kept.items()
+
+
+def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: Path) -> None:
+    """What was landed before is not read again; what comes under each release lands once, and is told."""
+    frozen = thaw(tmp_path)
+    warehouse = tmp_path / "warehouse"
+    told = {table: landed.rows(config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
+    assert all(told.values())
+    for number, version in enumerate(reversed(VERSIONS)):
+        with Broker(tmp_path / "kafka", version=version, properties=PROPERTIES) as broker:
+            config = config_of(broker.bootstrap, warehouse)
+            rests = {}
+            if is_first := version == OLDEST:
+                make_orders(broker.bootstrap)
+                load(broker.bootstrap, frozen)
+            rests["classic"] = live(broker, "classic")
+            if not is_first:
+                finish_upgrade(broker)
+                rests["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
+            commit(broker.bootstrap, "operator", number)
+            before = in_topic(broker.bootstrap)
+            assert_goes_on(config, len(LANDED) + number)
+            # A broker that has loaded the groups may write of them at any time: their members do not answer.
+            assert before.items() <= landed.records(config).items() <= in_topic(broker.bootstrap).items()
+            landed.assert_progress_adds_up(config)
+            for group_id, rest in rests.items():
+                assert_told(config, group_id, rest)
+            # Those of 3.9 stop at a KIP-848 record; those of 4.1 print what came before, too.
+            if not is_first:
+                assert_formatter_agrees(broker, config)
+                assert_group_metadata_agrees(broker, config)
+    for table, rows in told.items():
+        assert_kept(config, table, rows)
