@@ -16,11 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, load_raw, read_records
-from frozen import consumer_group
+from frozen import CLUSTER, consumer_group
 from spark.test_history import BATCHES
 
 ARCHIVE = Path(__file__).parent / "data" / "pipeline-0.1.zip"
-CLUSTER = "test"
 PARTITIONS = 2
 LANDED = [BATCHES[0], [*BATCHES[1], *consumer_group()]]
 

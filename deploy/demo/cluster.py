@@ -24,9 +24,8 @@ from demo import processes
 from demo.kafka import free_ports
 from grouptrail.errors import GrouptrailError
 from grouptrail.java import find_java, java_environment
-from grouptrail.session import LOG_SETTINGS, connector_jars
+from grouptrail.session import connector_jars, driver_java_options
 
-DRIVER_JAVA_OPTIONS = f"-Xss64m -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
 SUBMIT = Path(__file__).resolve().parents[1] / "spark" / "submit.py"
 
 _HOME = Path(pyspark.__file__).parent
@@ -103,7 +102,7 @@ class SparkCluster:
         return [
             *(str(_HOME / "bin" / "spark-submit"), "--master", self.master),
             *("--driver-memory", "1g", "--executor-memory", self._memory),
-            *("--driver-java-options", DRIVER_JAVA_OPTIONS),
+            *("--driver-java-options", driver_java_options()),
             *("--executor-cores", "1", "--total-executor-cores", str(executors)),
             *("--jars", ",".join(sorted(map(str, connector_jars().glob("*.jar"))))),
             *brought,

@@ -17,7 +17,7 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.explore.formats import console_on, displayed
 from grouptrail.retention import ORDER, Removal, removals
 from grouptrail.session import start_session
-from grouptrail.tables import is_conflict, table_exists
+from grouptrail.tables import is_conflict, table_exists, tried_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def run(
     """As `maintain`, in a session that is there."""
 
     def work(name: str) -> None:
-        report(_again(lambda: _maintain(spark, config, name, now or datetime.now(UTC))))
+        report(tried_again(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES))
 
     _each(spark, config, names, work)
 
@@ -131,17 +131,6 @@ def _optimize(spark: SparkSession, path: str, table: contracts.Table) -> None:
     elif columns["open_bucket"].null_means:
         sort = ", ".join(table.cluster_by)
         spark.sql(f"OPTIMIZE delta.`{path}` WHERE open_bucket IS NULL ZORDER BY ({sort})").collect()
-
-
-def _again(work: Callable[[], str]) -> str:
-    """What another writer came between is done once more, from what is there then."""
-    for _ in range(_TRIES - 1):
-        try:
-            return work()
-        except Exception as error:
-            if not is_conflict(error):
-                raise
-    return work()
 
 
 def _reason(error: Exception) -> str:

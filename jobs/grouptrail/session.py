@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _SCALA = "2.13"
-LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 # When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
 # expression that takes half a kilobyte of stack for each character.
@@ -92,6 +92,11 @@ def _hadoop_version() -> str:
     raise SessionError("pyspark has no Hadoop among its jars: pip install pyspark, which brings one")
 
 
+def driver_java_options() -> str:
+    """What a driver's Java is started with where the package lies in a folder."""
+    return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+
+
 def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
     """The Spark session of this process, by the configuration's `[spark]` section over grouptrail's defaults.
 
@@ -157,5 +162,5 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_DEEP_STACK}",
+        "spark.driver.defaultJavaOptions": driver_java_options(),
     }

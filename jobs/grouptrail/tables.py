@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grouptrail import storage
 from grouptrail.contracts import Column, Table, tables
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
+
+T = TypeVar("T")
 
 OPEN_BUCKETS = 8
 
@@ -153,14 +155,18 @@ def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: 
     """
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
     with _one_at_a_time[config.table_path(name)]:
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                writer.save(config.table_path(name))
-            except Exception as error:
-                if not (tries_left and is_conflict(error)):
-                    raise
-            else:
-                return
+        tried_again(lambda: writer.save(config.table_path(name)), _TRIES)
+
+
+def tried_again(work: Callable[[], T], tries: int) -> T:
+    """What work gives: where another writer came between, it is done once more, from what is there then."""
+    for _ in range(tries - 1):
+        try:
+            return work()
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+    return work()
 
 
 def is_conflict(error: Exception) -> bool:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from demo.cluster import DRIVER_JAVA_OPTIONS, SparkCluster
+from demo.cluster import SparkCluster
 from grouptrail import session
 from grouptrail.config import Config
-from grouptrail.session import connector_dependencies
+from grouptrail.session import connector_dependencies, driver_java_options
 from spark.archive import archive_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,8 +43,8 @@ def test_the_command_shown_is_the_one_that_is_tested(tmp_path: Path, monkeypatch
         assert tested[tested.index(flag) + 1] == f"dist/{words[words.index(flag) + 1]}"
     assert words[words.index("--conf") + 1] in tested
     options = words[words.index("--driver-java-options") + 1]
-    assert options.replace("file:..", ROOT.as_uri()) == DRIVER_JAVA_OPTIONS
-    assert DRIVER_JAVA_OPTIONS in tested
+    assert options.replace("file:..", ROOT.as_uri()) == driver_java_options()
+    assert driver_java_options() in tested
     assert (ROOT / "dist" / words[-6]).resolve() == Path(tested[-1])
 
 
