@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError, NoError
 
-from demo.kafka import Broker
+from demo.kafka import Broker, ensure_offsets_topic
 
 PATIENCE_SECONDS = 60
 
@@ -26,3 +30,26 @@ def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
     producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
     yield producing
     assert producing.flush(PATIENCE_SECONDS) == 0
+
+
+def make_orders(bootstrap: str) -> None:
+    """The topic `orders`, and the offsets topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", 2)])["orders"].result(PATIENCE_SECONDS)
+    ensure_offsets_topic(bootstrap)
+
+
+def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
+    """Of `orders`, as an operator's reset does; again and again while nobody coordinates the group."""
+    wanted = {TopicPartition("orders", partition): OffsetAndMetadata(offset, "", -1)}
+
+    def is_committed() -> bool:
+        with (
+            contextlib.suppress(KafkaError),
+            contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin,
+        ):
+            # A coordinator that still reads its partition says so here, and raises nothing.
+            return set(admin.alter_group_offsets(group, wanted).values()) == {NoError}
+        return False
+
+    await_that(is_committed)

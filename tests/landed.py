@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
-from grouptrail.config import Config
+from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
+from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]
+
+
+def config_of(bootstrap: str, folder: Path) -> Config:
+    """A warehouse of the cluster `test`, in which a batch a second lands."""
+    settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": bootstrap}
+    return load_config(None, {**settings, "decode.trigger_seconds": "1"}, {})
 
 
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
@@ -46,3 +54,19 @@ def assert_progress_adds_up(config: Config) -> None:
         assert min(row["holes"], row["lost"]) >= 0, row
         assert row["start_offset"] == expected.get(row["record_partition"], row["start_offset"]), row
         expected[row["record_partition"]] = row["end_offset"]
+
+
+def in_topic(bootstrap: str) -> dict[Coordinates, Bytes]:
+    """Every record of the offsets topic."""
+    return {(at.partition, at.offset): (at.key, at.value) for at in read_records(bootstrap)}
+
+
+def assert_formatter_agrees(broker: Broker, config: Config) -> None:
+    """Kafka's own formatter tells the same commits."""
+    landed = {(row["record_partition"], row["record_offset"]): row for row in rows(config, "offset_commits")}
+    lines = broker.formatted(OFFSETS_FORMATTER)
+    assert len(lines) == len(landed)
+    for line in lines:
+        row, key, value = landed[line["partition"], line["offset"]], line["key"]["data"], line["value"]
+        assert (row["group_id"], row["topic"], row["partition"]) == (key["group"], key["topic"], key["partition"])
+        assert row["committed_offset"] == (value and value["data"]["offset"])

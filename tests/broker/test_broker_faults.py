@@ -19,19 +19,16 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
-from kafka.errors import KafkaError
 
 import landed
-from clients import PATIENCE_SECONDS, await_that
+from clients import PATIENCE_SECONDS, await_that, commit, make_orders
 from command import Grouptrail
 from demo import processes
-from demo.kafka import OFFSETS_FORMATTER, OFFSETS_TOPIC, Broker, ensure_offsets_topic, load_raw, read_records
+from demo.kafka import OFFSETS_TOPIC, Broker, load_raw, read_records
 from demo.kafka_cluster import KafkaCluster
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config
 from grouptrail.history.coordinator import coordinator_partition
 from grouptrail.kafka import OffsetsTopic
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
@@ -42,49 +39,10 @@ DECODE = ("--job", "decode")
 HALF_A_DAY_MS = 12 * 3_600_000
 
 
-def config_of(bootstrap: str, folder: Path) -> Config:
-    settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": bootstrap}
-    return load_config(None, {**settings, "decode.trigger_seconds": "1"}, {})
-
-
 def groups(partitions: int) -> list[str]:
     """One whose coordinator leads each partition."""
     names = {coordinator_partition(name, partitions): name for name in (f"group-{n}" for n in range(100))}
     return [names[partition] for partition in range(partitions)]
-
-
-def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
-    """As an operator's reset does; again and again while nobody coordinates the group."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    wanted = {TopicPartition("orders", partition): OffsetAndMetadata(offset, "", -1)}
-    while True:
-        try:
-            with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-                admin.alter_group_offsets(group, wanted)
-                return
-        except KafkaError:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-
-
-def make_orders(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("orders", 2)])["orders"].result(PATIENCE_SECONDS)
-    ensure_offsets_topic(bootstrap)
-
-
-def in_topic(bootstrap: str) -> dict[landed.Coordinates, landed.Bytes]:
-    return {(at.partition, at.offset): (at.key, at.value) for at in read_records(bootstrap)}
-
-
-def assert_formatter_agrees(broker: Broker, config: Config) -> None:
-    rows = {(row["record_partition"], row["record_offset"]): row for row in landed.rows(config, "offset_commits")}
-    lines = broker.formatted(OFFSETS_FORMATTER)
-    assert len(lines) == len(rows)
-    for line in lines:
-        row, key, value = rows[line["partition"], line["offset"]], line["key"]["data"], line["value"]
-        assert (row["group_id"], row["topic"], row["partition"]) == (key["group"], key["topic"], key["partition"])
-        assert row["committed_offset"] == (value and value["data"]["offset"])
 
 
 def stopped(run: Grouptrail) -> None:
@@ -107,7 +65,7 @@ def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
     def is_there() -> bool:
         assert run.process.poll() is None, run.finished()
         time.sleep(0.5)
-        return landed.records(config) == in_topic(bootstrap)
+        return landed.records(config) == landed.in_topic(bootstrap)
 
     await_that(is_there, 4 * PATIENCE_SECONDS)
 
@@ -121,7 +79,7 @@ def test_leaders_and_coordinators_move_and_a_worker_is_killed(tmp_path: Path) ->
     with KafkaCluster(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "3"}) as cluster:
         at = cluster.bootstrap
         make_orders(at)
-        config = config_of(at, tmp_path / "warehouse")
+        config = landed.config_of(at, tmp_path / "warehouse")
         with pipeline(config, *DECODE) as run:
             for name in names:
                 commit(at, name, 1)
@@ -154,7 +112,7 @@ def test_leaders_and_coordinators_move_and_a_worker_is_killed(tmp_path: Path) ->
             await_landed(config, at, run)
             stopped(run)
         landed.assert_progress_adds_up(config)
-        assert_formatter_agrees(cluster.brokers[0], config)
+        landed.assert_formatter_agrees(cluster.brokers[0], config)
 
 
 # --- one broker, which hangs, and whose topic shrinks --------------------------------------------------------
@@ -221,7 +179,7 @@ def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(
             await_that(lambda: newest_progress(config, 1)["end_offset"] == before[1] + 1, 4 * PATIENCE_SECONDS)
         await_landed(config, at, run)
         await_that(lambda: newest_progress(config, 0)["end_offset"] == stable + 5)
-        assert_formatter_agrees(small, config)
+        landed.assert_formatter_agrees(small, config)
 
         key = encode_key(Key(1, {"group": first, "topic": "orders", "partition": 0}))
         load_raw(at, [(2, key, b"\x00\x63of a later version"), (2, b"\x00\x63of a later type", b"\x00\x00")])
@@ -259,7 +217,7 @@ def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broke
     once = Grouptrail(config, "run", "--once", *DECODE)
     assert "holes" in once.finished()
     after = landed.records(config)
-    assert in_topic(at).items() <= after.items()
+    assert landed.in_topic(at).items() <= after.items()
     assert before.items() <= after.items()
     landed.assert_progress_adds_up(config)
     assert newest_progress(config, 0)["holes"] > 50
@@ -276,7 +234,7 @@ def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broke
     assert "LOST: retention removed them before they were read" in once.finished()
     landed.assert_progress_adds_up(config)
     assert newest_progress(config, 1)["lost"] >= 3
-    assert in_topic(at).items() <= landed.records(config).items()
+    assert landed.in_topic(at).items() <= landed.records(config).items()
 
 
 @pytest.fixture
@@ -317,7 +275,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def of(small: Broker, tmp_path: Path) -> Config:
-    return config_of(small.proxied_bootstrap, tmp_path / "warehouse")
+    return landed.config_of(small.proxied_bootstrap, tmp_path / "warehouse")
 
 
 # --- a full disk ---------------------------------------------------------------------------------------------
@@ -342,7 +300,7 @@ def test_a_full_disk_is_told_and_what_did_not_fit_lands_later(small: Broker, tmp
     """The run ends with one line; with more room the next one goes on."""
     folder = tmp_path / "disk"
     with little_disk(folder, "200k"):
-        config = config_of(small.bootstrap, folder / "warehouse")
+        config = landed.config_of(small.bootstrap, folder / "warehouse")
         run = Grouptrail(config, "run", "--once", *DECODE)
         line = run.finished().splitlines()[-1]
         assert run.process.returncode == 1
@@ -351,5 +309,5 @@ def test_a_full_disk_is_told_and_what_did_not_fit_lands_later(small: Broker, tmp
         run = Grouptrail(config, "run", "--once", *DECODE)
         printed = run.finished()
         assert run.process.returncode == 0, printed
-        assert landed.records(config) == in_topic(small.bootstrap)
+        assert landed.records(config) == landed.in_topic(small.bootstrap)
         landed.assert_progress_adds_up(config)

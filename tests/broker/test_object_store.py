@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-from clients import PATIENCE_SECONDS, producer
+from clients import commit, make_orders, producer
 from command import Grouptrail
 from demo.kafka import Broker, read_records
 from grouptrail.config import Config
@@ -19,7 +17,7 @@ from objects import BUCKET, object_store
 
 pytestmark = pytest.mark.broker
 
-GROUP, TOPIC = "billing", "orders"
+GROUP = "billing"
 COMMITTED, END = 3, 8
 
 
@@ -36,21 +34,19 @@ def ran(config: Config, options: dict[str, str], *arguments: str) -> tuple[int, 
     return run.process.returncode, printed
 
 
-def commit(broker: Broker) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(PATIENCE_SECONDS)
+def commit_some(broker: Broker) -> None:
+    make_orders(broker.bootstrap)
     with producer(broker) as producing:
         for _ in range(END):
-            producing.produce(TOPIC, b"x", partition=0)
-    position = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, 0, COMMITTED)])
-    admin.alter_consumer_group_offsets([position])[GROUP].result(PATIENCE_SECONDS)
+            producing.produce("orders", b"x", partition=0)
+    commit(broker.bootstrap, GROUP, COMMITTED)
 
 
 def test_the_pipeline_lands_there_and_its_tables_are_asked_there(
     broker: Broker, config: Config, options: dict[str, str]
 ) -> None:
     """A second run goes on from the checkpoint there; neither credentials nor traces are printed."""
-    commit(broker)
+    commit_some(broker)
     config = config.model_copy(update={"warehouse": f"s3a://{BUCKET}/grouptrail"})
     for samples in (1, 2):
         status, printed = ran(config, options, "run", "--once")

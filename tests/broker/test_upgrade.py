@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import landed
-from broker.test_broker_faults import assert_formatter_agrees, commit, config_of, in_topic, make_orders
+from clients import commit, make_orders
 from command import Grouptrail
 from demo.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
 from frozen_pipeline import LANDED, PARTITIONS, load, thaw
@@ -90,11 +90,11 @@ def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: 
     """What was landed before is not read again; what comes under each release lands once, and is told."""
     frozen = thaw(tmp_path)
     warehouse = tmp_path / "warehouse"
-    told = {table: landed.rows(config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
+    told = {table: landed.rows(landed.config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
     assert all(told.values())
     for number, version in enumerate(reversed(VERSIONS)):
         with Broker(tmp_path / "kafka", version=version, properties=PROPERTIES) as broker:
-            config = config_of(broker.bootstrap, warehouse)
+            config = landed.config_of(broker.bootstrap, warehouse)
             rests = {}
             if is_first := version == OLDEST:
                 make_orders(broker.bootstrap)
@@ -104,16 +104,16 @@ def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: 
                 finish_upgrade(broker)
                 rests["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
             commit(broker.bootstrap, "operator", number)
-            before = in_topic(broker.bootstrap)
+            before = landed.in_topic(broker.bootstrap)
             assert_goes_on(config, len(LANDED) + number)
             # A broker that has loaded the groups may write of them at any time: their members do not answer.
-            assert before.items() <= landed.records(config).items() <= in_topic(broker.bootstrap).items()
+            assert before.items() <= landed.records(config).items() <= landed.in_topic(broker.bootstrap).items()
             landed.assert_progress_adds_up(config)
             for group_id, rest in rests.items():
                 assert_told(config, group_id, rest)
             # Those of 3.9 stop at a KIP-848 record; those of 4.1 print what came before, too.
             if not is_first:
-                assert_formatter_agrees(broker, config)
+                landed.assert_formatter_agrees(broker, config)
                 assert_group_metadata_agrees(broker, config)
     for table, rows in told.items():
         assert_kept(config, table, rows)
