@@ -56,6 +56,13 @@ def _admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def none_outlives_its_broker() -> Iterator[None]:
+    """It would look for it to the end of all tests, and say so once a second."""
+    yield
+    _admin.cache_clear()
+
+
 def create(broker: Broker, name: str) -> None:
     admin(broker).create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(PATIENCE_SECONDS)
     await_that(lambda: name in names(broker))
