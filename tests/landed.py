@@ -26,10 +26,11 @@ def config_of(bootstrap: str, folder: Path) -> Config:
 
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
     """The cluster's rows of a table; none where the table is not there yet."""
-    path = config.table_path(table)
-    if not DeltaTable.is_deltatable(path):
+    path, options = config.table_path(table), config.storage_options()
+    if not DeltaTable.is_deltatable(path, options):
         return []
-    return [row for row in DeltaTable(path).to_pyarrow_table().to_pylist() if row["cluster"] == config.cluster]
+    there = DeltaTable(path, storage_options=options).to_pyarrow_table()
+    return [row for row in there.to_pylist() if row["cluster"] == config.cluster]
 
 
 def records(config: Config) -> dict[Coordinates, Bytes]:

@@ -42,6 +42,11 @@ def is_s3(location: str) -> bool:
     return urlsplit(location).scheme in _S3
 
 
+def is_known(location: str) -> bool:
+    """Whether delta-rs reads and writes there."""
+    return urlsplit(location).scheme in ("", "file", *_OF_DELTA_RS)
+
+
 def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings that lead it where delta-rs's `options` lead; secrets in clear."""
     if not is_s3(location):

@@ -10,11 +10,16 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError
+
 from grouptrail import storage
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
@@ -25,6 +30,12 @@ T = TypeVar("T")
 OPEN_BUCKETS = 8
 
 _TRIES = 5
+
+# They come to the driver, some hundred megabytes at most.
+_FEW_ROWS = 200_000
+
+# Spark's own default; that of delta-rs is 100 files to read whenever a table is looked at.
+_COMMITS_A_CHECKPOINT = 10
 
 # Of the clusters of one application; those of others are met by trying again.
 _one_at_a_time: defaultdict[str, Lock] = defaultdict(Lock)
@@ -62,7 +73,8 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
         f"{_layout(table)} COMMENT {literal(table.about)} "
-        f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}')"
+        f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
+        f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
     )
     there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
     wanted = {column.name: _simple(column.type) for column in table.columns}
@@ -83,9 +95,9 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
 
 def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
     """Whether the warehouse has the table."""
-    from delta.tables import DeltaTable
+    from delta.tables import DeltaTable as Table
 
-    return bool(DeltaTable.isDeltaTable(spark, config.table_path(name)))
+    return bool(Table.isDeltaTable(spark, config.table_path(name)))
 
 
 def append(rows: DataFrame, config: Config, name: str, *, app: str, version: int) -> None:
@@ -127,19 +139,45 @@ def with_open_bucket(rows: DataFrame) -> DataFrame:
     return rows.withColumn("open_bucket", F.when(is_open, bucket))
 
 
-def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
+def update(
+    rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, count: int, app: str, version: int
+) -> None:
     """Writes rows by the table's key, in place of those that are open there; once for each `app` and `version`.
 
-    `rows` are of `buckets` only. These buckets' open rows are read and written anew, in one commit with the rows that
-    close: the cost follows what is open there, not the table.
+    `rows` are `count` and of `buckets` only. In one commit, whose cost follows what is open in these buckets, not the
+    table: delta-rs merges a few rows in a tenth of the time that Spark takes; of many, Spark writes the buckets anew.
     """
-    table = tables()[name]
-    ours = f"cluster = {literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
-    changed = _whole(with_open_bucket(rows), config, name)
-    there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
-    kept = there.join(changed.select(*table.key), list(table.key), "left_anti")
-    whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
-    _overwrite(whole, ours, config, name, {"txnAppId": f"{app}-{name}", "txnVersion": version})
+    changed, app = _whole(with_open_bucket(rows), config, name), f"{app}-{name}"
+    if count > _FEW_ROWS or not storage.is_known(config.warehouse):
+        ours = f"cluster = {literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
+        there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
+        kept = there.join(changed.select(*tables()[name].key), list(tables()[name].key), "left_anti")
+        whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
+        _overwrite(whole, ours, config, name, {"txnAppId": app, "txnVersion": version})
+    else:
+        arrow = changed.toArrow()
+        # Java leaves the offsets of empty lists away, which Rust reads all the same; taken, they are there.
+        arrow = arrow.take(np.arange(len(arrow)))
+        _one_writer(lambda: _merge(arrow, buckets, config, name, Transaction(app, version)), config, name)
+
+
+def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: str, once: Transaction) -> None:
+    there = DeltaTable(config.table_path(name), storage_options=config.storage_options())
+    landed = there.transaction_version(once.app_id)
+    if landed is not None and landed >= once.version:
+        return
+    cluster = config.cluster.replace("'", "''")
+    ours = f"there.cluster = '{cluster}' AND there.open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
+    same = " AND ".join(f"there.{column} = changed.{column}" for column in tables()[name].key)
+    merger = there.merge(
+        changed,
+        f"{ours} AND {same}",
+        source_alias="changed",
+        target_alias="there",
+        writer_properties=WriterProperties(compression="ZSTD"),
+        commit_properties=CommitProperties(app_transactions=[once]),
+    )
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
@@ -148,14 +186,18 @@ def replace(rows: DataFrame, config: Config, name: str) -> None:
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    """Puts rows in place of those of a condition, and tries again where another writer was quicker.
-
-    Delta takes two overwrites of a table at once for a conflict, though they touch rows of different clusters, and
-    `grouptrail maintain` sorts the files of some tables while jobs run.
-    """
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
+    _one_writer(lambda: writer.save(config.table_path(name)), config, name)
+
+
+def _one_writer(write: Callable[[], None], config: Config, name: str) -> None:
+    """Writes, and tries again where another writer was quicker.
+
+    Delta takes two writes in place of rows of a table at once for a conflict, though they touch rows of different
+    clusters, and `grouptrail maintain` sorts the files of some tables while jobs run.
+    """
     with _one_at_a_time[config.table_path(name)]:
-        tried_again(lambda: writer.save(config.table_path(name)), _TRIES)
+        tried_again(write, _TRIES)
 
 
 def tried_again(work: Callable[[], T], tries: int) -> T:
@@ -170,8 +212,8 @@ def tried_again(work: Callable[[], T], tries: int) -> T:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether another writer's commit came before this one's. Delta's exceptions for it have no class in common."""
-    return "[DELTA_CONCURRENT_" in str(error)
+    """Whether another writer's commit came before this one's. Spark's exceptions for it have no class in common."""
+    return isinstance(error, CommitFailedError) or "[DELTA_CONCURRENT_" in str(error)
 
 
 def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:

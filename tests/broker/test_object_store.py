@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from confluent_kafka import Consumer, TopicPartition
+from pydantic import SecretStr
 
-from clients import commit, make_orders, producer
+import landed
+from clients import await_that, make_orders, producer
 from command import Grouptrail
-from demo.kafka import Broker, read_records
+from demo.kafka import Broker
 from grouptrail.config import Config
 from objects import BUCKET, object_store
 
@@ -27,53 +29,60 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield options
 
 
-def ran(config: Config, options: dict[str, str], *arguments: str) -> tuple[int, str]:
-    environ = {f"GROUPTRAIL_STORAGE__{name.upper()}": value for name, value in options.items()}
+def ran(config: Config, *arguments: str) -> tuple[int, str]:
+    environ = {f"GROUPTRAIL_STORAGE__{name.upper()}": value for name, value in config.storage_options().items()}
     run = Grouptrail(config, *arguments, environ=environ)
     printed = run.finished()
     return run.process.returncode, printed
 
 
-def commit_some(broker: Broker) -> None:
+def there(config: Config, options: dict[str, str], folder: str) -> Config:
+    """With its warehouse in the store."""
+    storage = {name: SecretStr(value) for name, value in options.items()}
+    return config.model_copy(update={"warehouse": f"s3a://{folder}", "storage": storage})
+
+
+def read_some(broker: Broker) -> None:
+    """By a member of a group, which then leaves it."""
     make_orders(broker.bootstrap)
     with producer(broker) as producing:
         for _ in range(END):
             producing.produce("orders", b"x", partition=0)
-    commit(broker.bootstrap, GROUP, COMMITTED)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    with contextlib.closing(consumer):
+        consumer.subscribe(["orders"])
+        await_that(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
+        consumer.commit(offsets=[TopicPartition("orders", 0, COMMITTED)], asynchronous=False)
 
 
 def test_the_pipeline_lands_there_and_its_tables_are_asked_there(
     broker: Broker, config: Config, options: dict[str, str]
 ) -> None:
     """A second run goes on from the checkpoint there; neither credentials nor traces are printed."""
-    commit_some(broker)
-    config = config.model_copy(update={"warehouse": f"s3a://{BUCKET}/grouptrail"})
+    read_some(broker)
+    config = there(config, options, f"{BUCKET}/grouptrail")
     for samples in (1, 2):
-        status, printed = ran(config, options, "run", "--once")
+        status, printed = ran(config, "run", "--once")
         assert status == 0, printed
         assert "Traceback" not in printed
         assert options["aws_secret_access_key"] not in printed
-        commits = rows(config, options, "offset_commits")
-        landed = {(row["record_partition"], row["record_offset"]) for row in commits}
-        assert landed == {(record.partition, record.offset) for record in read_records(broker.bootstrap)}
-        assert len(commits) == len(landed)
-        assert [row["lag"] for row in rows(config, options, "consumer_lag")] == [END - COMMITTED] * samples
+        assert landed.records(config) == landed.in_topic(broker.bootstrap)
+        assert [row["lag"] for row in landed.rows(config, "consumer_lag")] == [END - COMMITTED] * samples
+        (generation,) = [row for row in landed.rows(config, "generations") if row["member_count"]]
+        (member,) = landed.rows(config, "memberships")
+        assert (generation["group_id"], member["client_id"], member["is_open"]) == (GROUP, "rdkafka", False)
+        owned = landed.rows(config, "partition_ownership")
+        assert sorted((row["topic"], row["partition"], row["is_open"]) for row in owned) == [
+            ("orders", partition, False) for partition in range(2)
+        ]
     query = "SELECT group_id, committed_offset FROM committed_offsets"
-    status, printed = ran(config, options, "sql", query, "--format", "json")
+    status, printed = ran(config, "sql", query, "--format", "json")
     assert json.loads(printed) == {"group_id": GROUP, "committed_offset": COMMITTED}
 
 
-def rows(config: Config, options: dict[str, str], table: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = (
-        DeltaTable(config.table_path(table), storage_options=options).to_pyarrow_table().to_pylist()
-    )
-    return found
-
-
-def test_a_bucket_that_is_not_there_is_one_line(config: Config, options: dict[str, str], tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_there_is_one_line(config: Config, options: dict[str, str]) -> None:
     """Before Spark is started."""
-    config = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})
-    status, printed = ran(config, options, "run", "--once")
+    status, printed = ran(there(config, options, "nobodys/grouptrail"), "run", "--once")
     assert status == 1
     [line] = printed.splitlines()
     assert line.startswith("grouptrail: the warehouse s3a://nobodys/grouptrail cannot be reached (")

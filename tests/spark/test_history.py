@@ -143,10 +143,13 @@ def dying_before(table: str, write: Callable[..., None]) -> Callable[..., None]:
     return writes
 
 
+@pytest.mark.parametrize("few_rows", [0, 1_000])
 def test_batches_that_die_and_are_tried_again_tell_what_a_rebuild_tells(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    """Whichever write a batch dies before, the next try lands what is missing, and nothing twice."""
+    """Whichever write a batch dies before, the next try lands what is missing, and nothing twice; whether Spark or
+    delta-rs writes."""
+    monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
     log = Log(spark, config)
     telling = Telling(spark, config, app=lambda: "history", report=silent)
     for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 import landed
@@ -200,3 +200,41 @@ def test_an_overwrite_is_tried_again_where_another_writer_was_quicker(
         with pytest.raises(Exception, match="DELTA_CONCURRENT_APPEND"):
             tables.replace(ours, config, table.name)
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
+
+
+def test_an_update_takes_the_place_of_open_rows_once(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those with the same key in the same cluster, also where another writer was quicker."""
+    ours, other = (config.model_copy(update={"cluster": name}) for name in ("o'clock", "production"))
+    table = contracts.tables()["history_positions"]
+    tables.ensure_table(spark, ours, table.name)
+    beaten = []
+
+    class Beaten(DeltaTable):
+        def merge(self, *arguments: Any, **options: Any) -> Any:
+            merger = super().merge(*arguments, **options)
+            if not beaten:
+                beaten.append(DeltaTable(self.table_uri).delete("cluster LIKE 'o%' AND group_id = 'billing'"))
+            return merger
+
+    def update(config: Config, version: int, **told_to: int) -> None:
+        rows = [
+            {"record_partition": 0, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
+            for group, offset in told_to.items()
+        ]
+        there = spark.createDataFrame(rows)
+        found = {row.open_bucket for row in tables.with_open_bucket(there).collect()}
+        tables.update(there, found, config, table.name, count=len(rows), app="test", version=version)
+
+    def told(config: Config) -> dict[str, int]:
+        return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}
+
+    update(other, 0, billing=1)
+    update(ours, 1, billing=2, audit=2)
+    update(ours, 1, billing=3)
+    assert (told(ours), told(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
+    monkeypatch.setattr(tables, "DeltaTable", Beaten)
+    update(ours, 2, billing=4, orders=4)
+    assert beaten
+    assert (told(ours), told(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})

@@ -185,7 +185,8 @@ class Telling:
 
         def write(table: str) -> None:
             rows = rows_of(changed, table, found, self._config)
-            tables.update(rows, found.buckets[table], self._config, table, app=app, version=batch)
+            count, buckets = found.rows[table], found.buckets[table]
+            tables.update(rows, buckets, self._config, table, count=count, app=app, version=batch)
 
         with ThreadPoolExecutor(len(TABLES)) as pool:
             list(pool.map(write, [table for table in TABLES if table in found.rows]))
