@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from grouptrail.tables import literal
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -56,7 +58,8 @@ def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback
         & F.col("committed_offset").isNotNull()
     ).withColumn("commit", F.struct("record_at", "committed_offset"))
     if len(span.groups) <= _FEW_GROUPS:
-        near = near.where(F.col("group_id").isin(*span.groups))
+        # As text: each argument of a function is a call from Python into Java.
+        near = near.where(f"group_id IN ({', '.join(map(literal, span.groups))})")
         near = near.join(F.broadcast(handed.select(*_AT).distinct()), list(_AT), "left_semi")
     # One pass in the order of time over both, as a join would pair each handover with all commits of the lookback.
     events = near.select(*_AT, "record_offset", F.col("record_at").alias("given_up_at"), "commit").unionByName(
