@@ -239,6 +239,7 @@ class Traffic:
 
 def test_seconds_are_as_old_as_the_records(broker: Broker, config: Config) -> None:
     """Observed ones within their bound, always; exact ones to the millisecond; also after kill -9 and a restart."""
+    ensure_offsets_topic(broker.bootstrap)
     topic = f"live-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     appended = {"message.timestamp.type": "LogAppendTime"}
