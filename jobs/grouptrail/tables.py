@@ -147,31 +147,36 @@ def update(
     `rows` are `count` and of `buckets` only. In one commit, whose cost follows what is open in these buckets, not the
     table: delta-rs merges a few rows in a tenth of the time that Spark takes; of many, Spark writes the buckets anew.
     """
-    changed, app = _whole(with_open_bucket(rows), config, name), f"{app}-{name}"
+    changed, once = _whole(with_open_bucket(rows), config, name), Transaction(f"{app}-{name}", version)
+    in_buckets = f"open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
     if count > _FEW_ROWS or not storage.is_known(config.warehouse):
-        ours = f"cluster = {literal(config.cluster)} AND open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
-        there = rows.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
-        kept = there.join(changed.select(*tables()[name].key), list(tables()[name].key), "left_anti")
-        whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
-        _overwrite(whole, ours, config, name, {"txnAppId": app, "txnVersion": version})
+        _write_anew(changed, in_buckets, config, name, once)
     else:
         arrow = changed.toArrow()
         # Java leaves the offsets of empty lists away, which Rust reads all the same; taken, they are there.
         arrow = arrow.take(np.arange(len(arrow)))
-        _one_writer(lambda: _merge(arrow, buckets, config, name, Transaction(app, version)), config, name)
+        _one_writer(lambda: _merge(arrow, in_buckets, config, name, once), config, name)
 
 
-def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: str, once: Transaction) -> None:
+def _write_anew(changed: DataFrame, in_buckets: str, config: Config, name: str, once: Transaction) -> None:
+    key = tables()[name].key
+    ours = f"cluster = {literal(config.cluster)} AND {in_buckets}"
+    there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
+    kept = there.join(changed.select(*key), list(key), "left_anti")
+    whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
+    _overwrite(whole, ours, config, name, {"txnAppId": once.app_id, "txnVersion": once.version})
+
+
+def _merge(changed: pa.Table, in_buckets: str, config: Config, name: str, once: Transaction) -> None:
     there = DeltaTable(config.table_path(name), storage_options=config.storage_options())
     landed = there.transaction_version(once.app_id)
     if landed is not None and landed >= once.version:
         return
     cluster = config.cluster.replace("'", "''")
-    ours = f"there.cluster = '{cluster}' AND there.open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
     same = " AND ".join(f"there.{column} = changed.{column}" for column in tables()[name].key)
     merger = there.merge(
         changed,
-        f"{ours} AND {same}",
+        f"there.cluster = '{cluster}' AND there.{in_buckets} AND {same}",
         source_alias="changed",
         target_alias="there",
         writer_properties=WriterProperties(compression="ZSTD"),

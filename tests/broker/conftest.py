@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from demo.kafka import Broker
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config
+from landed import config_of
 
 PARTITIONS = 4
 
@@ -23,13 +24,4 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def config(broker: Broker, tmp_path: Path) -> Config:
-    return load_config(
-        None,
-        {
-            "warehouse": str(tmp_path / "warehouse"),
-            "cluster": "test",
-            "kafka.bootstrap.servers": broker.bootstrap,
-            "decode.trigger_seconds": "1",
-        },
-        {},
-    )
+    return config_of(broker.bootstrap, tmp_path / "warehouse")
