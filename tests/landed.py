@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
+from grouptrail import tables
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
@@ -71,3 +75,22 @@ def assert_formatter_agrees(broker: Broker, config: Config) -> None:
         row, key, value = landed[line["partition"], line["offset"]], line["key"]["data"], line["value"]
         assert (row["group_id"], row["topic"], row["partition"]) == (key["group"], key["topic"], key["partition"])
         assert row["committed_offset"] == (value and value["data"]["offset"])
+
+
+@contextmanager
+def dying_before(table: str) -> Iterator[None]:
+    """What is done within dies before rows are written to a table, and must."""
+
+    def dying(write: Any) -> Any:
+        def dies(*given: Any, **how: Any) -> None:
+            if table in given:
+                raise RuntimeError("killed here")
+            write(*given, **how)
+
+        return dies
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("append", "append_made", "update", "replace"):
+            patch.setattr(tables, name, dying(getattr(tables, name)))
+        with pytest.raises(RuntimeError, match="killed here"):
+            yield

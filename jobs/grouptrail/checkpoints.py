@@ -66,7 +66,7 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     except (ValueError, KeyError, TypeError):
         return f"cannot be read ({read}): run grouptrail recover"
     known = -1 if newest["offsets"] is None else newest["offsets"]
-    landed = max((_landed(spark, config, table, identity) for table in writes), default=-1)
+    landed = max((tables.landed(spark, config, table, app=identity) for table in writes), default=-1)
     if known < max(landed, -1 if newest["commits"] is None else newest["commits"]):
         return f"is older than the tables (it ends at batch {known}, {landed} has landed): run grouptrail recover"
     return None
@@ -107,11 +107,3 @@ def _has_landed(spark: SparkSession, config: Config, writes: Collection[str]) ->
         if not rows.isEmpty():
             return True
     return False
-
-
-def _landed(spark: SparkSession, config: Config, table: str, query: str) -> int:
-    """The newest batch of the query that is in a table; -1 where there is none."""
-    jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, config.table_path(table))
-    found = log.unsafeVolatileSnapshot().transactions().get(f"{query}-{table}")
-    return int(found.get()) if found.isDefined() else -1

@@ -11,15 +11,17 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
-from grouptrail import storage
+from grouptrail import delta, storage
+from grouptrail.arrow import table_schema
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
+from grouptrail.files import ADDED, File, Place, Rows, written
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
@@ -100,34 +102,78 @@ def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
     return bool(Table.isDeltaTable(spark, config.table_path(name)))
 
 
-def append(rows: DataFrame, config: Config, name: str, *, app: str, version: int) -> None:
-    """Appends rows, unless this `app` has already appended this `version`: a batch done again lands once.
-
-    A column that they lack, and that may be null, is null.
-    """
-    from pyspark.sql import functions as F
-
-    there = set(rows.columns)
-    absent = {
-        column.name: F.lit(None).cast(column.type)
-        for column in tables()[name].columns
-        if column.name not in there and column.null_means is not None
-    }
-    (
-        rows.withColumns(absent)
-        .select(*(column.name for column in tables()[name].columns))
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", f"{app}-{name}")
-        .option("txnVersion", version)
-        .save(config.table_path(name))
-    )
+def append(
+    spark: SparkSession,
+    rows: pa.Table,
+    config: Config,
+    name: str,
+    *,
+    source: str | None = None,
+    app: str | None = None,
+    version: int = 0,
+) -> None:
+    """Appends rows that are on the driver, unless this `app` has already appended this `version`: a batch done again
+    lands once. They are of this cluster and `source`; what else they lack, and may be null, is null."""
+    if not storage.is_known(config.warehouse):
+        _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, source=source, app=app, version=version)
+        return
+    append = delta.Append(spark, config.table_path(name), app and _of_table(app, name), version)
+    if not append.is_done:
+        file = File(_place(config, name, source))
+        for batch in rows.to_batches():
+            file.write(batch)
+        append.commit([added for added in [file.close()] if added is not None])
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
-    """Appends a few rows that are on the driver."""
-    frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
-    frame.write.format("delta").mode("append").save(config.table_path(name))
+    """Appends a few rows."""
+    append(spark, pa.Table.from_pylist(rows, table_schema(name)), config, name)
+
+
+def append_made(
+    records: DataFrame, rows: Rows, ddl: str, config: Config, name: str, *, source: str | None, app: str, version: int
+) -> None:
+    """Appends what tasks make of records by `rows`, which gives `ddl`, as `append` does; no task runs where that was
+    done already."""
+    if not storage.is_known(config.warehouse):
+        _append_frame(records.mapInArrow(rows, ddl), config, name, source=source, app=app, version=version)
+        return
+    append = delta.Append(records.sparkSession, config.table_path(name), _of_table(app, name), version)
+    if not append.is_done:
+        added = records.mapInArrow(written(rows, _place(config, name, source)), ADDED).collect()
+        append.commit([row.added for row in added])
+
+
+def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
+    """The newest version that an app has appended to a table, or updated it with; -1 where there is none."""
+    return delta.landed(spark, config.table_path(name), _of_table(app, name))
+
+
+def _of_table(app: str, name: str) -> str:
+    return f"{app}-{name}"
+
+
+def _place(config: Config, name: str, source: str | None) -> Place:
+    same = {"cluster": config.cluster, "source": source}
+    return Place(name, config.table_path(name), config.storage_options(), same)
+
+
+def _append_frame(
+    rows: DataFrame, config: Config, name: str, *, source: str | None, app: str | None, version: int
+) -> None:
+    from pyspark.sql import functions as F
+
+    same = {"cluster": config.cluster, "source": source}
+    absent = {
+        column.name: F.lit(same.get(column.name)).cast(column.type)
+        for column in tables()[name].columns
+        if column.name not in rows.columns and (column.null_means is not None or column.name in same)
+    }
+    whole = rows.withColumns(absent).select(*(column.name for column in tables()[name].columns))
+    writer = whole.write.format("delta").mode("append")
+    if app is not None:
+        writer = writer.options(txnAppId=_of_table(app, name), txnVersion=version)
+    writer.save(config.table_path(name))
 
 
 def with_open_bucket(rows: DataFrame) -> DataFrame:
@@ -147,7 +193,7 @@ def update(
     `rows` are `count` and of `buckets` only. In one commit, whose cost follows what is open in these buckets, not the
     table: delta-rs merges a few rows in a tenth of the time that Spark takes; of many, Spark writes the buckets anew.
     """
-    changed, once = _whole(with_open_bucket(rows), config, name), Transaction(f"{app}-{name}", version)
+    changed, once = _whole(with_open_bucket(rows), config, name), Transaction(_of_table(app, name), version)
     in_buckets = f"open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
     if count > _FEW_ROWS or not storage.is_known(config.warehouse):
         _write_anew(changed, in_buckets, config, name, once)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import landed
-from grouptrail import contracts, tables
+from grouptrail import contracts, storage, tables
 from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
 from grouptrail.decode import job, redecode, tasks
@@ -21,6 +22,7 @@ from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import KafkaUnreachable, LogBounds
+from grouptrail.quality.snapshot import take
 from vectors import RECORDS as RECORD_VECTORS
 
 pytestmark = pytest.mark.spark
@@ -55,32 +57,42 @@ def landing(spark: SparkSession, config: Config) -> job.Landing:
     )
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 def test_every_record_lands_once_and_gives_its_bytes_back(
-    landing: job.Landing, records: DataFrame, config: Config
+    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """Each record is in one table, from which it can be encoded again, and the progress explains every offset."""
+    """Each record is in one table, from which it can be encoded again, and the progress explains every offset; also
+    where only Spark knows the file system."""
+    monkeypatch.setattr(storage, "is_known", lambda _location: is_known)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
     landed.assert_progress_adds_up(config)
+    written = take(config, patience_seconds=0).versions
+    assert all(written[table].written_at_ms for table in (*TABLES, job.PROGRESS))
+
+
+def test_rows_are_found_by_what_files_are_passed_over_by(
+    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
+) -> None:
+    """The least and the greatest value of each column whose bounds Delta knows, in every table."""
+    landing.land(records, 0)
+    for table in TABLES:
+        there = landed.rows(config, table)
+        for column in (column.name for column in contracts.tables()[table].columns if column.stats):
+            values = sorted({row[column] for row in there} - {None})
+            for value in values[:1] + values[-1:]:
+                asked = tables.read(spark, config, table).where(F.col(column) == value).count()
+                assert asked == sum(row[column] == value for row in there), (table, column, value)
 
 
 @pytest.mark.parametrize("fails_at", [*TABLES, job.PROGRESS])
 def test_a_batch_that_failed_lands_once_when_it_is_tried_again(
-    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, fails_at: str
+    landing: job.Landing, records: DataFrame, config: Config, fails_at: str
 ) -> None:
     """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
-    append = tables.append
-
-    def dies(rows: DataFrame, config: Config, name: str, **how: Any) -> None:
-        if name == fails_at:
-            raise RuntimeError("killed here")
-        append(rows, config, name, **how)
-
-    monkeypatch.setattr(tables, "append", dies)
-    with pytest.raises(RuntimeError, match="killed here"):
+    with landed.dying_before(fails_at):
         landing.land(records, 0)
-    monkeypatch.setattr(tables, "append", append)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
     assert len(landed.rows(config, job.PROGRESS)) == len(ENDS)

@@ -97,26 +97,10 @@ def test_changes_land_once_across_starts(polling: Polling, spark: SparkSession, 
 
 
 @pytest.mark.parametrize("fails_at", ["group_metadata", PROGRESS])
-def test_what_a_poll_was_broken_off_by_lands_with_the_next(
-    polling: Polling, config: Config, monkeypatch: pytest.MonkeyPatch, fails_at: str
-) -> None:
+def test_what_a_poll_was_broken_off_by_lands_with_the_next(polling: Polling, config: Config, fails_at: str) -> None:
     """Nothing twice, and `ingest_progress` tells of all rows, wherever it died."""
-    appends = {"append": tables.append, "append_new": tables.append_new}
-
-    def dying(append: Any) -> Any:
-        def dies(*given: Any, **how: Any) -> None:
-            if fails_at in given:
-                raise RuntimeError("killed here")
-            append(*given, **how)
-
-        return dies
-
-    for name, append in appends.items():
-        monkeypatch.setattr(tables, name, dying(append))
-    with pytest.raises(RuntimeError, match="killed here"):
+    with landed.dying_before(fails_at):
         land(polling, BILLING)
-    for name, append in appends.items():
-        monkeypatch.setattr(tables, name, append)
     land(polling, BILLING)
     land(polling, BILLING)
     assert [row[0] for row in commits(config)] == [5]

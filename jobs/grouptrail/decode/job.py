@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail import checkpoints, contracts, tables
+import pyarrow as pa
+
+from grouptrail import checkpoints, tables
+from grouptrail.arrow import table_schema
 from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, UNDECODED, row_ddl
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
+from grouptrail.files import Rows
 from grouptrail.kafka import ClusterError, LogBounds, OffsetsTopic
 from grouptrail.polling import job as polling
 from grouptrail.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
@@ -126,10 +130,9 @@ def append_progress(
     spark: SparkSession, config: Config, progress: Sequence[Mapping[str, Any]], *, app: str, batch: int
 ) -> None:
     """Appends `batch_progress`'s rows."""
-    shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
-    ddl = contracts.tables()[PROGRESS].ddl(without=UNDECODED)
-    rows = spark.createDataFrame([{**row, **shared} for row in progress], ddl)
-    _append(rows.coalesce(1), config, PROGRESS, app=app, batch=batch, source=None)
+    shared = {"cluster": config.cluster, "batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
+    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], table_schema(PROGRESS))
+    tables.append(spark, rows, config, PROGRESS, app=app, version=batch)
 
 
 def land_records(
@@ -142,24 +145,17 @@ def land_records(
     """
     spark = records.sparkSession
     reports = spark.sparkContext.accumulator({}, BY_TASK)
-    commits = records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS))
-    _append(commits, config, COMMITS, app=app, batch=batch, source=source)
-    if not reports.value:
-        # Delta passes over an append it has already seen, without running its tasks: no task has reported.
-        commits.write.format("noop").mode("append").save()
+
+    def append_made(table: str, rows: Rows) -> None:
+        tables.append_made(records, rows, row_ddl(table), config, table, source=source, app=app, version=batch)
+
+    append_made(COMMITS, commits_reporting(reports))
+    if not reports.value:  # they had landed before
+        records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS)).write.format("noop").mode("append").save()
     found = BatchReport.of(reports.value)
     for table in RARE_TABLES:
-        if found.has(table):
-            if found.too_many:
-                rows = records.mapInArrow(rows_of(table), row_ddl(table))
-            else:
-                rows = spark.createDataFrame(found.rare[table], row_ddl(table)).coalesce(1)
-            _append(rows, config, table, app=app, batch=batch, source=source)
+        if found.too_many and found.has(table):
+            append_made(table, rows_of(table))
+        elif found.has(table):
+            tables.append(spark, found.rare[table], config, table, source=source, app=app, version=batch)
     return found
-
-
-def _append(rows: DataFrame, config: Config, table: str, *, app: str, batch: int, source: str | None) -> None:
-    from pyspark.sql import functions as F
-
-    named = {"cluster": F.lit(config.cluster), "source": F.lit(source).cast("string")}
-    tables.append(rows.withColumns(named), config, table, app=app, version=batch)

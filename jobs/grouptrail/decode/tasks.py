@@ -7,7 +7,7 @@ which lands them. A task whose other rows are too many for that says so, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,8 +17,7 @@ from pyspark import Accumulator, AccumulatorParam, TaskContext
 
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
-
-Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from grouptrail.files import Rows
 
 T = TypeVar("T")
 

@@ -153,8 +153,7 @@ class Watch:
             found = self._lag(rows)
             self._has_news = True
         spark = samples.sparkSession
-        whole = spark.createDataFrame(found).coalesce(1)
-        tables.append(whole, self._config, TABLE, app=self._app(), version=batch)
+        tables.append(spark, found, self._config, TABLE, app=self._app(), version=batch)
         self._store_committed(spark)
         self._tell(batch, found, time.monotonic() - started)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -67,17 +68,10 @@ class Sampling:
 
     def land(self, rows: DataFrame, batch: int) -> None:
         """One sample, in the columns of the data source."""
-        from pyspark.sql import functions as F
-
         started = time.monotonic()
-        rows = rows.withColumn("cluster", F.lit(self._config.cluster)).persist()
-        try:
-            # A shuffle, unlike coalesce, leaves each broker a task of its own, and still makes one file.
-            whole = rows.repartition(1).sortWithinPartitions("topic", "partition")
-            tables.append(whole, self._config, TABLE, app=self._app(), version=batch)
-            found = {row.error: row["count"] for row in rows.groupBy("error").count().collect()}
-        finally:
-            rows.unpersist()
+        sample = rows.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending")])
+        tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
+        found = Counter(sample["error"].to_pylist())
         if found != self._told:
             self._told = found
             self._report(summary(batch, found, time.monotonic() - started))

@@ -19,7 +19,7 @@ from grouptrail.arrow import table_schema
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
-from grouptrail.decode.schema import ADMIN, RECORD_SCHEMA, TABLES, row_ddl
+from grouptrail.decode.schema import ADMIN, RECORD_SCHEMA, TABLES
 from grouptrail.kafka import KafkaUnreachable
 from grouptrail.polling.brokers import Poll, Poller
 from grouptrail.polling.changes import Change, Known, changes, removal, taken
@@ -219,17 +219,12 @@ class Landed:
         first: int,
         app: str,
     ) -> None:
-        from pyspark.sql import functions as F
-
         offsets = rows["record_offset"].to_pylist()
         since = [self._since.get(found[offset - first].group_id) for offset in offsets]
         micros = [None if time is None else int(time * 1000) * 1000 for time in since]
         times = pa.array(micros, pa.int64()).cast(table_schema(table).field("not_before").type)
-        frame = spark.createDataFrame(
-            rows.append_column("not_before", times), f"{row_ddl(table)}, `not_before` timestamp"
-        )
-        frame = frame.withColumns({"cluster": F.lit(config.cluster), "source": F.lit(ADMIN)})
-        tables.append(frame.coalesce(1), config, table, app=app, version=first)
+        whole = rows.append_column("not_before", times)
+        tables.append(spark, whole, config, table, source=ADMIN, app=app, version=first)
 
     def _progress(
         self, landed: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int

@@ -80,8 +80,8 @@ def _newest(config: Config, name: str) -> Commit | str | None:
     """None where there is no table; a text says why it cannot be read."""
     try:
         table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
-        # OPTIMIZE, VACUUM, redecode and retention are no part of a batch.
-        written = (one["timestamp"] for one in table.history(_COMMITS_LOOKED_AT) if one.get("operation") == "WRITE")
+        history = table.history(_COMMITS_LOOKED_AT)
+        written = (one["timestamp"] for one in history if one.get("operation") in _operations(name))
         there = {field.name for field in table.schema().fields}
         lacking = tuple(column.name for column in contracts.tables()[name].columns if column.name not in there)
         size_bytes = sum(table.get_add_actions()["size_bytes"].to_pylist())
@@ -90,6 +90,12 @@ def _newest(config: Config, name: str) -> Commit | str | None:
         return None
     except (DeltaError, OSError, ValueError) as error:
         return first_cause(error)
+
+
+def _operations(name: str) -> set[str]:
+    """By which a batch writes a table; OPTIMIZE, VACUUM, redecode and retention are no part of one."""
+    # Redecode merges, too, but not into the history's tables.
+    return {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contracts.tables()[name].partition_by else set())
 
 
 @contextmanager

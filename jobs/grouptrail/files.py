@@ -1,0 +1,162 @@
+"""A Delta table's files, written from Arrow where the rows are: in Spark's Python workers, or on the driver.
+
+Spark would take the rows out of Arrow one at a time, and puts them into columns again at several times the cost of
+Arrow's own writer (docs/decisions.md). What is written belongs to the table once `tables` has committed it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
+
+from grouptrail import contracts
+from grouptrail.arrow import table_schema
+
+Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What `DataFrame.mapInArrow` takes."""
+
+ADDED = "added string"
+"""What tasks give that write files, in Spark's DDL: Delta's `add` action of each, as JSON."""
+
+_ROWS_A_GROUP = 1 << 18
+
+# As many characters of a text as Delta itself keeps, and what is behind every one.
+_CHARACTERS = 32
+_LAST_CHARACTER = "\U0010ffff"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies, with delta-rs's options for it, secrets in clear; `same` is what all its new rows share."""
+
+    table: str
+    path: str
+    options: Mapping[str, str]
+    same: Mapping[str, str | None]
+
+
+class File:
+    """A file of a table, made with its first rows. They have the table's columns; those that they lack, and that may
+    be null, are null."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._name = f"part-{uuid.uuid4()}.zstd.parquet"
+        self._waiting: list[pa.RecordBatch] = []
+        self._metadata: list[pq.FileMetaData] = []
+        self._sink: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Adds rows, in any order of columns."""
+        self._waiting.append(rows)
+        if sum(map(len, self._waiting)) >= _ROWS_A_GROUP:
+            self._write_group()
+
+    def close(self) -> str | None:
+        """Delta's `add` action of the file; None where there were no rows, and so is no file."""
+        if any(map(len, self._waiting)):
+            self._write_group()
+        if self._writer is None or self._sink is None:
+            return None
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        [metadata] = self._metadata
+        added = {
+            "path": self._name,
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": True,
+            "stats": json.dumps(statistics(metadata, self._place.table)),
+        }
+        return json.dumps({"add": added})
+
+    def _write_group(self) -> None:
+        rows = whole(pa.Table.from_batches(self._waiting), self._place)
+        self._waiting = []
+        if self._writer is None:
+            files = PyFileSystem(DeltaStorageHandler(self._place.path, dict(self._place.options)))
+            self._sink = files.open_output_stream(self._name)
+            self._writer = pq.ParquetWriter(
+                self._sink, rows.schema, compression="zstd", store_schema=False, metadata_collector=self._metadata
+            )
+        self._writer.write_table(rows, row_group_size=len(rows))
+
+
+def whole(rows: pa.Table, place: Place) -> pa.Table:
+    """The table's columns in the contract's order."""
+    columns = []
+    for column, field in zip(contracts.tables()[place.table].columns, table_schema(place.table), strict=True):
+        if column.name in rows.column_names:
+            columns.append(rows[column.name].cast(field.type))
+        elif column.name in place.same or column.null_means is not None:
+            columns.append(pa.repeat(pa.scalar(place.same.get(column.name), field.type), len(rows)))
+        else:
+            raise ValueError(f"rows of {place.table} lack {column.name}")
+    return pa.Table.from_arrays(columns, schema=table_schema(place.table))
+
+
+def written(rows: Rows, place: Place) -> Rows:
+    """For `DataFrame.mapInArrow`: what `rows` gives is written to a file; gives `ADDED`."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        file = File(place)
+        for batch in rows(batches):
+            file.write(batch)
+        added = file.close()
+        if added is not None:
+            yield pa.RecordBatch.from_pydict({"added": [added]})
+
+    return write
+
+
+def statistics(metadata: pq.FileMetaData, table: str) -> dict[str, Any]:
+    """Delta's statistics of a file, from those in its footer: rows, and of the contract's columns with `stats` the
+    nulls and bounds. Texts are cut and times widened to milliseconds, so that every value stays within."""
+    wanted = {column.name for column in contracts.tables()[table].columns if column.stats}
+    nulls: dict[str, int] = {}
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    for column in range(metadata.num_columns):
+        name = metadata.schema.column(column).path
+        if name not in wanted:
+            continue
+        groups = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
+        nulls[name] = sum(group.null_count for group in groups)
+        filled = [group for group in groups if group.has_min_max]
+        if filled:
+            least[name] = _at_least(min(group.min for group in filled))
+            most[name] = _at_most(max(group.max for group in filled))
+    known = {name: value for name, value in most.items() if value is not None}
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": known, "nullCount": nulls}
+
+
+def _at_least(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_CHARACTERS]
+    return _text(value) if isinstance(value, datetime) else value
+
+
+def _at_most(value: Any) -> Any:
+    """None where nothing short is."""
+    if isinstance(value, str) and len(value) > _CHARACTERS:
+        return None if value[_CHARACTERS] == _LAST_CHARACTER else value[:_CHARACTERS] + _LAST_CHARACTER
+    if isinstance(value, datetime):
+        return _text(value + timedelta(microseconds=-value.microsecond % 1000))
+    return value
+
+
+def _text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
