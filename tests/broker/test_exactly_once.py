@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,26 @@ def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
         (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
     }
     assert landed.records(config) == in_topic
+    landed.assert_progress_adds_up(config)
+
+
+def test_ctrl_c_at_any_moment_is_quiet_and_loses_and_doubles_nothing(
+    broker: Broker, worked: Workload, config: Config
+) -> None:
+    """To all processes, as a terminal sends it: as Spark starts, and within batches, the last of which lands."""
+    moments = random.Random(8)
+    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
+    for batches_first in (0, 2):
+        run = Grouptrail(config, "run", "--job", "decode")
+        seen = list(islice(_batches(run), batches_first))
+        time.sleep(moments.uniform(0, 1))
+        os.killpg(run.process.pid, signal.SIGINT)
+        printed = "".join(seen) + run.finished()
+        assert run.process.returncode == 128 + signal.SIGINT, printed
+        assert "Traceback" not in printed, printed
+        assert "Exception" not in printed, printed
+    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
 
 

@@ -1,0 +1,57 @@
+"""`make demo`, and Ctrl-C in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.processes import command_line, descendants
+
+pytestmark = pytest.mark.broker
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 240
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo", "--folder", str(tmp_path / "demo"), "--seconds", "200"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "deploy")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = threading.Timer(DEADLINE_SECONDS, process.kill)
+    deadline.start()
+    yield process
+    deadline.cancel()
+    process.kill()
+
+
+def test_ctrl_c_ends_all_that_the_demo_started(demo: subprocess.Popen[str]) -> None:
+    """While the groups are at work: the broker, the pipeline with its JVM, and every client; the tables stay."""
+    assert demo.stdout is not None
+    printed = ""
+    while "offset commits" not in printed:
+        line = demo.stdout.readline()
+        assert line, printed
+        printed += line
+    started = {pid: command for pid in descendants(demo.pid) if (command := command_line(pid))}
+    assert any("kafka.Kafka" in command for command in started.values()), started
+    assert any("grouptrail" in command and "run" in command for command in started.values()), started
+    demo.send_signal(signal.SIGINT)
+    printed += demo.communicate()[0]
+    assert demo.returncode == 130, printed
+    assert "interrupted: everything stops" in printed
+    assert "Traceback" not in printed
+    assert {pid: command for pid, command in started.items() if command_line(pid) == command} == {}
+    assert re.search(r"What has landed stays in \S+", printed)
