@@ -28,7 +28,7 @@ What = Literal["assigned", "revoked", "joined", "gone"]
 PATIENCE_SECONDS = 60
 POLL_SECONDS = 0.1
 HEARTBEAT_MS = 300
-# Under load kafka-python 3.0.12 may hang for ever when a poll ends while it joins.
+# kafka-python 3.0.12 joins anew when a join ends between two polls.
 KAFKA_PYTHON_POLL_MS = 1_000
 
 COMMITTED = 42
@@ -167,6 +167,9 @@ def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], obje
             except kafka.errors.RetriableError:
                 time.sleep(POLL_SECONDS)  # the broker is away
             diary.polled()
+            if consumer._coordinator.rejoining:
+                # The poll ended while it joins. Where new metadata was why, it may forget that, and hang for ever.
+                consumer._coordinator.request_rejoin()
             if post.commits and committed != diary.last.holds:
                 with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RebalanceInProgressError):
                     commit = OffsetAndMetadata(COMMITTED, "", -1)
