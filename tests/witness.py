@@ -316,6 +316,22 @@ class Rest:
     sight: Sight
 
 
+def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) -> Rest:
+    """Waits until two looks, one after the other, see the same; `standing` is told where they never do."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = threading.Event()
+    while True:
+        fault: Exception | None = None
+        try:
+            seen, at_ms = look(), now_ms()
+            if seen is not None and look() == seen:
+                return Rest(at_ms, seen)
+        except (kafka.errors.KafkaError, KafkaException) as error:
+            fault = error
+        assert time.monotonic() < deadline, f"found no rest: {standing()}; {fault!r}"
+        pause.wait(POLL_SECONDS)
+
+
 class Troupe:
     """One group, its members of all times, and its rests; used as a context, at whose end all leave."""
 
@@ -359,17 +375,17 @@ class Troupe:
     def rest(self, *, away: int = 0) -> Rest:
         """Waits until the admin client sees the group stable, with every partition of its topics assigned, and each
         living member knows the same; `away` others are still members for the broker."""
-        self.rests.append(self._await(lambda sight: self._agreed(sight, away)))
+        self.rests.append(self._find(lambda sight: self._agreed(sight, away)))
         return self.rests[-1]
 
     def empty(self) -> Rest:
         """Waits until the group has no members."""
-        self.rests.append(self._await(lambda sight: sight if sight.state == "Empty" else None))
+        self.rests.append(self._find(lambda sight: sight if sight.state == "Empty" else None))
         return self.rests[-1]
 
     def _end(self) -> None:
         """Waits until nothing is left that the group's coordinator might still write of by itself."""
-        self._await(lambda sight: sight if sight.state in ("Empty", "Dead") else None)
+        self._find(lambda sight: sight if sight.state in ("Empty", "Dead") else None)
 
     def send_home(self) -> None:
         """All members leave."""
@@ -378,22 +394,11 @@ class Troupe:
         for member in self.members:
             member.leave()
 
-    def _await(self, agreed: Callable[[Sight], Sight | None]) -> Rest:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        pause = threading.Event()
-        before: Sight | Exception | None = None
-        while True:
-            try:
-                before = self._described()
-                at_ms = now_ms()
-                sight = agreed(before)
-                if sight is not None and self._described() == before:
-                    return Rest(at_ms, sight)
-            except (kafka.errors.KafkaError, KafkaException) as fault:
-                before = fault
-            standing = [member.now for member in self.living()]
-            assert time.monotonic() < deadline, f"{self.group_id} found no rest: {before}; {standing}"
-            pause.wait(POLL_SECONDS)
+    def _find(self, agreed: Callable[[Sight], Sight | None]) -> Rest:
+        return find_rest(
+            lambda: agreed(self._described()),
+            lambda: (self.group_id, self._described(), [member.now for member in self.living()]),
+        )
 
     def _agreed(self, sight: Sight, away: int) -> Sight | None:
         notes = [member.now for member in self.living()]
