@@ -7,26 +7,22 @@ brings its group to rest several times. Then the pipeline runs, and must tell th
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 from kafka import KafkaAdminClient
 
 from command import Grouptrail
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
-from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.history.open_rows import TABLES
-from witness import COMMITTED, MemberApart, Note, Partition, Partitions, Rest, Seat, Sight, Troupe
+from histories import History, Row, partitions_of, seats
+from witness import COMMITTED, MemberApart, Note, Partition, Troupe
 
 pytestmark = pytest.mark.broker
 
@@ -46,8 +42,6 @@ PROPERTIES = {
     },
     OLD: {"group.coordinator.rebalance.protocols": "classic", "group.coordinator.new.enable": "false"},
 }
-
-Row = dict[str, Any]
 
 
 # --- the scenes --------------------------------------------------------------------------------------------
@@ -227,79 +221,6 @@ KIP_848 = {"kip-848": kip_848, "kip-848-static": kip_848_static}
 GROUPS = [*CLASSIC, "restart", *KIP_848]
 
 
-# --- what the history says ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class History:
-    """The history tables' rows, read with delta-rs; times in ms."""
-
-    tables: dict[str, list[Row]]
-
-    @classmethod
-    def read(cls, config: Config) -> History:
-        return cls({table: _rows(config, table) for table in TABLES})
-
-    def of(self, table: str, group_id: str) -> list[Row]:
-        return [row for row in self.tables[table] if row["group_id"] == group_id]
-
-    def at(self, table: str, group_id: str, at_ms: int, since: str, until: str) -> list[Row]:
-        """The rows whose interval holds a moment."""
-        return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
-
-    def generation(self, group_id: str, rest: Rest) -> Row:
-        (row,) = self.at("generations", group_id, rest.at_ms, "started_at", "ended_at")
-        return row
-
-    def sight(self, group_id: str, rest: Rest) -> Sight:
-        """The group at a rest."""
-        (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
-        generation = self.generation(group_id, rest)
-        assert state["generation"] == generation["generation"]
-        owned: dict[str, set[Partition]] = defaultdict(set)
-        for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):
-            owned[row["member_id"]].add((row["topic"], row["partition"]))
-        members = self.at("memberships", group_id, rest.at_ms, "joined_at", "left_at")
-        assert owned.keys() <= {member["member_id"] for member in members}
-        return Sight(
-            state=state["state"],
-            protocol=generation["protocol"],
-            generation=generation["generation"],
-            members={member["member_id"]: _seat(member, frozenset(owned[member["member_id"]])) for member in members},
-        )
-
-    def rebalances(self, group_id: str, after: Rest, until: Rest) -> list[Row]:
-        rows = [row for row in self.of("rebalances", group_id) if after.at_ms < row["at"] <= until.at_ms]
-        return sorted(rows, key=lambda row: row["at"])
-
-
-def _rows(config: Config, table: str) -> list[Row]:
-    """In the order of the table's key."""
-    path = config.table_path(table)
-    if not (Path(path) / "_delta_log").is_dir():
-        return []
-    batches = QueryBuilder().register(table, DeltaTable(path)).execute(f"select * from {table}").read_all()
-    key = contracts.tables()[table].key
-    rows = [_in_ms(row) for row in pa.table(batches).to_pylist()]
-    return sorted(rows, key=lambda row: [row[column] for column in key])
-
-
-def _in_ms(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return round(value.timestamp() * 1000)
-    if isinstance(value, dict):
-        return {name: _in_ms(one) for name, one in value.items()}
-    return [_in_ms(one) for one in value] if isinstance(value, list) else value
-
-
-def _seat(member: Row, partitions: Partitions) -> Seat:
-    return Seat(member["instance_id"], member["client_id"], member["client_host"], partitions)
-
-
-def _pairs(topics: list[Row]) -> Partitions:
-    return frozenset((part["topic"], number) for part in topics for number in part["partitions"])
-
-
 # --- the play ----------------------------------------------------------------------------------------------
 
 
@@ -366,10 +287,10 @@ def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id:
     last = {rest.sight.generation: rest for rest in played.troupe(group_id).rests if rest.sight.members}
     for rest in last.values():
         generation = played.history.generation(group_id, rest)
-        seats = {member["member_id"]: _seat(member, _pairs(member["partitions"])) for member in generation["members"]}
-        assert seats == rest.sight.members
-        assert generation["member_count"] == len(seats)
-        assert generation["partition_count"] == sum(len(seat.partitions) for seat in seats.values())
+        found = seats(generation)
+        assert found == rest.sight.members
+        assert generation["member_count"] == len(found)
+        assert generation["partition_count"] == sum(len(seat.partitions) for seat in found.values())
 
 
 @pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
@@ -388,7 +309,7 @@ def test_what_an_eager_member_was_told_is_in_its_generation(played: Played, grou
         for note in member.notes:
             if note.what == "assigned":
                 told = [
-                    _pairs(other["partitions"])
+                    partitions_of(other["partitions"])
                     for row in generations
                     if row["generation"] == note.generation
                     for other in row["members"]
@@ -451,7 +372,7 @@ def java_abs(value: int) -> int:
 
 
 def sizes(generation: Row) -> list[int]:
-    return sorted((len(_pairs(member["partitions"])) for member in generation["members"]), reverse=True)
+    return sorted((len(partitions_of(member["partitions"])) for member in generation["members"]), reverse=True)
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])

@@ -1,0 +1,269 @@
+"""Kafka Connect's own workers, and what they say of themselves: over REST, and in their logs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka.admin import AdminClient
+
+from clients import await_that
+from demo import processes
+from demo.kafka import VERSIONS, free_ports
+from grouptrail.ivy import fetch_jars
+from grouptrail.java import find_java, java_environment
+from witness import Partitions, Rest, Seat, Sight, find_rest
+
+SESSION_MS = 6_000
+DELAY_MS = 3_000
+"""How long the leader keeps back what a lost worker had, should it return."""
+
+_ANSWER_SECONDS = 10
+_CONNECTOR = -1
+_FILES = "org.apache.kafka.connect.file.FileStream{}Connector"
+
+
+def fetch_connect(version: str = VERSIONS[0]) -> Path:
+    """The folder of the jars that a worker needs, with the connectors that read and write files."""
+    return fetch_jars(
+        f"connect/{version}",
+        (
+            f"org.apache.kafka:connect-runtime:{version}",
+            f"org.apache.kafka:connect-file:{version}",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
+        exclude=("org.slf4j:slf4j-reload4j",),
+    )
+
+
+# --- workers -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a worker was told of a generation: all that it has then, and for how long the leader keeps back more."""
+
+    generation: int
+    member_id: str
+    leader: str
+    has: Partitions
+    delay_ms: int
+
+
+class Worker:
+    """One worker; its name is its REST address, before and after a crash."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        [port] = free_ports(1)
+        self.name = f"127.0.0.1:{port}"
+        self.is_awake = False
+        self._log = folder / f"{port}.log"
+        self._properties = folder / f"{port}.properties"
+        lines = settings | {"listeners": f"http://{self.name}"}
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        java = find_java()
+        command = [
+            *(str(java.command), "-Xmx160m", "-XX:+UseSerialGC"),
+            *os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split(),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.connect.runtime.distributed=info",
+            *("-cp", f"{fetch_connect()}/*", "org.apache.kafka.connect.cli.ConnectDistributed"),
+            str(self._properties),
+        ]
+        with self._log.open("ab") as log:
+            environ = os.environ | java_environment(java)
+            self._process = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)
+        self.is_awake = True
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            processes.kill(self._process)
+            self._process = None
+        self.is_awake = False
+
+    def freeze(self) -> None:
+        """It does nothing more, until it is thawed; what it has it still believes to have."""
+        self._signal(signal.SIGSTOP)
+        self.is_awake = False
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_awake = True
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def ask(self, path: str, body: Mapping[str, str] | None = None, *, method: str = "GET") -> Any:
+        """Its REST interface; None where it gives no answer, or not yet."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{self.name}/{path}", data, headers, method=method)
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
+            urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer,
+        ):
+            return json.loads(answer.read() or b"true")
+        return None
+
+    def told(self) -> list[Told]:
+        """All that it was told, in order."""
+        assert self._process is None or self._process.poll() is None, self._log.read_text()[-4_000:]
+        ids: dict[str, str] = {}
+        told = []
+        for line in self._log.read_text().splitlines(keepends=True) if self._log.exists() else ():
+            if not line.endswith("\n"):  # it is being written
+                break
+            if joined := _JOINED.search(line):
+                ids[joined["generation"]] = joined["member"]
+            elif assigned := _ASSIGNED.search(line):
+                told.append(_told(ids[assigned["generation"]], assigned))
+        return told
+
+
+# What Kafka's AbstractCoordinator and Connect's DistributedHerder log.
+_JOINED = re.compile(
+    r"joined group with generation Generation\{generationId=(?P<generation>\d+), memberId='(?P<member>.+?)'"
+)
+_ASSIGNED = re.compile(
+    r"Joined group at generation (?P<generation>\d+) .*leader='(?P<leader>.+?)'.*"
+    r" connectorIds=\[(?P<connectors>.*?)\], taskIds=\[(?P<tasks>.*?)\], .*rebalance delay: (?P<delay>\d+)"
+)
+
+
+def _told(member_id: str, line: re.Match[str]) -> Told:
+    has = {(name, _CONNECTOR) for name in line["connectors"].split(", ") if name}
+    for task in filter(None, line["tasks"].split(", ")):
+        name, _, number = task.rpartition("-")
+        has.add((name, int(number)))
+    return Told(int(line["generation"]), member_id, line["leader"], frozenset(has), int(line["delay"]))
+
+
+# --- their group -------------------------------------------------------------------------------------------
+
+
+class Workers:
+    """Two workers of one group and its rests; used as a context, at whose end they are killed.
+
+    A connector is a topic of the group, and its tasks are the partitions: -1 is the connector itself.
+    """
+
+    def __init__(self, folder: Path, bootstrap: str, group_id: str, protocol: str) -> None:
+        self.group_id = group_id
+        self.folder = folder / group_id
+        self.folder.mkdir()
+        self.workers = [Worker(self.folder, _settings(bootstrap, group_id, protocol)) for _ in range(2)]
+        self.rests: list[Rest] = []
+        self._connectors: dict[str, int] = {}
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+    def __enter__(self) -> Self:
+        for worker in self.workers:
+            worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.crash()
+
+    def awake(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_awake]
+
+    def leader(self) -> Worker:
+        return next(worker for worker in self.awake() if (last := worker.told()[-1]).member_id == last.leader)
+
+    def follower(self) -> Worker:
+        return next(worker for worker in self.awake() if (last := worker.told()[-1]).member_id != last.leader)
+
+    def make(self, name: str, kind: str, *, tasks: int = 1) -> None:
+        """A connector that reads a file (`kind="Source"`) or writes one (`kind="Sink"`)."""
+        file = self.folder / f"{name}.txt"
+        file.touch()
+        topic = f"{self.group_id}-lines"
+        body = {"connector.class": _FILES.format(kind), "tasks.max": str(tasks), "file": str(file)}
+        body |= {"topic": topic} if kind == "Source" else {"topics": topic}
+        await_that(lambda: bool(self.awake()[0].ask(f"connectors/{name}/config", body, method="PUT")))
+        self._connectors[name] = tasks
+
+    def delete(self, name: str) -> None:
+        await_that(lambda: bool(self.awake()[0].ask(f"connectors/{name}", method="DELETE")))
+        del self._connectors[name]
+
+    def rest(self) -> Rest:
+        """Waits until every connector and task runs, and the admin client, REST and each worker say the same."""
+        rest = find_rest(self._agreed, lambda: (self.group_id, [worker.told()[-1:] for worker in self.awake()]))
+        self.rests.append(rest)
+        return rest
+
+    def _agreed(self) -> Sight | None:
+        # The one call of the two Python clients that does not take every group for one of consumers.
+        groups = self._admin.list_groups(self.group_id)
+        running = self._running()
+        told = {worker.name: worker.told()[-1] for worker in self.awake() if worker.told()}
+        by_id = {last.member_id: last for last in told.values()}
+        every = {(name, number) for name, tasks in self._connectors.items() for number in range(_CONNECTOR, tasks)}
+        is_settled = (
+            [group.state for group in groups] == ["Stable"]
+            and {one.id for one in groups[0].members} == by_id.keys()
+            and len(told) == len(self.awake())
+            and len({last.generation for last in told.values()}) == 1
+            and sorted(unit for last in told.values() for unit in last.has) == sorted(every)
+            and all(last.has for last in told.values())
+            and running == {name: last.has for name, last in told.items()}
+        )
+        if not is_settled:
+            return None
+        [group] = groups
+        return Sight(
+            state=group.state,
+            protocol=group.protocol,
+            generation=next(iter(by_id.values())).generation,
+            members={one.id: Seat(None, one.client_id, one.client_host, by_id[one.id].has) for one in group.members},
+        )
+
+    def _running(self) -> dict[str, Partitions] | None:
+        """What runs on which worker, as REST says; None where something does not run."""
+        found: dict[str, set[tuple[str, int]]] = {}
+        for name, connector in (self.awake()[0].ask("connectors?expand=status") or {}).items():
+            status = connector["status"]
+            for number, unit in [(_CONNECTOR, status["connector"]), *((one["id"], one) for one in status["tasks"])]:
+                if unit["state"] != "RUNNING":
+                    return None
+                found.setdefault(unit["worker_id"], set()).add((name, number))
+        return {name: frozenset(units) for name, units in found.items()}
+
+
+def _settings(bootstrap: str, group_id: str, protocol: str) -> dict[str, str]:
+    converter = "org.apache.kafka.connect.storage.StringConverter"
+    topics = {f"{kind}.storage.topic": f"{group_id}-{kind}" for kind in ("config", "offset", "status")}
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group_id,
+        "connect.protocol": protocol,
+        "session.timeout.ms": str(SESSION_MS),
+        "heartbeat.interval.ms": "300",
+        "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
+        # A sink's task can not stop while its consumer waits for those that died with their worker.
+        "task.shutdown.graceful.timeout.ms": "500",
+        "plugin.discovery": "service_load",
+        "key.converter": converter,
+        "value.converter": converter,
+        **topics,
+        **{name.replace("topic", "replication.factor"): "1" for name in topics},
+        "offset.storage.partitions": "1",
+        "status.storage.partitions": "1",
+    }

@@ -1,0 +1,95 @@
+"""A group's history as its tables tell it, in the words of those who saw it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.history.open_rows import TABLES
+from witness import Partition, Partitions, Rest, Seat, Sight
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """The history tables' rows, read with delta-rs; times in ms."""
+
+    tables: dict[str, list[Row]]
+
+    @classmethod
+    def read(cls, config: Config) -> History:
+        return cls({table: _rows(config, table) for table in TABLES})
+
+    def of(self, table: str, group_id: str) -> list[Row]:
+        return [row for row in self.tables[table] if row["group_id"] == group_id]
+
+    def at(self, table: str, group_id: str, at_ms: int, since: str, until: str) -> list[Row]:
+        """The rows whose interval holds a moment."""
+        return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
+
+    def generation(self, group_id: str, rest: Rest) -> Row:
+        (row,) = self.at("generations", group_id, rest.at_ms, "started_at", "ended_at")
+        return row
+
+    def sight(self, group_id: str, rest: Rest) -> Sight:
+        """The group at a rest."""
+        (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
+        generation = self.generation(group_id, rest)
+        assert state["generation"] == generation["generation"]
+        owned: dict[str, set[Partition]] = defaultdict(set)
+        for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):
+            owned[row["member_id"]].add((row["topic"], row["partition"]))
+        members = self.at("memberships", group_id, rest.at_ms, "joined_at", "left_at")
+        assert owned.keys() <= {member["member_id"] for member in members}
+        return Sight(
+            state=state["state"],
+            protocol=generation["protocol"],
+            generation=generation["generation"],
+            members={member["member_id"]: _seat(member, frozenset(owned[member["member_id"]])) for member in members},
+        )
+
+    def rebalances(self, group_id: str, after: Rest, until: Rest) -> list[Row]:
+        rows = [row for row in self.of("rebalances", group_id) if after.at_ms < row["at"] <= until.at_ms]
+        return sorted(rows, key=lambda row: row["at"])
+
+
+def _rows(config: Config, table: str) -> list[Row]:
+    """In the order of the table's key."""
+    path = config.table_path(table)
+    if not (Path(path) / "_delta_log").is_dir():
+        return []
+    batches = QueryBuilder().register(table, DeltaTable(path)).execute(f"select * from {table}").read_all()
+    key = contracts.tables()[table].key
+    rows = [_in_ms(row) for row in pa.table(batches).to_pylist()]
+    return sorted(rows, key=lambda row: [row[column] for column in key])
+
+
+def _in_ms(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, dict):
+        return {name: _in_ms(one) for name, one in value.items()}
+    return [_in_ms(one) for one in value] if isinstance(value, list) else value
+
+
+def seats(generation: Row) -> dict[str, Seat]:
+    """The members of a generation, by their ids."""
+    members = generation["members"]
+    return {member["member_id"]: _seat(member, partitions_of(member["partitions"])) for member in members}
+
+
+def partitions_of(topics: list[Row]) -> Partitions:
+    return frozenset((part["topic"], number) for part in topics for number in part["partitions"])
+
+
+def _seat(member: Row, partitions: Partitions) -> Seat:
+    return Seat(member["instance_id"], member["client_id"], member["client_host"], partitions)
