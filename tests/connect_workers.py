@@ -25,7 +25,7 @@ from grouptrail.java import find_java, java_environment
 from witness import Partitions, Rest, Seat, Sight, find_rest
 
 SESSION_MS = 6_000
-DELAY_MS = 3_000
+DELAY_MS = 5_000
 """How long the leader keeps back what a lost worker had, should it return."""
 
 _ANSWER_SECONDS = 10

@@ -66,6 +66,13 @@ def member(topics: Mapping[str, Sequence[int]], **more: Any) -> Row:
     return {"assignment": _assignment(topics), **more}
 
 
+def worker(connectors: Mapping[str, Sequence[int]], *, delay_ms: int = 0) -> Row:
+    """A Connect worker that is told to start these, while the leader waits so long for another that was lost."""
+    listed = [{"connector": name, "tasks": list(tasks)} for name, tasks in connectors.items()]
+    told = json.dumps({"assignment": listed, "delay": delay_ms})
+    return {"subscription": {}, "assignment": {"layout": "ConnectProtocolAssignment", "version": 2, "connect": told}}
+
+
 def gone(offset: int, at: int) -> Record:
     """A GroupMetadata tombstone."""
     return Record(offset, at, "GroupMetadata", None, None)

@@ -14,11 +14,11 @@ import pytest
 
 from clients import await_that
 from command import Grouptrail
-from connect_workers import Workers
+from connect_workers import DELAY_MS, Workers
 from demo.kafka import Broker, ensure_offsets_topic
-from grouptrail.config import load_config
-from histories import History, Row, seats
-from witness import Rest
+from histories import History, Row, seats, told_of
+from landed import config_of
+from witness import Partitions, Rest
 
 pytestmark = pytest.mark.broker
 
@@ -92,8 +92,7 @@ def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
     with ThreadPoolExecutor(len(groups)) as pool:
         for playing in [pool.submit(play, protocol) for protocol in groups]:
             playing.result()
-    settings = {"warehouse": str(folder / "warehouse"), "cluster": "test", "decode.trigger_seconds": "1"}
-    config = load_config(None, {**settings, "kafka.bootstrap.servers": broker.bootstrap}, {})
+    config = config_of(broker.bootstrap, folder / "warehouse")
     printed = (run := Grouptrail(config, "run", "--job", "decode", "--job", "history", "--once")).finished()
     assert run.process.returncode == 0, printed
     return Played(groups, History.read(config))
@@ -119,3 +118,83 @@ def test_what_a_worker_was_told_is_in_its_generation(played: Played, protocol: s
         row = generations[told.generation]
         assert (row["protocol_type"], row["leader"]) == ("connect", told.leader)
         assert seats(row)[told.member_id].partitions == told.has, told
+
+
+def newcomer(before: Rest, after: Rest) -> str:
+    (member_id,) = after.sight.members.keys() - before.sight.members.keys()
+    return member_id
+
+
+def handed_over(rebalance: Row) -> Partitions:
+    return frozenset((one["topic"], one["partition"]) for one in rebalance["handed_over"])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_lost_worker_is_told_as_a_leave_or_an_expiry(played: Played, protocol: str) -> None:
+    """Its id comes never again, and what it had is handed over, sooner or later."""
+    before, after = played.rests(protocol)[:2]
+    dead = newcomer(after, before)
+    lost, later = told_of(dead, "members_left", played.rebalances(protocol, before, after))
+    assert (lost["cause"], lost["certainty"]) == ("member_left_or_expired", "ambiguous")
+    assert (lost["members_left"], lost["members_joined"]) == ([dead], [])
+    memberships = played.history.of("memberships", played.groups[protocol].group_id)
+    assert [row["ended"] for row in memberships if row["member_id"] == dead] == ["left_or_expired"]
+    [given] = [row for row in (lost, *later) if row["handed_over"]]
+    assert handed_over(given) == before.sight.members[dead].partitions
+    assert (given is lost) == (protocol == "eager")
+
+
+def test_what_a_lost_worker_had_is_nobodys_until_the_delay_is_over(played: Played) -> None:
+    """What is made meanwhile is told as such, and not as what was kept back."""
+    before, after = played.rests("sessioned")[:2]
+    dead = newcomer(after, before)
+    lost, later = told_of(dead, "members_left", played.rebalances("sessioned", before, after))
+    [given] = [row for row in later if row["handed_over"]]
+    had = handed_over(given)
+    assert lost["partitions_removed"] == given["partitions_moved"] == len(had)
+    assert (given["cause"], given["partitions_added"]) == ("cooperative_follow_up", 0)
+    assert {one["from_member"] for one in given["handed_over"]} == {dead}
+    assert all(one["taken_at"] - one["given_up_at"] >= DELAY_MS for one in given["handed_over"])
+    [made] = [row for row in later if row["cause"] == "topic_created"]
+    assert made["cause_note"].split(":")[0] == "late"
+    assert made["at"] < given["at"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_worker_that_comes_back_joins(played: Played, protocol: str) -> None:
+    """Eager workers are dealt everything anew at once; others give up first what the newcomer is then assigned."""
+    before, after = played.rests(protocol)[1:3]
+    back = newcomer(before, after)
+    joined, later = told_of(back, "members_joined", played.rebalances(protocol, before, after))
+    assert (joined["cause"], joined["members_joined"]) == ("member_joined", [back])
+    got = after.sight.members[back].partitions
+    if protocol == "eager":
+        assert handed_over(joined) == got
+    else:
+        assert (joined["partitions_removed"], joined["partitions_moved"]) == (len(got), 0)
+        [followed] = [row for row in later if row["handed_over"]]
+        assert (followed["cause"], handed_over(followed)) == ("cooperative_follow_up", got)
+
+
+def test_a_deleted_connector_is_nobodys(played: Played) -> None:
+    before, after = played.rests("sessioned")[2:4]
+    [deleted] = [row for row in played.rebalances("sessioned", before, after) if row["cause"] == "topic_deleted"]
+    assert deleted["cause_note"].split(":")[0] == "late"
+    owned = played.history.of("partition_ownership", played.groups["sessioned"].group_id)
+    assert {row["ended"] for row in owned if row["topic"] == "late"} == {"given_up"}
+
+
+def test_a_frozen_worker_comes_back_as_another(played: Played) -> None:
+    """It led: the next leader does not know what to keep back for it. Thawed, it believes to have all that it had."""
+    before, without, after = played.rests("sessioned")[3:6]
+    frozen, thawed = newcomer(without, before), newcomer(without, after)
+    lost, _ = told_of(frozen, "members_left", played.rebalances("sessioned", before, without))
+    assert (lost["cause"], lost["members_left"]) == ("member_left_or_expired", [frozen])
+    assert handed_over(lost) == before.sight.members[frozen].partitions
+    joined, later = told_of(thawed, "members_joined", played.rebalances("sessioned", without, after))
+    assert (joined["cause"], joined["members_joined"]) == ("member_joined", [thawed])
+    [followed] = [row for row in later if row["handed_over"]]
+    assert (followed["cause"], handed_over(followed)) == (
+        "cooperative_follow_up",
+        after.sight.members[thawed].partitions,
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from stories import Rows, classic, gone, member, of, real_logs, told
+from stories import Rows, classic, gone, member, of, real_logs, told, worker
 
 REAL_LOGS = real_logs()
 INTERVALS = (
@@ -123,6 +123,44 @@ def test_deletion_and_remaking_are_kept_apart() -> None:
     assert [row["note"].split(":")[0] for row in dead] == ["expired"]
     assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 2, 2]
     assert [row["cause"] for row in of(rows, "rebalances")] == ["group_started", "group_emptied", "group_started"]
+
+
+CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
+
+
+@pytest.mark.parametrize(
+    ("started", "cause", "note"),
+    [
+        ({"sink": [0], "source": [-1]}, "cooperative_follow_up", "assigns what was given up before"),
+        ({"sink": [0], "source": [-1], "late": [0]}, "partitions_added", "of late"),
+    ],
+)
+def test_what_connect_keeps_back_is_not_new_when_it_is_given_away(
+    started: dict[str, list[int]], cause: str, note: str
+) -> None:
+    """Not even where a connector was made in between."""
+    log = [
+        classic(1, 1_000, 1, {"a": worker({"sink": [-1]}), "b": worker({"sink": [0], "source": [-1]})}, **CONNECT),
+        classic(2, 9_000, 2, {"a": worker({}, delay_ms=3_000)}, **CONNECT),
+        classic(3, 10_000, 3, {"a": worker({"late": [-1]}, delay_ms=2_000)}, **CONNECT),
+        classic(4, 12_000, 4, {"a": worker(started)}, **CONNECT),
+    ]
+    rows = told(log)
+    *_, left, made, given = of(rows, "rebalances")
+    assert (left["cause"], left["partitions_removed"]) == ("member_left", 2)
+    assert (made["cause"], made["cause_note"].split(":")[0]) == ("topic_created", "late")
+    assert (given["cause"], given["cause_note"].split(",")[0]) == (cause, note)
+    assert (given["partitions_moved"], given["unowned_partition_ms"]) == (2, 2 * 3_000)
+    assert told(log, range(len(log))) == rows
+
+
+def test_workers_first_connector_was_made() -> None:
+    """A leader of consumers may not have known their topics; one of workers has nothing but its connectors."""
+    log = [
+        classic(1, 1_000, 1, {"a": worker({})}, **CONNECT),
+        classic(2, 2_000, 2, {"a": worker({"sink": [-1]})}, **CONNECT),
+    ]
+    assert of(told(log), "rebalances")[-1]["cause"] == "topic_created"
 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])

@@ -26,7 +26,7 @@ _LEADER = "leader_rejoined_or_coordinator_moved"
 
 
 def cause(seen: Change, *, is_first: bool, given_up: Collection[Partition]) -> Cause:
-    """Why the generation behind `seen` came; `given_up` are the partitions the rebalance before left to nobody."""
+    """Why the generation behind `seen` came; `given_up` are the partitions that rebalances before left to nobody."""
     if is_first and (seen.after.is_polled or not _is_beginning(seen)):
         return Cause("unknown", "ambiguous", "history begins here")
     if seen.after.is_polled:
@@ -93,12 +93,13 @@ def _classic_cause(seen: Change, given_up: Collection[Partition]) -> Cause:
     had, has = universe(before), universe(after)
     if had is None or has is None:
         return Cause("unknown", "ambiguous", "assignments could not be read")
+    back = has & set(given_up) if after.is_cooperative else frozenset[Partition]()
     new = has - had
-    if new and after.is_cooperative and new <= set(given_up):
-        return Cause("cooperative_follow_up", note="assigns what the rebalance before made members give up")
-    if new and not had:
+    if new and new <= back:
+        return Cause("cooperative_follow_up", note="assigns what was given up before, and left to nobody")
+    if new and not had and (after.protocol_type != "connect" or new <= set(given_up)):
         return Cause(_LEADER, "ambiguous", "nothing was assigned before: the leader knew no partitions of its topics")
-    return _by_partitions(had, has) or Cause(
+    return _by_partitions(had | back, has) or Cause(
         _LEADER, "ambiguous", "nothing visible changed: fresh metadata, a forced rebalance or a new coordinator"
     )
 

@@ -54,6 +54,7 @@ class Group:
     `generation` is the group epoch of a group that the broker assigns, `state_at` (ms) the classic group's last
     change of state, `fragments` what came of a member before the record that makes it one. `settled` counts the
     members that have settled, by their epoch: to look at each of them at each of their records would take long.
+    `keeps_back`: the leader of Connect workers keeps back what one of them had, should that one return.
     `is_polled`: it is known by polls, which show nothing of what happens in between; of a classic group the
     generation is then a count of what they showed.
     """
@@ -72,6 +73,7 @@ class Group:
     fragments: Mapping[str, Member] = field(default_factory=dict)
     regexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settled: Mapping[int, int] = field(default_factory=dict)
+    keeps_back: bool = False
     is_polled: bool = False
 
     @property

@@ -185,6 +185,7 @@ def classic_group(body: Body, before: Group) -> Group:
         generation=body["generation"],
         state_at=body.get("state_at"),
         members={member.member_id: member for member in members},
+        keeps_back=any(_delay_ms(member.get("assignment", {})) for member in body.get("members", ())),
     )
 
 
@@ -226,6 +227,12 @@ def _connect_owned(subscription: Body, assignment: Body, before: Member | None) 
     else:
         had = (before.owned if before else None) or frozenset()
     return (had | given) - _tasks(told.get("revoked"))
+
+
+def _delay_ms(assignment: Body) -> int:
+    """For how long (ms) a Connect leader still waits for a worker that was lost."""
+    delay: int = json.loads(assignment.get("connect") or "{}").get("delay", 0)
+    return delay
 
 
 def _tasks(connectors: Iterable[Body] | None) -> frozenset[Partition]:

@@ -84,6 +84,7 @@ class _Story:
         self._counts: dict[str, int] = saved.get("counts", {})
         self._owners: dict[Partition, list[Any]] = {(t, p): rest for t, p, *rest in saved.get("owners", ())}
         self._given_up: set[Partition] = {(t, p) for t, p in saved.get("given_up", ())}
+        self._kept_back: set[Partition] = {(t, p) for t, p in saved.get("kept_back", ())}
         self._targets: frozenset[Partition] | None = (
             frozenset((t, p) for t, p in saved["targets"]) if saved.get("targets") is not None else None
         )
@@ -101,6 +102,7 @@ class _Story:
             "counts": self._counts,
             "owners": [[*partition, *rest] for partition, rest in self._owners.items()],
             "given_up": sorted(self._given_up),
+            "kept_back": sorted(self._kept_back),
             "targets": None if self._targets is None else sorted(self._targets),
             "opened": self._opened,
         }
@@ -449,6 +451,7 @@ class _Story:
             },
         )
         self._given_up.discard(partition)
+        self._kept_back.discard(partition)
         last = self._owners.get(partition)
         self._owners[partition] = [member.identity, member.member_id, None]
         rebalance = self._open.get("rebalances", _ONE)
@@ -484,8 +487,10 @@ class _Story:
         now = seen.after
         if now.kind == "classic" and now.generation == 0:
             return
-        told = cause(seen, is_first=is_first and self._incarnation == 1, given_up=self._given_up)
+        left_over = self._given_up | self._kept_back
+        told = cause(seen, is_first=is_first and self._incarnation == 1, given_up=left_over)
         previous = self._file_rebalance()
+        self._kept_back = left_over if now.keeps_back else set()
         self._given_up, self._opened = set(), 0
         self._targets = targets(seen.before) if told.name == "topic_metadata_changed" else None
         is_classic = now.kind == "classic"
@@ -616,7 +621,8 @@ class _Story:
         )
         self._was_removed = True
         self._group = Group()
-        self._counts, self._owners, self._given_up, self._targets = {}, {}, set(), None
+        self._counts, self._owners, self._targets = {}, {}, None
+        self._given_up, self._kept_back = set(), set()
 
 
 def _removes_a_group(operation: Operation) -> bool:
