@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, Self
 
 import kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, ShareConsumer
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -22,7 +23,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 Partition = tuple[str, int]
 Partitions = frozenset[Partition]
-Client = Literal["kafka-python", "librdkafka", "kip-848"]
+Client = Literal["kafka-python", "librdkafka", "kip-848", "share"]
+Tool = Callable[..., subprocess.CompletedProcess[str]]
 What = Literal["assigned", "revoked", "joined", "gone"]
 
 PATIENCE_SECONDS = 60
@@ -124,8 +126,8 @@ def _pairs(partitions: Iterable[Any]) -> Partitions:
 
 def attend(post: Post, write: Write, is_over: Callable[[], object]) -> None:
     """A member's life: it polls until it is over, then closes, and notes what it is told."""
-    live = _live_with_kafka_python if post.client == "kafka-python" else _live_with_librdkafka
-    live(post, write, is_over)
+    lives = {"kafka-python": _live_with_kafka_python, "share": _live_in_a_share_group}
+    lives.get(post.client, _live_with_librdkafka)(post, write, is_over)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -220,6 +222,19 @@ def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object
     finally:
         consumer.close()
         diary.gone()
+
+
+def _live_in_a_share_group(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+    """Nobody tells it what it is assigned: it notes its end alone."""
+    settings = {"bootstrap.servers": post.bootstrap, "group.id": post.group_id, "client.id": post.client_id}
+    consumer = ShareConsumer({**settings, "log_level": 2})
+    consumer.subscribe(list(post.topics))
+    try:
+        while not is_over():
+            consumer.poll(POLL_SECONDS)
+    finally:
+        consumer.close()
+        Diary(write, lambda: ("", -1)).gone()
 
 
 class Member:
@@ -454,6 +469,52 @@ class Troupe:
                 for member in group.members
             },
         )
+
+
+class ShareTroupe(Troupe):
+    """A share group, of which no Python client tells: Kafka's own tool does."""
+
+    def __init__(self, tool: Tool, bootstrap: str, group_id: str, topics: Mapping[str, int]) -> None:
+        super().__init__(bootstrap, group_id, topics, client="share")
+        self._tool = tool
+        self._bootstrap = bootstrap
+
+    def _agreed(self, sight: Sight, away: int) -> Sight | None:
+        members = self.living()
+        wanted = {topic for member in members for topic in member.post.topics}
+        every = {(topic, number) for topic in wanted for number in range(self.topics[topic])}
+        is_settled = (
+            (sight.state, len(sight.members)) == ("Stable", len(members) + away)
+            and sight.generation is not None
+            and frozenset().union(*(seat.partitions for seat in sight.members.values())) == every
+        )
+        return sight if is_settled else None
+
+    def _described(self) -> Sight:
+        """Without a generation while the assignment or a member is not of the group's epoch."""
+        [state] = self._told("--state") or [[]]
+        seats, epochs = {}, set()
+        *_, name, epoch, assignment_epoch, _ = state or ("Dead", "-1", "-1", "0")
+        for _, member_id, host, client_id, _, member_epoch, *assigned in self._told("--members"):
+            seats[member_id] = Seat(None, client_id, host, _shared_partitions("".join(assigned)))
+            epochs.add(member_epoch)
+        is_settled = epochs | {assignment_epoch} == {epoch}
+        return Sight(state=name, protocol=None, generation=int(epoch) if is_settled else None, members=seats)
+
+    def _told(self, what: str) -> list[list[str]]:
+        """The words of each line of the tool's table."""
+        described = self._tool(
+            "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+            *("--bootstrap-server", self._bootstrap, "--describe", "--group", self.group_id, what, "--verbose"),
+        )
+        lines = [line.split() for line in described.stdout.splitlines()]
+        return [words for words in lines if words[:1] == [self.group_id]]
+
+
+def _shared_partitions(text: str) -> Partitions:
+    """As in `seven:0,2;two:1`."""
+    topics = [topic.split(":") for topic in text.split(";") if topic]
+    return frozenset((name, int(number)) for name, numbers in topics for number in numbers.split(","))
 
 
 _STATES = {ConsumerGroupState.STABLE: "Stable", ConsumerGroupState.EMPTY: "Empty"}

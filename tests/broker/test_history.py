@@ -21,8 +21,8 @@ from command import Grouptrail
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.open_rows import TABLES
-from histories import History, Row, partitions_of, seats
-from witness import COMMITTED, MemberApart, Note, Partition, Troupe
+from histories import History, Row, partitions_of, seats, told_of
+from witness import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
 
 pytestmark = pytest.mark.broker
 
@@ -39,6 +39,8 @@ PROPERTIES = {
         "group.consumer.min.session.timeout.ms": str(SESSION_MS),
         "group.consumer.heartbeat.interval.ms": "500",
         "group.consumer.min.heartbeat.interval.ms": "500",
+        "group.share.heartbeat.interval.ms": "500",
+        "group.share.min.heartbeat.interval.ms": "500",
     },
     OLD: {"group.coordinator.rebalance.protocols": "classic", "group.coordinator.new.enable": "false"},
 }
@@ -158,6 +160,20 @@ def kip_848_static(stage: Stage) -> None:
         troupe.rest()
 
 
+def share(stage: Stage) -> None:
+    """Members of a share group join and leave; of `two` there is more than one member to each partition."""
+    topics = {topic: TOPICS[topic] for topic in ("two", "three")}
+    with ShareTroupe(stage.broker.tool, stage.broker.bootstrap, "share", topics) as troupe:
+        stage.troupes["share"] = troupe
+        for wanted in (("two", "three"), ("two", "three"), ("two",)):
+            troupe.join(topics=wanted)
+            troupe.rest()
+        troupe.members[1].leave()
+        troupe.rest()
+        troupe.send_home()
+        troupe.empty()
+
+
 def crash(stage: Stage) -> None:
     """A member's process is killed; the group learns it when the session ends."""
     with stage.troupe("grüppe-群组-😀", "three", session_ms=6_000) as troupe:
@@ -219,6 +235,7 @@ CLASSIC: dict[str, Callable[[Stage], None]] = {
 }
 KIP_848 = {"kip-848": kip_848, "kip-848-static": kip_848_static}
 GROUPS = [*CLASSIC, "restart", *KIP_848]
+SHARE = {"share": share}
 
 
 # --- the play ----------------------------------------------------------------------------------------------
@@ -257,7 +274,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with Broker(folder / "kafka", version=version, properties=properties) as broker:
         stage = Stage(broker)
         stage.set_up()
-        scenes = CLASSIC | (KIP_848 if version == NEW else {})
+        scenes = CLASSIC | (KIP_848 | SHARE if version == NEW else {})
         with ThreadPoolExecutor(len(scenes)) as pool:
             for playing in [pool.submit(scene, stage) for scene in scenes.values()]:
                 playing.result()
@@ -271,7 +288,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # --- the truth ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group_id", GROUPS)
+@pytest.mark.parametrize("group_id", [*GROUPS, *SHARE])
 def test_at_rest_the_history_is_what_the_members_and_the_admin_client_saw(played: Played, group_id: str) -> None:
     """State, generation, assignor, members, instance ids and partitions."""
     for rest in played.troupe(group_id).rests:
@@ -281,7 +298,7 @@ def test_at_rest_the_history_is_what_the_members_and_the_admin_client_saw(played
         assert played.history.sight(group_id, rest) == seen
 
 
-@pytest.mark.parametrize("group_id", GROUPS)
+@pytest.mark.parametrize("group_id", [*GROUPS, *SHARE])
 def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id: str) -> None:
     """A row of `generations` tells the members as they were at its end; static members change their ids in it."""
     last = {rest.sight.generation: rest for rest in played.troupe(group_id).rests if rest.sight.members}
@@ -290,7 +307,8 @@ def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id:
         found = seats(generation)
         assert found == rest.sight.members
         assert generation["member_count"] == len(found)
-        assert generation["partition_count"] == sum(len(seat.partitions) for seat in found.values())
+        partitions = frozenset[Partition]().union(*(seat.partitions for seat in found.values()))
+        assert generation["partition_count"] == len(partitions)
 
 
 @pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
@@ -414,7 +432,7 @@ def test_when_a_member_leaves_sticky_moves_its_partitions_alone(played: Played) 
     troupe = played.troupe("three-sticky")
     before, after = troupe.rests[:2]
     (leaver,) = before.sight.members.keys() - after.sight.members.keys()
-    (rebalance,) = played.history.rebalances("three-sticky", before, after)
+    rebalance, _ = told_of(leaver, "members_left", played.history.rebalances("three-sticky", before, after))
     had = before.sight.members[leaver].partitions
     assert {(one["topic"], one["partition"]) for one in rebalance["handed_over"]} == had
     assert (rebalance["partitions_moved"], rebalance["partitions_kept"]) == (len(had), 7 - len(had))
@@ -426,11 +444,11 @@ def test_when_a_member_leaves_sticky_moves_its_partitions_alone(played: Played) 
 def test_a_leave_and_a_join_are_told_as_such(played: Played, assignor: str) -> None:
     group_id = f"three-{assignor}"
     first, second, third, end = played.troupe(group_id).rests
-    (left,) = played.history.rebalances(group_id, first, second)
     (leaver,) = first.sight.members.keys() - second.sight.members.keys()
+    left, _ = told_of(leaver, "members_left", played.history.rebalances(group_id, first, second))
     assert (left["cause"], left["members_left"], left["members_joined"]) == ("member_left", [leaver], [])
-    *_, joined = played.history.rebalances(group_id, second, third)
     (joiner,) = third.sight.members.keys() - second.sight.members.keys()
+    joined, _ = told_of(joiner, "members_joined", played.history.rebalances(group_id, second, third))
     assert (joined["cause"], joined["members_joined"]) == ("member_joined", [joiner])
     *_, emptied = played.history.rebalances(group_id, third, end)
     assert emptied["cause"] == "group_emptied"
@@ -477,11 +495,33 @@ def test_a_static_kip_848_member_comes_back_without_a_rebalance(played: Played) 
     assert played.history.rebalances("kip-848-static", before, back) == []
 
 
+def test_share_members_join_and_leave(played: Played) -> None:
+    """What several have is nobody's alone: nothing is moved or handed over."""
+    one, two, three, less, none = played.troupe("share").rests
+    history = played.history
+    for before, after, cause in (
+        (one, two, "member_joined"),
+        (two, three, "member_joined"),
+        (three, less, "member_left_or_expired"),
+    ):
+        first, *_ = history.rebalances("share", before, after)
+        changed = before.sight.members.keys() ^ after.sight.members.keys()
+        assert first["cause"] == cause
+        assert {*first["members_joined"], *first["members_left"]} == changed
+        assert before.at_ms < first["at"] <= after.at_ms
+    assert history.rebalances("share", less, none)[-1]["cause"] == "group_emptied"
+    rows = [row for row in history.of("rebalances", "share") if row["partitions_moved"] or row["handed_over"]]
+    assert rows == []
+    owned = history.at("partition_ownership", "share", three.at_ms, "owned_from", "owned_until")
+    places = [(row["topic"], row["partition"]) for row in owned]
+    assert len(places) > len(set(places)) == sum(TOPICS[topic] for topic in ("two", "three"))
+
+
 def test_a_crash_is_told_as_a_leave_or_an_expiry(played: Played) -> None:
     troupe = played.troupe("grüppe-群组-😀")
     before, after = troupe.rests
     (dead,) = before.sight.members.keys() - after.sight.members.keys()
-    (rebalance,) = played.history.rebalances(troupe.group_id, before, after)
+    rebalance, _ = told_of(dead, "members_left", played.history.rebalances(troupe.group_id, before, after))
     assert (rebalance["cause"], rebalance["certainty"]) == ("member_left_or_expired", "ambiguous")
     (membership,) = [row for row in played.history.of("memberships", troupe.group_id) if row["member_id"] == dead]
     assert membership["ended"] == "left_or_expired"
