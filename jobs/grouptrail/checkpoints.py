@@ -100,7 +100,7 @@ def _parse(text: str | None, *, lines: int) -> None:
 
 def _has_landed(spark: SparkSession, config: Config, writes: Collection[str]) -> bool:
     """Whether a job has: log segments may have been read into its tables where none has run."""
-    for table in writes:
+    for table in (table for table in writes if not tables.is_new(spark, config, table)):
         rows = tables.read(spark, config, table)
         if "source" in rows.columns:
             rows = rows.where(f"source IS NULL OR source <> '{SEGMENTS}'")

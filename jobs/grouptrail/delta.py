@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def version(spark: SparkSession, path: str) -> int:
+    """A table's, as far as this process knows."""
+    return int(_log(spark, path).unsafeVolatileSnapshot().version())
 
 
 def landed(spark: SparkSession, path: str, app: str) -> int:
@@ -18,14 +25,24 @@ def landed(spark: SparkSession, path: str, app: str) -> int:
 
 
 class Append:
-    """An append of files that were written beside a table, once for an `app` and a `version` (always, without)."""
+    """An append of files that were written beside a table, once for an `app` and a `version` (always, without).
 
-    def __init__(self, spark: SparkSession, path: str, app: str | None, version: int) -> None:
+    `options` are delta-rs's, which looks through the log at once; Spark takes a job for it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
+    ) -> None:
         self._jvm: Any = spark._jvm
         self._transaction = _log(spark, path).startTransaction()
         self._app = app
         self._version = version
-        self.is_done = app is not None and self._transaction.txnVersion(app) >= version
+        self.is_done = False
+        if app is not None:
+            newest = DeltaTable(path, storage_options=dict(options), without_files=True).transaction_version(app)
+            self.is_done = newest is not None and newest >= version
+            # Delta refuses the commit then where another with this app comes before it.
+            self._transaction.readTxn().addOne(app)
 
     def commit(self, files: Sequence[str]) -> None:
         """Makes files, given by Delta's `add` actions as JSON, the table's."""

@@ -89,8 +89,17 @@ class File:
         if self._writer is None:
             files = PyFileSystem(DeltaStorageHandler(self._place.path, dict(self._place.options)))
             self._sink = files.open_output_stream(self._name)
+            # Offsets and times hardly repeat: a dictionary of them takes time for nothing, and differences are small.
+            types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
+            differing = [name for name, of in types.items() if pa.types.is_int64(of) or pa.types.is_timestamp(of)]
             self._writer = pq.ParquetWriter(
-                self._sink, rows.schema, compression="zstd", store_schema=False, metadata_collector=self._metadata
+                self._sink,
+                rows.schema,
+                compression="zstd",
+                use_dictionary=[name for name in types if name not in differing],
+                column_encoding=dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
+                store_schema=False,
+                metadata_collector=self._metadata,
             )
         self._writer.write_table(rows, row_group_size=len(rows))
 

@@ -49,8 +49,7 @@ def _recover(spark: SparkSession, config: Config, job: Job, report: Report, *, b
     is_polled = job.name == "decode" and config.source == "admin"
     # What is polled is numbered by its own offsets, and goes on from its tables in any case.
     writes = () if is_polled else module.WRITES
-    for table in writes:
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, writes)
     if checkpoints.fault(spark, config, job.name, writes) is None and not by_name:
         report(f"{job.name}: its checkpoint is whole, or it has never run: left as it is")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
@@ -72,12 +73,14 @@ def check_warehouse(config: Config) -> None:
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Creates the table where it is not, and adds the columns that its contract has gained."""
     table, path = tables()[name], config.table_path(name)
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
-        f"{_layout(table)} COMMENT {literal(table.about)} "
-        f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
-        f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
-    )
+    if not table_exists(spark, config, name):
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
+            f"{_layout(table)} COMMENT {literal(table.about)} "
+            f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
+            f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
+        )
+        return
     there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
     wanted = {column.name: _simple(column.type) for column in table.columns}
     differing = [
@@ -93,6 +96,17 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     missing = [column for column in table.columns if column.name not in there]
     if missing:
         spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({_columns(missing)})")
+
+
+def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -> None:
+    """As `ensure_table`, all at once: each mostly waits."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: ensure_table(spark, config, name), names))
+
+
+def is_new(spark: SparkSession, config: Config, name: str) -> bool:
+    """Whether nothing has been done with a table since it was made."""
+    return delta.version(spark, config.table_path(name)) == 0
 
 
 def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
@@ -117,7 +131,7 @@ def append(
     if not storage.is_known(config.warehouse):
         _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, source=source, app=app, version=version)
         return
-    append = delta.Append(spark, config.table_path(name), app and _of_table(app, name), version)
+    append = _append(spark, config, name, app, version)
     if not append.is_done:
         file = File(_place(config, name, source))
         for batch in rows.to_batches():
@@ -138,7 +152,7 @@ def append_made(
     if not storage.is_known(config.warehouse):
         _append_frame(records.mapInArrow(rows, ddl), config, name, source=source, app=app, version=version)
         return
-    append = delta.Append(records.sparkSession, config.table_path(name), _of_table(app, name), version)
+    append = _append(records.sparkSession, config, name, app, version)
     if not append.is_done:
         added = records.mapInArrow(written(rows, _place(config, name, source)), ADDED).collect()
         append.commit([row.added for row in added])
@@ -151,6 +165,11 @@ def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
 
 def _of_table(app: str, name: str) -> str:
     return f"{app}-{name}"
+
+
+def _append(spark: SparkSession, config: Config, name: str, app: str | None, version: int) -> delta.Append:
+    once = None if app is None else _of_table(app, name)
+    return delta.Append(spark, config.table_path(name), config.storage_options(), app=once, version=version)
 
 
 def _place(config: Config, name: str, source: str | None) -> Place:

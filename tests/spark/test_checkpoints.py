@@ -29,7 +29,7 @@ def folder(spark: SparkSession, config: Config, tmp_path: Path) -> Path:
     assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
 
     def land(rows: DataFrame, batch: int) -> None:
-        tables.append(rows, config, TABLE, app=query_id(spark, config, JOB), version=batch)
+        tables.append(spark, rows.toArrow(), config, TABLE, app=query_id(spark, config, JOB), version=batch)
 
     for number in range(4):
         lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": number})

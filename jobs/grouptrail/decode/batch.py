@@ -12,6 +12,9 @@ from grouptrail.decode.commits import decode_commits
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, own_columns, row_schema
 
+_ENOUGH_ROWS = 1 << 15
+_ENOUGH_BYTES = 16 << 20
+
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Decodes every record of the batches into a row of exactly one table; never raises over a record.
@@ -19,9 +22,20 @@ def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.
     In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: a table's
     name and rows of it, in the form of `schema.row_schema(table)`.
     """
+    for batch in _larger(batches):
+        yield from _decode(batch)
+
+
+def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same records in batches whose fixed costs do not show."""
+    waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        if batch.num_rows:
-            yield from _decode(batch)
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _ENOUGH_ROWS or sum(one.nbytes for one in waiting) >= _ENOUGH_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if any(map(len, waiting)):
+        yield pa.concat_batches(waiting)
 
 
 def _decode(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

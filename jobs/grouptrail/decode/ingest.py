@@ -59,8 +59,7 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
 
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
     """As `ingest_segments`, in a session that is there."""
-    for table in (*TABLES, PROGRESS):
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
     partitions = sorted({partition for partition, _ in folders})
     at_once = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT

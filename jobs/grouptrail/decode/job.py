@@ -29,6 +29,13 @@ JOB = "decode"
 PROGRESS = "ingest_progress"
 WRITES = (*TABLES, PROGRESS)
 
+# By default Spark asks after each record how large its batch has become, which takes longer than all else about the
+# record. So few at a time are no burden, however large they are.
+_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+}
+
 # A denied read is told at once; one that finds only what compaction left of a log may find nothing.
 _FIRST_READ_SECONDS = 2.0
 
@@ -51,13 +58,16 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
-    for table in WRITES:
-        tables.ensure_table(spark, config, table)
-    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
+    tables.ensure_tables(spark, config, WRITES)
+    told: dict[int, int] = {}
+    if not tables.is_new(spark, config, PROGRESS):
+        progress = tables.read(spark, config, PROGRESS)
+        refuse_other_source(progress, config.cluster, is_polled=False)
+        told = segment_ends(progress)
     begun = checkpoints.begin(spark, config, JOB, WRITES).get("offsets", {})
     topic = OffsetsTopic(config)
     # What log segments have told already is not read again, nor what had landed before `recover`.
-    begin = segment_ends(tables.read(spark, config, PROGRESS)) | {int(at): offset for at, offset in begun.items()}
+    begin = told | {int(at): offset for at, offset in begun.items()}
     records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     landing = Landing(
         spark,
@@ -106,6 +116,8 @@ class Landing:
         """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
+        for name, value in _BATCHES.items():
+            records.sparkSession.conf.set(name, value)
         found = land_records(one_task_a_core(self._spark, records), self._config, app=app, batch=batch)
         progress = list(
             batch_progress(

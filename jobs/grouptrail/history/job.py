@@ -52,8 +52,7 @@ def check(config: Config) -> None:
 
 def ensure_tables(spark: SparkSession, config: Config) -> None:
     """Makes every table that the job reads or writes, so that it may start before the decode job has landed any."""
-    for table in (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS):
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS))
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:

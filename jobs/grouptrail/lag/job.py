@@ -70,8 +70,7 @@ def start(
 ) -> StreamingQuery:
     """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`, and what
     `exporter` serves."""
-    for table in (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED):
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, JOB, WRITES)
     watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
     samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))

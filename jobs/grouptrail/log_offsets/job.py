@@ -34,8 +34,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: the brokers' word, of the partitions in `offset_commits`; out: `log_offsets`."""
     from grouptrail.log_offsets.source import register
 
-    for table in (COMMITS, TABLE):
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, (COMMITS, TABLE))
     checkpoints.begin(spark, config, JOB, WRITES)
     register(spark)
     sampling = Sampling(config, app=lambda: query_id(spark, config, JOB), report=report)

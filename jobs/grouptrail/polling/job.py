@@ -56,8 +56,7 @@ def check(config: Config) -> None:
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Starts the query. In: what the brokers tell of groups; out: the decoded tables and `ingest_progress`."""
-    for table in (*TABLES, PROGRESS):
-        tables.ensure_table(spark, config, table)
+    tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=True)
     polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, JOB), report=report)
     return start_query(
