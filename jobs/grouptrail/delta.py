@@ -39,7 +39,7 @@ class Append:
         self._version = version
         self.is_done = False
         if app is not None:
-            newest = DeltaTable(path, storage_options=dict(options), without_files=True).transaction_version(app)
+            newest = DeltaTable(path, storage_options=dict(options)).transaction_version(app)
             self.is_done = newest is not None and newest >= version
             # Delta refuses the commit then where another with this app comes before it.
             self._transaction.readTxn().addOne(app)

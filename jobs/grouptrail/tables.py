@@ -128,7 +128,7 @@ def append(
 ) -> None:
     """Appends rows that are on the driver, unless this `app` has already appended this `version`: a batch done again
     lands once. They are of this cluster and `source`; what else they lack, and may be null, is null."""
-    if not storage.is_known(config.warehouse):
+    if not _takes_files(config, name):
         _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, source=source, app=app, version=version)
         return
     append = _append(spark, config, name, app, version)
@@ -149,7 +149,7 @@ def append_made(
 ) -> None:
     """Appends what tasks make of records by `rows`, which gives `ddl`, as `append` does; no task runs where that was
     done already."""
-    if not storage.is_known(config.warehouse):
+    if not _takes_files(config, name):
         _append_frame(records.mapInArrow(rows, ddl), config, name, source=source, app=app, version=version)
         return
     append = _append(records.sparkSession, config, name, app, version)
@@ -161,6 +161,11 @@ def append_made(
 def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
     """The newest version that an app has appended to a table, or updated it with; -1 where there is none."""
     return delta.landed(spark, config.table_path(name), _of_table(app, name))
+
+
+def _takes_files(config: Config, name: str) -> bool:
+    """Whether `files` can write for it: where delta-rs does, and a file need not be cut up by partition."""
+    return storage.is_known(config.warehouse) and not tables()[name].partition_by
 
 
 def _of_table(app: str, name: str) -> str:
