@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NoError
 
 from demo.kafka import Broker, ensure_offsets_topic
@@ -22,6 +22,14 @@ def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> 
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def poll(consumer: KafkaConsumer, timeout_ms: int = 1_000) -> None:
+    """A member's; kafka-python may forget a join that goes on when a poll ends, where new metadata was why it joins,
+    and hang for ever."""
+    consumer.poll(timeout_ms=timeout_ms)
+    if consumer._coordinator.rejoining:
+        consumer._coordinator.request_rejoin()
 
 
 @contextmanager

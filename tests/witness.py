@@ -21,6 +21,8 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from clients import poll
+
 Partition = tuple[str, int]
 Partitions = frozenset[Partition]
 Client = Literal["kafka-python", "librdkafka", "kip-848", "share"]
@@ -165,13 +167,10 @@ def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], obje
     try:
         while not is_over():
             try:
-                consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
+                poll(consumer, KAFKA_PYTHON_POLL_MS)
             except kafka.errors.RetriableError:
                 time.sleep(POLL_SECONDS)  # the broker is away
             diary.polled()
-            if consumer._coordinator.rejoining:
-                # The poll ended while it joins. Where new metadata was why, it may forget that, and hang for ever.
-                consumer._coordinator.request_rejoin()
             if post.commits and committed != diary.last.holds:
                 with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RebalanceInProgressError):
                     commit = OffsetAndMetadata(COMMITTED, "", -1)

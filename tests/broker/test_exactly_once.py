@@ -68,7 +68,8 @@ def test_ctrl_c_at_any_moment_is_quiet_and_loses_and_doubles_nothing(
         time.sleep(moments.uniform(0, 1))
         os.killpg(run.process.pid, signal.SIGINT)
         printed = "".join(seen) + run.finished()
-        assert run.process.returncode == 128 + signal.SIGINT, printed
+        # Before it has come to its own code, Python ends by the signal itself; a shell says 130 either way.
+        assert run.process.returncode in {128 + signal.SIGINT, -signal.SIGINT}, printed
         assert "Traceback" not in printed, printed
         assert "Exception" not in printed, printed
     assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
