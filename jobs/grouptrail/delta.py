@@ -24,11 +24,16 @@ def landed(spark: SparkSession, path: str, app: str) -> int:
     return int(found.get()) if found.isDefined() else -1
 
 
-class Append:
-    """An append of files that were written beside a table, once for an `app` and a `version` (always, without).
+def has_landed(table: DeltaTable, app: str, version: int) -> bool:
+    """Whether an app has written a version, or a later one; by delta-rs, which looks through the log at once, where
+    Spark takes a job for it."""
+    newest = table.transaction_version(app)
+    return newest is not None and newest >= version
 
-    `options` are delta-rs's, which looks through the log at once; Spark takes a job for it.
-    """
+
+class Append:
+    """An append of files that were written beside a table, once for an `app` and a `version` (always, without);
+    `options` are delta-rs's."""
 
     def __init__(
         self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
@@ -39,8 +44,7 @@ class Append:
         self._version = version
         self.is_done = False
         if app is not None:
-            newest = DeltaTable(path, storage_options=dict(options)).transaction_version(app)
-            self.is_done = newest is not None and newest >= version
+            self.is_done = has_landed(DeltaTable(path, storage_options=dict(options)), app, version)
             # Delta refuses the commit then where another with this app comes before it.
             self._transaction.readTxn().addOne(app)
 

@@ -45,9 +45,8 @@ class Place:
     same: Mapping[str, str | None]
 
 
-class File:
-    """A file of a table, made with its first rows. They have the table's columns; those that they lack, and that may
-    be null, are null."""
+class _File:
+    """A file of a table, made with its first rows."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -58,13 +57,11 @@ class File:
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Adds rows, in any order of columns."""
         self._waiting.append(rows)
         if sum(map(len, self._waiting)) >= _ROWS_A_GROUP:
             self._write_group()
 
     def close(self) -> str | None:
-        """Delta's `add` action of the file; None where there were no rows, and so is no file."""
         if any(map(len, self._waiting)):
             self._write_group()
         if self._writer is None or self._sink is None:
@@ -117,18 +114,25 @@ def whole(rows: pa.Table, place: Place) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table_schema(place.table))
 
 
+def write(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[str]:
+    """Writes rows, in any order of columns, to a file of a table, and gives Delta's `add` action of it; where there
+    are no rows there is no file. What they lack of the table's columns, and may be null, is null."""
+    file = _File(place)
+    for batch in rows:
+        file.write(batch)
+    added = file.close()
+    if added is not None:
+        yield added
+
+
 def written(rows: Rows, place: Place) -> Rows:
     """For `DataFrame.mapInArrow`: what `rows` gives is written to a file; gives `ADDED`."""
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        file = File(place)
-        for batch in rows(batches):
-            file.write(batch)
-        added = file.close()
-        if added is not None:
-            yield pa.RecordBatch.from_pydict({"added": [added]})
+    def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for one in write(rows(batches), place):
+            yield pa.RecordBatch.from_pydict({"added": [one]})
 
-    return write
+    return added
 
 
 def statistics(metadata: pq.FileMetaData, table: str) -> dict[str, Any]:

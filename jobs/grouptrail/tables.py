@@ -20,7 +20,7 @@ from grouptrail import delta, storage
 from grouptrail.arrow import table_schema
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
-from grouptrail.files import ADDED, File, Place, Rows, written
+from grouptrail.files import ADDED, Place, Rows, write, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
 
 def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -> None:
     """As `ensure_table`, all at once: each mostly waits."""
-    with ThreadPoolExecutor(len(names)) as pool:
+    with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: ensure_table(spark, config, name), names))
 
 
@@ -133,10 +133,7 @@ def append(
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
-        file = File(_place(config, name, source))
-        for batch in rows.to_batches():
-            file.write(batch)
-        append.commit([added for added in [file.close()] if added is not None])
+        append.commit(list(write(rows.to_batches(), _place(config, name, source))))
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
@@ -239,8 +236,7 @@ def _write_anew(changed: DataFrame, in_buckets: str, config: Config, name: str, 
 
 def _merge(changed: pa.Table, in_buckets: str, config: Config, name: str, once: Transaction) -> None:
     there = DeltaTable(config.table_path(name), storage_options=config.storage_options())
-    landed = there.transaction_version(once.app_id)
-    if landed is not None and landed >= once.version:
+    if delta.has_landed(there, once.app_id, once.version):
         return
     cluster = config.cluster.replace("'", "''")
     same = " AND ".join(f"there.{column} = changed.{column}" for column in tables()[name].key)

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grouptrail import files
 from grouptrail.arrow import table_schema
-from grouptrail.files import File, Place
+from grouptrail.files import Place
 
 TABLE = "offset_commits"
 SCHEMA = table_schema(TABLE, without=("cluster", "source", "not_before"))
@@ -41,11 +42,9 @@ commits = st.fixed_dictionaries(
 
 
 def write(folder: Path, *batches: list[dict[str, Any]]) -> dict[str, Any] | None:
-    file = File(Place(TABLE, str(folder), {}, {"cluster": "test", "source": None}))
-    for rows in batches:
-        file.write(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
-    added = file.close()
-    return None if added is None else json.loads(added)["add"]
+    place = Place(TABLE, str(folder), {}, {"cluster": "test", "source": None})
+    added = list(files.write((pa.RecordBatch.from_pylist(rows, schema=SCHEMA) for rows in batches), place))
+    return json.loads(added[0])["add"] if added else None
 
 
 @given(st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any))
@@ -93,8 +92,7 @@ def test_without_rows_there_is_no_file(tmp_path: Path) -> None:
 
 def test_rows_that_lack_what_may_not_be_null_are_refused(tmp_path: Path) -> None:
     """Before anything is written."""
-    file = File(Place(TABLE, str(tmp_path), {}, {"cluster": "test"}))
-    file.write(pa.RecordBatch.from_pydict({"topic": ["orders"]}))
+    rows = pa.RecordBatch.from_pydict({"topic": ["orders"]})
     with pytest.raises(ValueError, match="rows of offset_commits lack record_partition"):
-        file.close()
+        list(files.write([rows], Place(TABLE, str(tmp_path), {}, {"cluster": "test"})))
     assert not list(tmp_path.iterdir())

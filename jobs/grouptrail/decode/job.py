@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from grouptrail import checkpoints, tables
-from grouptrail.arrow import table_schema
 from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl, row_schema
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
 from grouptrail.files import Rows
 from grouptrail.kafka import ClusterError, LogBounds, OffsetsTopic
@@ -30,10 +29,10 @@ PROGRESS = "ingest_progress"
 WRITES = (*TABLES, PROGRESS)
 
 # By default Spark asks after each record how large its batch has become, which takes longer than all else about the
-# record. So few at a time are no burden, however large they are.
+# record. Groups of the largest records Kafka takes by default, 1 MB, come to 1 GB at most with so few at a time.
 _BATCHES = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
 }
 
 # A denied read is told at once; one that finds only what compaction left of a log may find nothing.
@@ -142,8 +141,8 @@ def append_progress(
     spark: SparkSession, config: Config, progress: Sequence[Mapping[str, Any]], *, app: str, batch: int
 ) -> None:
     """Appends `batch_progress`'s rows."""
-    shared = {"cluster": config.cluster, "batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
-    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], table_schema(PROGRESS))
+    shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
+    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], row_schema(PROGRESS))
     tables.append(spark, rows, config, PROGRESS, app=app, version=batch)
 
 
