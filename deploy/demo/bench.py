@@ -14,6 +14,8 @@ import random
 import shutil
 import statistics
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +46,7 @@ from grouptrail.streams import read_offsets_topic, start_query
 
 PARTITIONS = 50
 GROUPS, TOPICS_A_GROUP, PARTITIONS_A_TOPIC, TOPICS = 400, 2, 12, 40
-ROUNDS = 3
+WARM_UPS, ROUNDS = 2, 3
 
 
 def commits(count: int) -> Iterator[tuple[int, bytes, bytes]]:
@@ -135,6 +137,7 @@ class Bench:
             job.one_task_a_core(self._spark, records), config, "records", land=land, once=True
         ).awaitTermination()
         source = self._spark.read.parquet(path)
+        job.set_batches(self._spark)
         decode_udf = F.udf(_udf, "struct<group: string, topic: string, partition: int, offset: bigint, at: bigint>")
         ways = {
             "none": source,
@@ -232,23 +235,32 @@ def _on_tables(folder: Path, measure: Callable[..., dict[str, Any]], **size: int
 
 def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:
     ensure_offsets_topic(broker.bootstrap)
-    config = load_config(None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder)}, {})
-    figures: dict[str, Any] = {"records": count}
+    _load(broker, count, upto=count)
+    figures = _times(broker, folder)
     memory = {}
-    loaded = 0
+    for upto in (count, 2 * count, 4 * count):
+        if upto > count:
+            _load(broker, upto // 2, upto=upto)
+        peak = _peak_memory(broker, folder / f"of-{upto}")
+        print(f"decoding {upto:,} records: peak memory {peak / 1e6:,.0f} MB", flush=True)
+        memory[f"{upto:,}"] = round(peak / 1e6)
+    return {"records": count, **figures, "peak_memory_mb": memory}
+
+
+def _load(broker: Broker, count: int, *, upto: int) -> None:
+    load_raw(broker.bootstrap, commits(count))
+    print(f"{upto:,} commits are in __consumer_offsets", flush=True)
+
+
+def _times(broker: Broker, folder: Path) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    config = load_config(None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder)}, {})
     spark = start_session(config, "bench", print)
     try:
-        for upto in (count // 4, count // 2, count):
-            load_raw(broker.bootstrap, commits(upto - loaded))
-            print(f"{upto:,} commits are in __consumer_offsets", flush=True)
-            loaded = upto
-            bench = Bench(spark, config, folder)
-            with PeakMemory() as peak:
-                bench.decode("warm-up")
-            memory[upto] = peak.bytes
-            print(f"decoding {upto:,} records: peak memory {peak.bytes / 1e6:,.0f} MB", flush=True)
-        figures["peak_memory_mb"] = {f"{records:,}": round(size / 1e6) for records, size in memory.items()}
-        bench.copy("warm-up")
+        bench = Bench(spark, config, folder)
+        for _ in range(WARM_UPS):
+            bench.copy("warm-up")
+            bench.decode("warm-up")
         pairs = [(bench.copy(), bench.decode()) for _ in range(ROUNDS)]
         for copied, decoded in pairs:
             print(f"plain copy {copied:.1f} s, decode {decoded:.1f} s: ratio {decoded / copied:.2f}", flush=True)
@@ -267,6 +279,17 @@ def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:
     finally:
         spark.stop()
     return figures
+
+
+def _peak_memory(broker: Broker, warehouse: Path) -> int:
+    """Bytes, of `grouptrail run --job decode --once` from nothing."""
+    command = [sys.executable, "-m", "grouptrail.cli", "run", "--job", "decode", "--once"]
+    place = ["--bootstrap-server", broker.bootstrap, "--warehouse", str(warehouse)]
+    with subprocess.Popen([*command, *place], stdout=subprocess.DEVNULL) as run, PeakMemory(run.pid) as peak:
+        if run.wait():
+            raise SystemExit(f"{' '.join(command)} ended with {run.returncode}")
+    shutil.rmtree(warehouse)
+    return peak.bytes
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -26,6 +27,11 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 # When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
 # expression that takes half a kilobyte of stack for each character.
 _DEEP_STACK = "-Xss64m"
+
+# What the jobs hold is small beside what they pass through. With few cores this collector keeps Java's heap as small
+# as that, and takes no longer; the default one lets it grow to the full (docs/performance.md).
+_SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
+_FEW_CORES = 4
 
 # Spark resolves these of its own; a second copy on the class path shadows the session's.
 _PART_OF_SPARK = (
@@ -97,6 +103,12 @@ def driver_java_options() -> str:
     return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
 
 
+def _collector_options(config: Config) -> str:
+    """Nothing where the configuration chooses one: Java does not start with two."""
+    chosen = re.search(r"-XX:\+Use\w+GC", config.spark_settings().get("spark.driver.extraJavaOptions", ""))
+    return "" if chosen or (os.cpu_count() or 1) > _FEW_CORES else _SMALL_HEAP
+
+
 def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
     """The Spark session of this process, by the configuration's `[spark]` section over grouptrail's defaults.
 
@@ -162,5 +174,5 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": driver_java_options(),
+        "spark.driver.defaultJavaOptions": f"{driver_java_options()} {_collector_options(config)}",
     }

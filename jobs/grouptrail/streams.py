@@ -20,11 +20,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _EARLIEST = -2
 
 # A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
-# at the end of each for records that may come, and make many round trips before; each partition's consumer holds
-# one fetch in memory.
+# at the end of each for records that may come. Each partition's consumer holds one fetch in memory.
 _FETCH = {
     "kafka.fetch.max.wait.ms": "10",
-    "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
     "kafka.receive.buffer.bytes": str(1 << 20),
 }

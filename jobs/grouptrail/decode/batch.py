@@ -29,12 +29,15 @@ def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.
 def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same records in batches whose fixed costs do not show."""
     waiting: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(map(len, waiting)) >= _ENOUGH_ROWS or sum(one.nbytes for one in waiting) >= _ENOUGH_BYTES:
+        rows += len(batch)
+        size += batch.nbytes
+        if rows >= _ENOUGH_ROWS or size >= _ENOUGH_BYTES:
             yield pa.concat_batches(waiting)
-            waiting = []
-    if any(map(len, waiting)):
+            waiting, rows, size = [], 0, 0
+    if rows:
         yield pa.concat_batches(waiting)
 
 

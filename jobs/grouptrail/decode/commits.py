@@ -82,13 +82,10 @@ def _not_utf8(strings: pa.Array) -> Bools:
 
 @dataclass
 class _Key:
-    slices: Slices
     plain: Bools
     type: Ints
-    group_start: Ints
-    group_length: Ints
-    topic_start: Ints
-    topic_length: Ints
+    group: pa.Array
+    topic: pa.Array
     partition: Ints
 
 
@@ -114,15 +111,17 @@ def decode_commits(key: pa.Array, value: pa.Array) -> tuple[Bools, pa.RecordBatc
     In: the keys and values of records, binary. Out: which records it decoded, and the columns of `offset_commits`
     (without those that every decoded row shares) for these, in order.
     """
-    key_fields = _read_keys(Slices(key), _nulls(key))
+    # Keys repeat: each is read once. A null one is as little a commit's as an empty one.
+    keys = (key.fill_null(b"") if key.null_count else key).dictionary_encode()
+    of_key = keys.indices.to_numpy()
+    key_fields = _read_keys(Slices(keys.dictionary))
     value_fields = _read_values(Slices(value), _nulls(value))
-    tombstone = value_fields.null
-    plain = key_fields.plain & (tombstone | value_fields.plain)
-    plain &= tombstone | (key_fields.type == 1) | (value_fields.version == 0)
+    plain = key_fields.plain[of_key]
+    plain &= value_fields.null | (value_fields.plain & ((key_fields.type[of_key] == 1) | (value_fields.version == 0)))
 
     while True:
         rows = np.flatnonzero(plain)
-        columns, faulty = _columns(rows, key_fields, value_fields)
+        columns, faulty = _columns(rows, of_key[rows], key_fields, value_fields)
         if faulty is None:
             batch = pa.RecordBatch.from_pydict(columns, schema=own_columns(COMMITS))
             return plain, batch
@@ -135,25 +134,22 @@ def _nulls(column: pa.Array) -> Bools:
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _read_keys(keys: Slices, null: Bools) -> _Key:
+def _read_keys(keys: Slices) -> _Key:
     start, length = keys.start, keys.length
-    plain = ~null & (length >= _KEY_FIXED_BYTES)
+    plain = length >= _KEY_FIXED_BYTES
     type_ = keys.integers(">i2", start)
     group_length = keys.integers(">i2", start + 2)
     plain &= ((type_ == 0) | (type_ == 1)) & (group_length >= 0) & (group_length <= length - _KEY_FIXED_BYTES)
     topic_at = start + 4 + group_length
     topic_length = keys.integers(">i2", topic_at)
     plain &= (topic_length >= 0) & (length == _KEY_FIXED_BYTES + group_length + topic_length)
-    return _Key(
-        slices=keys,
-        plain=plain,
-        type=type_,
-        group_start=start + 4,
-        group_length=group_length,
-        topic_start=topic_at + 2,
-        topic_length=topic_length,
-        partition=keys.integers(">i4", topic_at + 2 + topic_length),
-    )
+    group, group_faulty = keys.texts(start + 4, np.where(plain, group_length, 0))
+    topic, topic_faulty = keys.texts(topic_at + 2, np.where(plain, topic_length, 0))
+    for faulty in (group_faulty, topic_faulty):
+        if faulty is not None:
+            plain &= ~faulty
+    partition = keys.integers(">i4", topic_at + 2 + topic_length)
+    return _Key(plain, type_, group, topic, partition)
 
 
 def _read_values(values: Slices, null: Bools) -> _Value:
@@ -203,27 +199,26 @@ def _read_values(values: Slices, null: Bools) -> _Value:
     )
 
 
-def _columns(rows: Ints, key: _Key, value: _Value) -> tuple[dict[str, pa.Array], Bools | None]:
+def _columns(
+    rows: Ints, of_key: npt.NDArray[np.int32], key: _Key, value: _Value
+) -> tuple[dict[str, pa.Array], Bools | None]:
     """The table's columns for some rows; or which of the rows hold a string that is not UTF-8."""
-    keys, values, gone = key.slices, value.slices, value.null[rows]
+    values, gone = value.slices, value.null[rows]
     metadata_length = np.where(gone, 0, value.metadata_length[rows])
-    group, group_faulty = keys.texts(key.group_start[rows], key.group_length[rows])
-    topic, topic_faulty = keys.texts(key.topic_start[rows], key.topic_length[rows])
-    metadata, metadata_faulty = values.texts(value.metadata_start[rows], metadata_length)
-    faulty = [mask for mask in (group_faulty, topic_faulty, metadata_faulty) if mask is not None]
-    if faulty:
-        return {}, np.logical_or.reduce(faulty)
+    metadata, faulty = values.texts(value.metadata_start[rows], metadata_length)
+    if faulty is not None:
+        return {}, faulty
     columns = {
-        "group_id": group,
-        "topic": topic,
-        "partition": pa.array(key.partition[rows].astype(np.int32)),
+        "group_id": key.group.take(pa.array(of_key)),
+        "topic": key.topic.take(pa.array(of_key)),
+        "partition": pa.array(key.partition[of_key].astype(np.int32)),
         "committed_offset": pa.array(value.offset[rows], mask=gone),
         "leader_epoch": _unless_unknown(value.leader_epoch[rows], gone, pa.int32()),
         "metadata": _with_nulls(metadata, gone),
         "commit_at": _timestamps(value.commit_ms[rows], gone),
         "expire_at": _timestamps(value.expire_ms[rows], gone),
         "topic_id": _uuids(values, value.topic_id_at[rows], ~gone & value.has_topic_id[rows]),
-        "key_type": pa.array(key.type[rows].astype(np.int16)),
+        "key_type": pa.array(key.type[of_key].astype(np.int16)),
         "value_version": pa.array(value.version[rows].astype(np.int16), mask=gone),
         "is_tombstone": pa.array(gone),
         "verbatim_key": pa.nulls(len(rows), pa.binary()),

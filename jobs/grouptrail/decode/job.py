@@ -115,8 +115,7 @@ class Landing:
         """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
-        for name, value in _BATCHES.items():
-            records.sparkSession.conf.set(name, value)
+        set_batches(records.sparkSession)
         found = land_records(one_task_a_core(self._spark, records), self._config, app=app, batch=batch)
         progress = list(
             batch_progress(
@@ -135,6 +134,12 @@ class Landing:
             return self._bounds()
         except ClusterError:
             return {}
+
+
+def set_batches(spark: SparkSession) -> None:
+    """How many records a task that decodes is handed at a time."""
+    for name, value in _BATCHES.items():
+        spark.conf.set(name, value)
 
 
 def append_progress(
