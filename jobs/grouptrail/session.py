@@ -103,9 +103,11 @@ def driver_java_options() -> str:
     return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
 
 
-def _collector_options(config: Config) -> str:
-    """Nothing where the configuration chooses one: Java does not start with two."""
-    chosen = re.search(r"-XX:\+Use\w+GC", config.spark_settings().get("spark.driver.extraJavaOptions", ""))
+def collector_options(config: Config) -> str:
+    """Nothing where the configuration or the environment chooses a collector: Java does not start with two."""
+    given = [config.spark_settings().get("spark.driver.extraJavaOptions", "")]
+    given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
+    chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
     return "" if chosen or (os.cpu_count() or 1) > _FEW_CORES else _SMALL_HEAP
 
 
@@ -174,5 +176,5 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": f"{driver_java_options()} {_collector_options(config)}",
+        "spark.driver.defaultJavaOptions": f"{driver_java_options()} {collector_options(config)}",
     }
