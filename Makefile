@@ -30,7 +30,8 @@ demo-keep: ## The demo, left running until Ctrl-C.
 ##@ Checks
 
 test: lint ## Lint, then all tests, two files at a time: unit, Spark, real broker.
-	$(PYTEST) -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist loadfile -m "not alone"
+	$(PYTEST) -m alone
 
 test-unit: $(READY) ## The tests that need no JVM (seconds).
 	$(PYTEST) -m "not spark and not broker"

@@ -23,7 +23,8 @@ from grouptrail.config import Config
 from grouptrail.history.open_rows import TABLES as HISTORY
 from spark.archive import archive_package, archive_requirements
 
-pytestmark = pytest.mark.broker
+# Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
+pytestmark = [pytest.mark.broker, pytest.mark.alone]
 
 WORKLOAD_SECONDS = 12
 BULK = 120_000
