@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
+from grouptrail.arrow import gathered
+
 _ROWS_AT_A_TIME = 1_000_000
 
 
@@ -47,11 +49,5 @@ def rows_of_files(
     if not files:
         return
     source = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage)))
-    waiting: list[pa.RecordBatch] = []
-    for batch in ds.dataset(files, columns, format="parquet", filesystem=source).to_batches(filter=among):
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= _ROWS_AT_A_TIME:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    batches = ds.dataset(files, columns, format="parquet", filesystem=source).to_batches(filter=among)
+    yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))

@@ -1,8 +1,9 @@
-"""Arrow schemas of the contracts' tables, and the types of their columns."""
+"""Arrow schemas of the contracts' tables, the types of their columns, and batches of a size to work with."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pyarrow as pa
@@ -51,3 +52,20 @@ def _top_level(inner: str) -> list[str]:
         else:
             parts[-1] += char
     return parts
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], *, rows: int, size: float = float("inf")
+) -> Iterator[list[pa.RecordBatch]]:
+    """The same rows, at least `rows` of them or `size` bytes at a time: fixed costs do not show then."""
+    waiting: list[pa.RecordBatch] = []
+    rows_waiting = bytes_waiting = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows_waiting += len(batch)
+        bytes_waiting += batch.nbytes
+        if rows_waiting >= rows or bytes_waiting >= size:
+            yield waiting
+            waiting, rows_waiting, bytes_waiting = [], 0, 0
+    if rows_waiting:
+        yield waiting

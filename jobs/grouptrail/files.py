@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
+from grouptrail.arrow import gathered, table_schema
 
 Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What `DataFrame.mapInArrow` takes."""
@@ -45,62 +46,6 @@ class Place:
     same: Mapping[str, str | None]
 
 
-class _File:
-    """A file of a table, made with its first rows."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._name = f"part-{uuid.uuid4()}.zstd.parquet"
-        self._waiting: list[pa.RecordBatch] = []
-        self._metadata: list[pq.FileMetaData] = []
-        self._sink: pa.NativeFile | None = None
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        if sum(map(len, self._waiting)) >= _ROWS_A_GROUP:
-            self._write_group()
-
-    def close(self) -> str | None:
-        if any(map(len, self._waiting)):
-            self._write_group()
-        if self._writer is None or self._sink is None:
-            return None
-        self._writer.close()
-        size = self._sink.tell()
-        self._sink.close()
-        [metadata] = self._metadata
-        added = {
-            "path": self._name,
-            "partitionValues": {},
-            "size": size,
-            "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
-            "stats": json.dumps(statistics(metadata, self._place.table)),
-        }
-        return json.dumps({"add": added})
-
-    def _write_group(self) -> None:
-        rows = whole(pa.Table.from_batches(self._waiting), self._place)
-        self._waiting = []
-        if self._writer is None:
-            files = PyFileSystem(DeltaStorageHandler(self._place.path, dict(self._place.options)))
-            self._sink = files.open_output_stream(self._name)
-            # Offsets and times hardly repeat: a dictionary of them takes time for nothing, and differences are small.
-            types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
-            differing = [name for name, of in types.items() if pa.types.is_int64(of) or pa.types.is_timestamp(of)]
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                rows.schema,
-                compression="zstd",
-                use_dictionary=[name for name in types if name not in differing],
-                column_encoding=dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
-                store_schema=False,
-                metadata_collector=self._metadata,
-            )
-        self._writer.write_table(rows, row_group_size=len(rows))
-
-
 def whole(rows: pa.Table, place: Place) -> pa.Table:
     """The table's columns in the contract's order."""
     columns = []
@@ -117,12 +62,42 @@ def whole(rows: pa.Table, place: Place) -> pa.Table:
 def write(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[str]:
     """Writes rows, in any order of columns, to a file of a table, and gives Delta's `add` action of it; where there
     are no rows there is no file. What they lack of the table's columns, and may be null, is null."""
-    file = _File(place)
-    for batch in rows:
-        file.write(batch)
-    added = file.close()
-    if added is not None:
-        yield added
+    groups = (whole(pa.Table.from_batches(group), place) for group in gathered(rows, rows=_ROWS_A_GROUP))
+    first = next(groups, None)
+    if first is None:
+        return
+    name = f"part-{uuid.uuid4()}.zstd.parquet"
+    found: list[pq.FileMetaData] = []
+    with PyFileSystem(DeltaStorageHandler(place.path, dict(place.options))).open_output_stream(name) as sink:
+        with _writer(sink, first.schema, found) as writer:
+            for group in chain([first], groups):
+                writer.write_table(group, row_group_size=len(group))
+        size = sink.tell()
+    [metadata] = found
+    added = {
+        "path": name,
+        "partitionValues": {},
+        "size": size,
+        "modificationTime": int(time.time() * 1000),
+        "dataChange": True,
+        "stats": json.dumps(statistics(metadata, place.table)),
+    }
+    yield json.dumps({"add": added})
+
+
+def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]) -> pq.ParquetWriter:
+    # Offsets and times hardly repeat: a dictionary of them takes time for nothing, and differences are small.
+    types = dict(zip(schema.names, schema.types, strict=True))
+    differing = [name for name, of in types.items() if pa.types.is_int64(of) or pa.types.is_timestamp(of)]
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        use_dictionary=[name for name in types if name not in differing],
+        column_encoding=dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
+        store_schema=False,
+        metadata_collector=found,
+    )
 
 
 def written(rows: Rows, place: Place) -> Rows:

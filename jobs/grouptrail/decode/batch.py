@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from grouptrail.arrow import gathered
 from grouptrail.decode.commits import decode_commits
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, own_columns, row_schema
@@ -22,23 +23,8 @@ def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.
     In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: a table's
     name and rows of it, in the form of `schema.row_schema(table)`.
     """
-    for batch in _larger(batches):
-        yield from _decode(batch)
-
-
-def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same records in batches whose fixed costs do not show."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(batch)
-        size += batch.nbytes
-        if rows >= _ENOUGH_ROWS or size >= _ENOUGH_BYTES:
-            yield pa.concat_batches(waiting)
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield pa.concat_batches(waiting)
+    for enough in gathered(batches, rows=_ENOUGH_ROWS, size=_ENOUGH_BYTES):
+        yield from _decode(pa.concat_batches(enough))
 
 
 def _decode(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
