@@ -61,6 +61,7 @@ _FREE_SECTIONS = ("kafka", "spark", "storage")
 _DOTTED_SECTIONS = ("kafka", "spark")
 _SECTIONS = (*_FREE_SECTIONS, "decode", "admin", "log_offsets", "history", "lag", "exporter", "maintain")
 _CLUSTERS = "clusters"
+_TEN_YEARS_MINUTES = 10 * 366 * 24 * 60
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 # What the clusters of one configuration share: they are landed in one warehouse by one Spark application, which
@@ -240,7 +241,7 @@ class LogOffsetsConfig(_Section):
 class HistoryConfig(_Section):
     """What the history job takes from outside the log."""
 
-    commit_lookback_minutes: float = Field(default=60, gt=0, allow_inf_nan=False)
+    commit_lookback_minutes: float = Field(default=60, gt=0, le=_TEN_YEARS_MINUTES)
     """How long before a partition changed hands its last commit is looked for."""
     offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
     """The brokers' `offsets.retention.minutes`: tells expired groups from deleted ones."""

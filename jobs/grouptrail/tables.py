@@ -20,7 +20,7 @@ from grouptrail import delta, storage
 from grouptrail.arrow import table_schema
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
-from grouptrail.files import ADDED, Place, Rows, write, written
+from grouptrail.files import ADDED, Place, Rows, whole, write, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,8 +190,8 @@ def _append_frame(
         for column in tables()[name].columns
         if column.name not in rows.columns and (column.null_means is not None or column.name in same)
     }
-    whole = rows.withColumns(absent).select(*(column.name for column in tables()[name].columns))
-    writer = whole.write.format("delta").mode("append")
+    filled = rows.withColumns(absent).select(*(column.name for column in tables()[name].columns))
+    writer = filled.write.format("delta").mode("append")
     if app is not None:
         writer = writer.options(txnAppId=_of_table(app, name), txnVersion=version)
     writer.save(config.table_path(name))
@@ -206,35 +206,38 @@ def with_open_bucket(rows: DataFrame) -> DataFrame:
     return rows.withColumn("open_bucket", F.when(is_open, bucket))
 
 
-def update(
-    rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, count: int, app: str, version: int
-) -> None:
+def are_few(config: Config, rows: int) -> bool:
+    """Whether so many rows are for `merge`, which takes a tenth of the time of `update`."""
+    return rows <= _FEW_ROWS and storage.is_known(config.warehouse)
+
+
+def merge(rows: pa.Table, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
+    """As `update`, of a few rows that are on the driver, with their `open_bucket`; delta-rs writes them."""
+    # Java leaves the offsets of empty lists away, which Rust reads all the same; taken, they are there.
+    changed = whole(rows, _place(config, name, None)).take(np.arange(len(rows)))
+    once = Transaction(_of_table(app, name), version)
+    _one_writer(lambda: _merge(changed, buckets, config, name, once), config, name)
+
+
+def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
     """Writes rows by the table's key, in place of those that are open there; once for each `app` and `version`.
 
-    `rows` are `count` and of `buckets` only. In one commit, whose cost follows what is open in these buckets, not the
-    table: delta-rs merges a few rows in a tenth of the time that Spark takes; of many, Spark writes the buckets anew.
+    The rows are of `buckets` only. In one commit, whose cost follows what is open in these, not the table.
     """
-    changed, once = _whole(with_open_bucket(rows), config, name), Transaction(_of_table(app, name), version)
-    in_buckets = f"open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
-    if count > _FEW_ROWS or not storage.is_known(config.warehouse):
-        _write_anew(changed, in_buckets, config, name, once)
-    else:
-        arrow = changed.toArrow()
-        # Java leaves the offsets of empty lists away, which Rust reads all the same; taken, they are there.
-        arrow = arrow.take(np.arange(len(arrow)))
-        _one_writer(lambda: _merge(arrow, in_buckets, config, name, once), config, name)
-
-
-def _write_anew(changed: DataFrame, in_buckets: str, config: Config, name: str, once: Transaction) -> None:
+    changed = _whole(with_open_bucket(rows), config, name)
     key = tables()[name].key
-    ours = f"cluster = {literal(config.cluster)} AND {in_buckets}"
+    ours = f"cluster = {literal(config.cluster)} AND {_among(buckets)}"
     there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
-    whole = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
-    _overwrite(whole, ours, config, name, {"txnAppId": once.app_id, "txnVersion": once.version})
+    rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
+    _overwrite(rewritten, ours, config, name, {"txnAppId": _of_table(app, name), "txnVersion": version})
 
 
-def _merge(changed: pa.Table, in_buckets: str, config: Config, name: str, once: Transaction) -> None:
+def _among(buckets: Collection[int]) -> str:
+    return f"open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
+
+
+def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: str, once: Transaction) -> None:
     there = DeltaTable(config.table_path(name), storage_options=config.storage_options())
     if delta.has_landed(there, once.app_id, once.version):
         return
@@ -242,7 +245,7 @@ def _merge(changed: pa.Table, in_buckets: str, config: Config, name: str, once: 
     same = " AND ".join(f"there.{column} = changed.{column}" for column in tables()[name].key)
     merger = there.merge(
         changed,
-        f"there.cluster = '{cluster}' AND there.{in_buckets} AND {same}",
+        f"there.cluster = '{cluster}' AND there.{_among(buckets)} AND {same}",
         source_alias="changed",
         target_alias="there",
         writer_properties=WriterProperties(compression="ZSTD"),

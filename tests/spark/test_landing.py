@@ -214,7 +214,7 @@ def test_an_overwrite_is_tried_again_where_another_writer_was_quicker(
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
 
 
-def test_an_update_takes_the_place_of_open_rows_once(
+def test_a_merge_takes_the_place_of_open_rows_once(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those with the same key in the same cluster, also where another writer was quicker."""
@@ -235,9 +235,8 @@ def test_an_update_takes_the_place_of_open_rows_once(
             {"record_partition": 0, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
             for group, offset in told_to.items()
         ]
-        there = spark.createDataFrame(rows)
-        found = {row.open_bucket for row in tables.with_open_bucket(there).collect()}
-        tables.update(there, found, config, table.name, count=len(rows), app="test", version=version)
+        there = tables.with_open_bucket(spark.createDataFrame(rows)).toArrow()
+        tables.merge(there, set(there["open_bucket"].to_pylist()), config, table.name, app="test", version=version)
 
     def told(config: Config) -> dict[str, int]:
         return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}

@@ -1,25 +1,52 @@
-"""What the commits say of partitions that changed their owner: how old the last was, and what may be read twice."""
+"""What the commits say of partitions that changed their owner: how old the last was, and what may be read twice.
+
+The last commit is sought in some time before a partition was given up; how many records may be read twice is its age
+times the pace of the last two. Few handovers are looked up on the driver, many with Spark; the rest is the same.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from grouptrail.arrow import gathered
+from grouptrail.files import Rows
 from grouptrail.tables import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_AT = ("record_partition", "group_id", "topic", "partition")
+Ints = npt.NDArray[np.int64]
+
+_OF = ("record_partition", "group_id", "topic", "partition")
+_IN_TIME = ("at", "is_handover", "record_offset")
+_TOLD = ("committed_offset", "commit_age_ms", "may_be_read_twice")
+_TOLD_DDL = (
+    "group_id string, record_offset bigint, position int, committed_offset bigint, commit_age_ms bigint, "
+    "may_be_read_twice bigint, commits_found int"
+)
 _FEW_GROUPS = 2_000
+
+# Most partitions are committed every few seconds; for the others the whole lookback is read.
+_NEAR = timedelta(minutes=1)
+_SHORT = timedelta(minutes=10)
+_ROWS_AT_A_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
 class Span:
     """When partitions were given up, and in which groups."""
 
-    first: Any
-    last: Any
+    first: datetime
+    last: datetime
     groups: list[str]
 
     @staticmethod
@@ -39,63 +66,167 @@ class Span:
         """From a row of the aggregates; None where nothing was handed over."""
         return cls(row["first"], row["last"], row["groups"]) if row["groups"] else None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the commits of so much time fit the driver's memory."""
+        return self.last - self.first <= _SHORT
 
-def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback_minutes: float) -> DataFrame:
-    """Rows of `rebalances` with the commit columns of `handed_over` filled in.
 
-    The last commit is sought among those of the `lookback_minutes` before a partition was given up; how many records
-    may be read twice is its age times the pace of the last two. In and out: rows of `rebalances`.
-    """
+def filled(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: timedelta) -> pa.Table:
+    """Rows of `rebalances` with the commit columns of `handed_over` filled in from the table `offset_commits`."""
+    lists = rebalances["handed_over"].combine_chunks()
+    handovers = lists.flatten()
+    whose = rebalances.select(["record_partition", "group_id", "record_offset"]).take(pc.list_parent_indices(lists))
+    handed = pa.table(
+        {
+            **{name: whose[name] for name in whose.column_names},
+            "topic": pc.struct_field(handovers, "topic"),
+            "partition": pc.struct_field(handovers, "partition"),
+            "at": pc.struct_field(handovers, "given_up_at"),
+            "position": pa.array(np.arange(len(handovers), dtype=np.int32)),
+        }
+    )
+    told = _looked_up(handed, commits, cluster, min(_NEAR, lookback), lookback)
+    fields = [told[name] if name in _TOLD else pc.struct_field(handovers, name) for name in _names(handovers.type)]
+    ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    whole = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(handovers.type)))
+    at = rebalances.column_names.index("handed_over")
+    return rebalances.set_column(at, rebalances.schema.field(at), whole)
+
+
+def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback: timedelta) -> DataFrame:
+    """As `filled`, of any number of rows; `commits` are rows of `offset_commits`, of any time."""
     from pyspark.sql import functions as F
 
     key = ["group_id", "record_offset"]
     handed = rebalances.select("record_partition", *key, F.posexplode("handed_over").alias("position", "handover"))
-    handed = handed.select(*handed.columns, "handover.topic", "handover.partition", "handover.given_up_at")
-    lookback = F.expr(f"INTERVAL {round(lookback_minutes * 60)} SECONDS")
-    near = commits.where(
-        (F.col("record_at") >= F.lit(span.first) - lookback)
-        & (F.col("record_at") <= F.lit(span.last))
-        & F.col("committed_offset").isNotNull()
-    ).withColumn("commit", F.struct("record_at", "committed_offset"))
+    handed = handed.select(*handed.columns[:-1], "handover.topic", "handover.partition", "handover.given_up_at")
+    near = commits.where(F.col("record_at").between(span.first - lookback, span.last))
+    near = near.where("committed_offset IS NOT NULL")
     if len(span.groups) <= _FEW_GROUPS:
         # As text: each argument of a function is a call from Python into Java.
         near = near.where(f"group_id IN ({', '.join(map(literal, span.groups))})")
-        near = near.join(F.broadcast(handed.select(*_AT).distinct()), list(_AT), "left_semi")
-    # One pass in the order of time over both, as a join would pair each handover with all commits of the lookback.
-    events = near.select(*_AT, "record_offset", F.col("record_at").alias("given_up_at"), "commit").unionByName(
-        handed, allowMissingColumns=True
-    )
-    in_time = f"OVER (PARTITION BY {', '.join(_AT)} ORDER BY given_up_at, handover IS NOT NULL, record_offset)"
-    told = events.select(
-        *events.columns,
-        *(
-            F.expr(f"lag(commit, {back}) IGNORE NULLS {in_time}").alias(name)
-            for name, back in (("last", 1), ("before", 2))
-        ),
-    ).where(F.col("handover").isNotNull())
-    for name in ("last", "before"):
-        is_near = F.col(f"{name}.record_at") >= F.col("given_up_at") - lookback
-        told = told.withColumn(name, F.when(is_near, F.col(name)))
-    age_ms = F.unix_millis("given_up_at") - F.unix_millis("last.record_at")
-    between_ms = F.unix_millis("last.record_at") - F.unix_millis("before.record_at")
-    read_between = F.col("last.committed_offset") - F.col("before.committed_offset")
-    pace = F.when((between_ms > 0) & (read_between >= 0), read_between / between_ms)
-    filled = told.groupBy(*key).agg(
-        F.sort_array(
-            F.collect_list(
-                F.struct(
-                    "position",
-                    F.col("handover")
-                    .withField("committed_offset", F.col("last.committed_offset"))
-                    .withField("commit_age_ms", age_ms)
-                    .withField("may_be_read_twice", F.round(pace * age_ms).cast("bigint"))
-                    .alias("handover"),
-                )
-            )
-        ).alias("filled")
-    )
+    near = near.select(*_OF, "record_offset", F.col("record_at").alias("at"), "committed_offset")
+    events = near.unionByName(handed.withColumnRenamed("given_up_at", "at"), allowMissingColumns=True)
+    events = events.withColumn("is_handover", F.col("position").isNotNull())
+    in_order = events.repartition(*_OF).sortWithinPartitions(*_OF, *_IN_TIME)
+    told = in_order.mapInArrow(last_commits(lookback), _TOLD_DDL)
+    by_rebalance = told.groupBy(*key).agg(F.sort_array(F.collect_list(F.struct("position", *_TOLD))).alias("told"))
+
+    def fill(handover: Column, found: Column) -> Column:
+        for name in _TOLD:
+            handover = handover.withField(name, found[name])
+        return handover
+
     return (
-        rebalances.join(filled.hint("merge"), key, "left")
-        .withColumn("handed_over", F.coalesce("filled.handover", "handed_over"))
+        rebalances.join(by_rebalance.hint("merge"), key, "left")
+        .withColumn("handed_over", F.coalesce(F.zip_with("handed_over", "told", fill), "handed_over"))
         .select(*rebalances.columns)
     )
+
+
+def _looked_up(
+    handed: pa.Table, commits: DeltaTable, cluster: str, near: timedelta, lookback: timedelta
+) -> dict[str, pa.Array]:
+    """What is told of each handover: first by the commits that lie near, then by those of the whole lookback."""
+    events = pa.concat_tables([_commits_before(handed, commits, cluster, near), handed], promote_options="default")
+    told = pa.Table.from_batches(last_commits(near)(in_time(events).to_batches())).sort_by("position")
+    columns = {name: told[name].combine_chunks() for name in _TOLD}
+    missing = pc.less(told["commits_found"], 2).combine_chunks()
+    if near < lookback and pc.any(missing).as_py():
+        rest = _looked_up(handed.filter(missing), commits, cluster, lookback, lookback)
+        columns = {name: pc.replace_with_mask(columns[name], missing, rest[name]) for name in _TOLD}
+    return columns
+
+
+def _commits_before(handed: pa.Table, commits: DeltaTable, cluster: str, near: timedelta) -> pa.Table:
+    bounds = pc.min_max(handed["at"])
+    among = (
+        (pc.field("cluster") == cluster)
+        & (pc.field("record_at") >= bounds["min"].as_py() - near)
+        & (pc.field("record_at") <= bounds["max"])
+        & pc.field("group_id").isin(pc.unique(handed["group_id"]))
+        & pc.field("committed_offset").is_valid()
+    )
+    columns = {name: pc.field(name) for name in (*_OF, "record_offset", "committed_offset")}
+    columns["at"] = pc.field("record_at")
+    batches = commits.to_pyarrow_dataset().to_batches(columns=columns, filter=among)
+    wanted = handed.select(_OF).group_by(_OF).aggregate([])
+    found = [
+        pa.Table.from_batches(some).join(wanted, list(_OF), join_type="left semi")
+        for some in gathered(batches, rows=_ROWS_AT_A_TIME)
+    ]
+    none = pa.schema([*(wanted.schema.field(name) for name in _OF), pa.field("committed_offset", pa.int64())])
+    return pa.concat_tables([none.empty_table(), *found], promote_options="default")
+
+
+def in_time(events: pa.Table) -> pa.Table:
+    """Commits and handovers (those have a position) as `last_commits` takes them."""
+    events = events.append_column("is_handover", events["position"].is_valid())
+    return events.sort_by([(name, "ascending") for name in (*_OF, *_IN_TIME)]).combine_chunks()
+
+
+def last_commits(lookback: timedelta) -> Rows:
+    """For `DataFrame.mapInArrow` over commits and handovers in the order of `in_time`: gives `_TOLD_DDL`."""
+
+    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        carried: list[pa.RecordBatch] = []
+        for batch in filter(len, batches):
+            events = pa.concat_batches([*carried, batch.select(sorted(batch.schema.names))])
+            rows, last, before = _two_commits(events)
+            yield _told(events, rows[:-1], last[:-1], before[:-1], lookback)
+            two = np.array([before[-1], last[-1]])
+            carried = [events.take(pa.array(two[two >= 0]))]
+
+    return told
+
+
+def _two_commits(events: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
+    """The rows of all handovers, then of the end, and for each the last commit of its partition and the one before
+    that; -1 where there is none."""
+    is_handover = events["is_handover"].to_numpy(zero_copy_only=False)
+    newest = np.maximum.accumulate(np.where(is_handover, -1, np.arange(len(events))))
+    newest_before = np.concatenate([[-1], newest[:-1]])
+    rows = np.array([*np.flatnonzero(is_handover), len(events) - 1])
+    partition = _numbered(events)
+
+    def of_partition(commit: Ints) -> Ints:
+        return np.where((commit >= 0) & (partition[commit] == partition[rows]), commit, -1)
+
+    last = of_partition(newest[rows])
+    return rows, last, of_partition(np.where(last >= 0, newest_before[last], -1))
+
+
+def _told(events: pa.RecordBatch, rows: Ints, last: Ints, before: Ints, lookback: timedelta) -> pa.RecordBatch:
+    at = events["at"].cast(pa.int64()).to_numpy()
+    offset = events["committed_offset"].fill_null(0).to_numpy()
+    since = at[rows] - lookback // timedelta(microseconds=1)
+    has_last, has_before = ((one >= 0) & (at[one] >= since) for one in (last, before))
+    ms = at // 1000
+    age, between, read = ms[rows] - ms[last], ms[last] - ms[before], offset[last] - offset[before]
+    has_pace = has_before & (between > 0) & (read >= 0)
+    twice = np.floor(read / np.where(has_pace, between, 1) * age + 0.5).astype(np.int64)
+    which = events.take(pa.array(rows))
+    return pa.RecordBatch.from_pydict(
+        {
+            **{name: which[name] for name in ("group_id", "record_offset", "position")},
+            "committed_offset": pa.array(offset[last], mask=~has_last),
+            "commit_age_ms": pa.array(age, mask=~has_last),
+            "may_be_read_twice": pa.array(twice, mask=~has_pace),
+            "commits_found": pa.array(has_last.astype(np.int32) + has_before),
+        }
+    )
+
+
+def _numbered(events: pa.RecordBatch) -> Ints:
+    """The same number for rows, which are sorted, of the same partition of a group."""
+    begins = np.zeros(len(events), np.bool_)
+    for name in _OF:
+        code = events[name].dictionary_encode().indices.to_numpy()
+        begins[1:] |= code[1:] != code[:-1]
+    return np.cumsum(begins)
+
+
+def _names(struct: pa.StructType) -> list[str]:
+    return [field.name for field in struct]

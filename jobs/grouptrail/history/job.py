@@ -9,12 +9,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from grouptrail import checkpoints, tables
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
-from grouptrail.history.handovers import Span, with_commits
+from grouptrail.history.handovers import Span, filled, with_commits
 from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.open_rows import TABLES
@@ -181,11 +186,16 @@ class Telling:
 
     def _write(self, changed: DataFrame, found: Found, batch: int) -> None:
         app = self._app()
+        few = changed.toArrow() if found.are_few(self._config) else None
 
         def write(table: str) -> None:
-            rows = rows_of(changed, table, found, self._config)
-            count, buckets = found.rows[table], found.buckets[table]
-            tables.update(rows, buckets, self._config, table, count=count, app=app, version=batch)
+            buckets = found.buckets[table]
+            if few is None:
+                rows = rows_of(changed, table, found, self._config)
+                tables.update(rows, buckets, self._config, table, app=app, version=batch)
+            else:
+                arrow = few_rows_of(few, table, found, self._config)
+                tables.merge(arrow, buckets, self._config, table, app=app, version=batch)
 
         with ThreadPoolExecutor(len(TABLES)) as pool:
             list(pool.map(write, [table for table in TABLES if table in found.rows]))
@@ -206,15 +216,17 @@ class Found:
         """Of `fold`'s rows."""
         from pyspark.sql import functions as F
 
-        of_table = tables.with_open_bucket(changed).groupBy("of")
-        rows = of_table.agg(
-            F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"), *Span.aggregates("rebalances")
-        ).collect()
+        found = (F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"))
+        rows = changed.groupBy("of").agg(*found, *Span.aggregates("rebalances")).collect()
         return cls(
             {row.of: row.rows for row in rows},
             {row.of: row.buckets for row in rows},
             next((Span.of(row) for row in rows if row.groups), None),
         )
+
+    def are_few(self, config: Config) -> bool:
+        """Whether the driver takes them, and what they are to be told of."""
+        return tables.are_few(config, sum(self.rows.values())) and (self.handovers is None or self.handovers.is_short)
 
 
 def fresh_records(spark: SparkSession, config: Config, stretch: Stretch) -> DataFrame:
@@ -235,7 +247,7 @@ def fold(
     group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
     retention_ms = round(config.history.offsets_retention_minutes * 60_000)
     stories = story_rows(complete_to, names, retention_ms)
-    return records.by_group(group_records, tasks).mapInArrow(stories, output_ddl())
+    return tables.with_open_bucket(records.by_group(group_records, tasks).mapInArrow(stories, output_ddl()))
 
 
 def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> DataFrame:
@@ -244,7 +256,23 @@ def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> Dat
     if table != "rebalances" or found.handovers is None:
         return rows
     commits = tables.read(changed.sparkSession, config, "offset_commits")
-    return with_commits(rows, found.handovers, commits, config.history.commit_lookback_minutes)
+    return with_commits(rows, found.handovers, commits, _lookback(config))
+
+
+def few_rows_of(changed: pa.Table, table: str, found: Found, config: Config) -> pa.Table:
+    """As `rows_of`, with their `open_bucket`."""
+    own = changed.filter(pc.equal(changed["of"], table))
+    rows = pa.Table.from_struct_array(own[table])
+    is_open = rows["is_open"] if "is_open" in rows.column_names else pa.scalar(value=True)
+    rows = rows.append_column("open_bucket", pc.if_else(is_open, own["open_bucket"], None))
+    if table != "rebalances" or found.handovers is None:
+        return rows
+    commits = DeltaTable(config.table_path("offset_commits"), storage_options=config.storage_options())
+    return filled(rows, commits, config.cluster, _lookback(config))
+
+
+def _lookback(config: Config) -> timedelta:
+    return timedelta(minutes=config.history.commit_lookback_minutes)
 
 
 def _summary(batch: int, newest: int, counts: dict[str, int], seconds: float) -> str:
