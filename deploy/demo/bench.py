@@ -46,7 +46,7 @@ from grouptrail.streams import read_offsets_topic, start_query
 
 PARTITIONS = 50
 GROUPS, TOPICS_A_GROUP, PARTITIONS_A_TOPIC, TOPICS = 400, 2, 12, 40
-WARM_UPS, ROUNDS = 2, 3
+WARM_UPS, ROUNDS = 3, 7
 
 
 def commits(count: int) -> Iterator[tuple[int, bytes, bytes]]:
@@ -266,7 +266,9 @@ def _times(broker: Broker, folder: Path) -> dict[str, Any]:
             print(f"plain copy {copied:.1f} s, decode {decoded:.1f} s: ratio {decoded / copied:.2f}", flush=True)
         figures["copy_seconds"] = [round(copied, 1) for copied, _ in pairs]
         figures["decode_seconds"] = [round(decoded, 1) for _, decoded in pairs]
-        figures["decode_over_copy"] = round(statistics.median(decoded / copied for copied, decoded in pairs), 2)
+        copied, decoded = (statistics.median(times) for times in zip(*pairs, strict=True))
+        figures["decode_over_copy"] = round(decoded / copied, 2)
+        print(f"medians: {copied:.1f} s and {decoded:.1f} s, ratio {figures['decode_over_copy']}", flush=True)
         figures["bytes_a_commit"] = round(bench.bytes_a_commit(), 2)
         print(f"after OPTIMIZE: {figures['bytes_a_commit']} bytes a commit", flush=True)
         alone = bench.decoders()

@@ -19,10 +19,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 class PeakMemory:
-    """The most resident memory of a process (this one) and its descendants (JVM, Python workers) while it is open.
-
-    What is gone at the next look is not counted: for a moment, a process that Java starts has all of Java's memory.
-    """
+    """The most resident memory of a process (this one) and its descendants (JVM, Python workers) while it is open."""
 
     def __init__(self, root: int | None = None) -> None:
         self._root = root or os.getpid()
@@ -39,15 +36,19 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        before = 0
-        while not self._over.wait(0.1):
-            now = resident(self._root)
-            self.bytes = max(self.bytes, min(before, now))
-            before = now
+        while not self._over.is_set():
+            self.bytes = max(self.bytes, resident(self._root))
 
 
 def resident(root: int) -> int:
-    """Bytes of a process and its descendants, Kafka's own apart."""
+    """Bytes of a process and its descendants, Kafka's own apart; the smaller of two looks, as for a moment a process
+    that Java starts has all of Java's memory."""
+    first = _resident(root)
+    time.sleep(0.1)
+    return min(first, _resident(root))
+
+
+def _resident(root: int) -> int:
     return sum(int(stat[21]) for stat in _family(root)) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -223,7 +223,7 @@ class _Section(BaseModel):
 class DecodeConfig(_Section):
     """How the decode job cuts the topic into micro-batches."""
 
-    max_records_per_batch: int = Field(default=2_000_000, gt=0)
+    max_records_per_batch: int = Field(default=5_000_000, gt=0)
     """At most so many records in a micro-batch."""
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
     """How often a micro-batch starts."""
