@@ -238,7 +238,7 @@ def _measure(broker: Broker, folder: Path, count: int) -> dict[str, Any]:
     _load(broker, count, upto=count)
     figures = _times(broker, folder)
     memory = {}
-    for upto in (count, 2 * count, 4 * count):
+    for upto in (count, 2 * count, 4 * count, 8 * count):
         if upto > count:
             _load(broker, upto // 2, upto=upto)
         peak = _peak_memory(broker, folder / f"of-{upto}")
