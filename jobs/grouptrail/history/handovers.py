@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from grouptrail.arrow import gathered
@@ -86,7 +87,7 @@ def filled(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: ti
             "position": pa.array(np.arange(len(handovers), dtype=np.int32)),
         }
     )
-    told = _looked_up(handed, commits, cluster, min(_NEAR, lookback), lookback)
+    told = _looked_up(handed, commits.to_pyarrow_dataset(), cluster, min(_NEAR, lookback), lookback)
     fields = [told[name] if name in _TOLD else pc.struct_field(handovers, name) for name in _names(handovers.type)]
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
@@ -127,7 +128,7 @@ def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback
 
 
 def _looked_up(
-    handed: pa.Table, commits: DeltaTable, cluster: str, near: timedelta, lookback: timedelta
+    handed: pa.Table, commits: ds.Dataset, cluster: str, near: timedelta, lookback: timedelta
 ) -> dict[str, pa.Array]:
     """What is told of each handover: first by the commits that lie near, then by those of the whole lookback."""
     events = pa.concat_tables([_commits_before(handed, commits, cluster, near), handed], promote_options="default")
@@ -140,7 +141,7 @@ def _looked_up(
     return columns
 
 
-def _commits_before(handed: pa.Table, commits: DeltaTable, cluster: str, near: timedelta) -> pa.Table:
+def _commits_before(handed: pa.Table, commits: ds.Dataset, cluster: str, near: timedelta) -> pa.Table:
     bounds = pc.min_max(handed["at"])
     among = (
         (pc.field("cluster") == cluster)
@@ -151,7 +152,7 @@ def _commits_before(handed: pa.Table, commits: DeltaTable, cluster: str, near: t
     )
     columns = {name: pc.field(name) for name in (*_OF, "record_offset", "committed_offset")}
     columns["at"] = pc.field("record_at")
-    batches = commits.to_pyarrow_dataset().to_batches(columns=columns, filter=among)
+    batches = commits.to_batches(columns=columns, filter=among)
     wanted = handed.select(_OF).group_by(_OF).aggregate([])
     found = [
         pa.Table.from_batches(some).join(wanted, list(_OF), join_type="left semi")
