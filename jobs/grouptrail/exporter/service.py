@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from grouptrail import signals
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import Server
@@ -146,16 +146,8 @@ class _Cluster:
 
 def serve(configs: Sequence[Config], report: Report = print) -> None:
     """Serves over the tables alone until SIGINT or SIGTERM, which end the process with 130 or 143."""
-    received: list[int] = []
-    stop = threading.Event()
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, receive)
+    await_end = signals.ending()
     with Exporter(configs, report) as exporter:
         report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
-        stop.wait()
-    raise SystemExit(128 + received[0])
+        received = await_end()
+    raise SystemExit(128 + received)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from grouptrail import signals
 from grouptrail.config import Config, is_uri
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report
@@ -70,15 +69,13 @@ def serve_sql(config: Config, listening: Listening, report: Report) -> None:
 
 
 def _serve(spark: SparkSession, config: Config, listening: Listening, report: Report) -> None:
-    over = threading.Event()
     # Spark's own handler, which its session has set, fails where it interrupts a call of Spark.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+    await_end = signals.ending()
     done = install(spark, config, schema=SCHEMA, tables_schema=f"{SCHEMA}_tables")
     if listening.thrift_port is not None:
         _start_thrift(spark)
     _tell(config, listening, done, report)
-    over.wait()
+    await_end()
 
 
 def _start_thrift(spark: SparkSession) -> None:
