@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from grouptrail import session
 from grouptrail.config import load_config
-from grouptrail.session import collector_options
+from grouptrail.java import Java
+from grouptrail.session import collector_options, settings_of
 
 OPTIONS = "spark.spark.driver.extraJavaOptions"
 
@@ -38,3 +41,16 @@ def test_a_collector_that_was_chosen_stands(monkeypatch: pytest.MonkeyPatch, way
 def test_other_options_for_java_choose_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert "UseSerialGC" in collector_options(load_config(None, {OPTIONS: "-XX:+UseStringDeduplication"}, {}))
+
+
+@pytest.mark.parametrize(("ui", "kept"), [("false", "20"), ("true", None)])
+def test_what_only_the_ui_shows_stays_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ui: str, kept: str | None
+) -> None:
+    for name in ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, "17.0.1", 17, "test"))
+    monkeypatch.setattr(session, "connector_jars", lambda _: tmp_path)
+    settings = settings_of(load_config(None, {"spark.spark.ui.enabled": ui}, {}))
+    assert settings.get("spark.sql.ui.retainedExecutions") == kept
