@@ -23,6 +23,7 @@ from grouptrail.running import (
     Clock,
     JobFailed,
     any_runs,
+    collect_soon,
     end_taken_over,
     print_now,
     stop_signals,
@@ -124,6 +125,7 @@ def run(
     ]
     _check(clusters)
     spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
+    collect_soon()
     try:
         with stop_signals(spark) as signals:
             if once:

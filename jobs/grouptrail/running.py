@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -43,6 +44,16 @@ class JobFailed(GrouptrailError):
 def print_now(line: str) -> None:
     """A line that a pipe or a log gets at once, too."""
     print(line, flush=True)
+
+
+def collect_soon() -> None:
+    """Sets aside what has been imported, so that Python looks for cycles every minute or two, not every six.
+
+    Each of py4j's objects is in one, and holds a plan or a snapshot in Java until it is found.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # by its count of what is left, Python decides when to look at all of it again
 
 
 @contextlib.contextmanager

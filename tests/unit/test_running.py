@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -134,3 +137,26 @@ def test_a_clock_that_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(JobFailed, match=r"went back by 3600 s, .*: start it again"):
         clock.refuse_step_back()
     clock.refuse_step_back()
+
+
+@pytest.mark.parametrize(("call", "found"), [("collect_soon()", True), ("", False)])
+def test_what_is_dropped_in_a_cycle_is_found_soon_however_much_was_imported(call: str, found: bool) -> None:
+    """In a process of its own: its garbage collector is set for good."""
+    program = f"""
+        import gc, weakref
+        from grouptrail.running import collect_soon
+
+        class Plan: pass
+
+        imported = [[] for _ in range(1_000_000)]
+        gc.collect()
+        {call}
+        plan = Plan()
+        plan.itself, dropped = plan, weakref.ref(plan)
+        gc.collect(1)  # it has been there for a while
+        del plan
+        batches = [[] for _ in range(200_000)]
+        print(dropped() is None)
+    """
+    run = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
