@@ -134,6 +134,10 @@ class Worker:
                 told.append(_told(ids[assigned["generation"]], assigned))
         return told
 
+    def has_let_go(self) -> bool:
+        """Whether it has found its coordinator gone once, and stopped all that it had."""
+        return "Broker coordinator was unreachable" in self._log.read_text()
+
 
 # What Kafka's AbstractCoordinator and Connect's DistributedHerder log.
 _JOINED = re.compile(
@@ -162,11 +166,14 @@ class Workers:
     A connector is a topic of the group, and its tasks are the partitions: -1 is the connector itself.
     """
 
-    def __init__(self, folder: Path, bootstrap: str, group_id: str, protocol: str) -> None:
+    def __init__(
+        self, folder: Path, bootstrap: str, group_id: str, protocol: str, *, session_ms: int = SESSION_MS
+    ) -> None:
         self.group_id = group_id
         self.folder = folder / group_id
         self.folder.mkdir()
-        self.workers = [Worker(self.folder, _settings(bootstrap, group_id, protocol)) for _ in range(2)]
+        settings = _settings(bootstrap, group_id, protocol, session_ms)
+        self.workers = [Worker(self.folder, settings) for _ in range(2)]
         self.rests: list[Rest] = []
         self._connectors: dict[str, int] = {}
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
@@ -247,14 +254,14 @@ class Workers:
         return {name: frozenset(units) for name, units in found.items()}
 
 
-def _settings(bootstrap: str, group_id: str, protocol: str) -> dict[str, str]:
+def _settings(bootstrap: str, group_id: str, protocol: str, session_ms: int) -> dict[str, str]:
     converter = "org.apache.kafka.connect.storage.StringConverter"
     topics = {f"{kind}.storage.topic": f"{group_id}-{kind}" for kind in ("config", "offset", "status")}
     return {
         "bootstrap.servers": bootstrap,
         "group.id": group_id,
         "connect.protocol": protocol,
-        "session.timeout.ms": str(SESSION_MS),
+        "session.timeout.ms": str(session_ms),
         "heartbeat.interval.ms": "300",
         "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
         # A sink's task can not stop while its consumer waits for those that died with their worker.

@@ -66,11 +66,25 @@ def member(topics: Mapping[str, Sequence[int]], **more: Any) -> Row:
     return {"assignment": _assignment(topics), **more}
 
 
-def worker(connectors: Mapping[str, Sequence[int]], *, delay_ms: int = 0) -> Row:
-    """A Connect worker that is told to start these, while the leader waits so long for another that was lost."""
-    listed = [{"connector": name, "tasks": list(tasks)} for name, tasks in connectors.items()]
-    told = json.dumps({"assignment": listed, "delay": delay_ms})
-    return {"subscription": {}, "assignment": {"layout": "ConnectProtocolAssignment", "version": 2, "connect": told}}
+def worker(
+    starts: Mapping[str, Sequence[int]], *, had: Mapping[str, Sequence[int]] | None = None, delay_ms: int = 0
+) -> Row:
+    """A Connect worker that says what it `had` (None: nothing) and is told what to start, while the leader waits so
+    long for another that was lost."""
+    allocation = None if had is None else {"version": 2, "data": {"assignment": _connectors(had)}}
+    told = {"assignment": _connectors(starts), "delay": delay_ms}
+    return {
+        "subscription": _spoken("ConnectProtocolMetadata", {"allocation": allocation}),
+        "assignment": _spoken("ConnectProtocolAssignment", told),
+    }
+
+
+def _spoken(layout: str, data: Row) -> Row:
+    return {"layout": layout, "version": 2, "connect": json.dumps(data)}
+
+
+def _connectors(tasks: Mapping[str, Sequence[int]]) -> list[Row]:
+    return [{"connector": name, "tasks": list(numbers)} for name, numbers in tasks.items()]
 
 
 def gone(offset: int, at: int) -> Record:

@@ -1,7 +1,8 @@
 """The history of Connect's worker groups against what the workers themselves say, and what an admin client sees.
 
 A group of the incremental protocol and one of the eager one are played at once, each with two real workers that lose
-one another and come back. Then the pipeline runs, and must tell the same.
+one another and come back; after them one whose workers lose the broker. Then the pipeline runs, and must tell the
+same.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.broker
 
 PROTOCOLS = {"sessioned": "sessioned", "eager": "default"}
 """The protocols by their settings, and what their groups call them."""
+FORSAKEN = "forsaken"
+GROUPS = PROTOCOLS | {FORSAKEN: "sessioned"}
 
 
 # --- the scenes --------------------------------------------------------------------------------------------
@@ -62,21 +65,35 @@ def eager(group: Workers) -> None:
     group.rest()
 
 
+def forsaken(group: Workers, broker: Broker) -> None:
+    """The broker goes away for so long that the workers stop all that they have, and is back before they expire."""
+    group.make("source", "Source")
+    group.make("sink", "Sink", tasks=3)
+    before = group.rest()
+    broker.stop()
+    for worker in group.workers:
+        await_that(worker.has_let_go)
+    broker.start()
+    for worker in group.workers:
+        await_that(lambda worker=worker: worker.told()[-1].generation > before.sight.generation)
+    group.rest()
+
+
 SCENES: dict[str, Callable[[Workers], None]] = {"sessioned": sessioned, "eager": eager}
 
 
 @dataclass(frozen=True)
 class Played:
-    """The groups by their protocols, and the history of them."""
+    """The groups by their scenes, and the history of them."""
 
     groups: dict[str, Workers]
     history: History
 
-    def rests(self, protocol: str) -> list[Rest]:
-        return self.groups[protocol].rests
+    def rests(self, scene: str) -> list[Rest]:
+        return self.groups[scene].rests
 
-    def rebalances(self, protocol: str, after: Rest, until: Rest) -> list[Row]:
-        return self.history.rebalances(self.groups[protocol].group_id, after, until)
+    def rebalances(self, scene: str, after: Rest, until: Rest) -> list[Row]:
+        return self.history.rebalances(self.groups[scene].group_id, after, until)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +109,9 @@ def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
     with ThreadPoolExecutor(len(groups)) as pool:
         for playing in [pool.submit(play, protocol) for protocol in groups]:
             playing.result()
+    with Workers(folder, broker.bootstrap, f"connect-{FORSAKEN}", "sessioned", session_ms=30_000) as group:
+        forsaken(group, broker)
+    groups[FORSAKEN] = group
     config = config_of(broker.bootstrap, folder / "warehouse")
     printed = (run := Grouptrail(config, "run", "--job", "decode", "--job", "history", "--once")).finished()
     assert run.process.returncode == 0, printed
@@ -101,18 +121,18 @@ def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
 # --- the truth ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_at_rest_the_history_is_what_the_workers_rest_and_the_admin_client_say(played: Played, protocol: str) -> None:
+@pytest.mark.parametrize("scene", GROUPS)
+def test_at_rest_the_history_is_what_the_workers_rest_and_the_admin_client_say(played: Played, scene: str) -> None:
     """State, generation, protocol, members, connectors and tasks."""
-    for rest in played.rests(protocol):
-        assert played.history.sight(played.groups[protocol].group_id, rest) == rest.sight
-        assert rest.sight.protocol == PROTOCOLS[protocol]
+    for rest in played.rests(scene):
+        assert played.history.sight(played.groups[scene].group_id, rest) == rest.sight
+        assert rest.sight.protocol == GROUPS[scene]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_a_worker_was_told_is_in_its_generation(played: Played, protocol: str) -> None:
+@pytest.mark.parametrize("scene", GROUPS)
+def test_what_a_worker_was_told_is_in_its_generation(played: Played, scene: str) -> None:
     """Its member id, who leads, and all that it has: of every generation, those between rests too."""
-    group = played.groups[protocol]
+    group = played.groups[scene]
     generations = {row["generation"]: row for row in played.history.of("generations", group.group_id)}
     for told in (told for worker in group.workers for told in worker.told()):
         row = generations[told.generation]
@@ -198,3 +218,12 @@ def test_a_frozen_worker_comes_back_as_another(played: Played) -> None:
         "cooperative_follow_up",
         after.sight.members[thawed].partitions,
     )
+
+
+def test_workers_without_a_coordinator_start_anew_under_their_ids(played: Played) -> None:
+    """No worker was lost. What each had and has the tests above see."""
+    before, after = played.rests(FORSAKEN)
+    assert after.sight.members.keys() == before.sight.members.keys()
+    rebalances = played.rebalances(FORSAKEN, before, after)
+    assert rebalances
+    assert not any(row["members_left"] or row["members_joined"] for row in rebalances)

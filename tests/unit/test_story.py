@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from stories import Rows, classic, gone, member, of, real_logs, told, worker
+from stories import Row, Rows, classic, gone, member, of, real_logs, told, worker
 
 REAL_LOGS = real_logs()
 INTERVALS = (
@@ -128,6 +128,14 @@ def test_deletion_and_remaking_are_kept_apart() -> None:
 CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
 
 
+def owned(generation: Row) -> dict[str, set[tuple[str, int]]]:
+    """What each member of a generation has."""
+    return {
+        one["member_id"]: {(part["topic"], number) for part in one["partitions"] for number in part["partitions"]}
+        for one in generation["members"]
+    }
+
+
 @pytest.mark.parametrize(
     ("started", "cause", "note"),
     [
@@ -141,9 +149,9 @@ def test_what_connect_keeps_back_is_not_new_when_it_is_given_away(
     """Not even where a connector was made in between."""
     log = [
         classic(1, 1_000, 1, {"a": worker({"sink": [-1]}), "b": worker({"sink": [0], "source": [-1]})}, **CONNECT),
-        classic(2, 9_000, 2, {"a": worker({}, delay_ms=3_000)}, **CONNECT),
-        classic(3, 10_000, 3, {"a": worker({"late": [-1]}, delay_ms=2_000)}, **CONNECT),
-        classic(4, 12_000, 4, {"a": worker(started)}, **CONNECT),
+        classic(2, 9_000, 2, {"a": worker({}, had={"sink": [-1]}, delay_ms=3_000)}, **CONNECT),
+        classic(3, 10_000, 3, {"a": worker({"late": [-1]}, had={"sink": [-1]}, delay_ms=2_000)}, **CONNECT),
+        classic(4, 12_000, 4, {"a": worker(started, had={"sink": [-1], "late": [-1]})}, **CONNECT),
     ]
     rows = told(log)
     *_, left, made, given = of(rows, "rebalances")
@@ -161,6 +169,27 @@ def test_workers_first_connector_was_made() -> None:
         classic(2, 2_000, 2, {"a": worker({"sink": [-1]})}, **CONNECT),
     ]
     assert of(told(log), "rebalances")[-1]["cause"] == "topic_created"
+
+
+def test_a_worker_that_had_to_start_anew_has_what_it_is_given() -> None:
+    """A worker that lost its coordinator stopped all that it had, and joins under its old id."""
+    log = [
+        classic(1, 1_000, 1, {"a": worker({"sink": [-1], "source": [-1]}), "b": worker({"sink": [0]})}, **CONNECT),
+        classic(2, 9_000, 2, {"a": worker({"sink": [0]}), "b": worker({"sink": [-1], "source": [-1]})}, **CONNECT),
+    ]
+    first, second = map(owned, of(told(log), "generations"))
+    assert first == {"a": {("sink", -1), ("source", -1)}, "b": {("sink", 0)}}
+    assert second == {"a": {("sink", 0)}, "b": {("sink", -1), ("source", -1)}}
+
+
+def test_of_a_worker_whose_metadata_cannot_be_read_what_it_had_is_counted_on() -> None:
+    unreadable = worker({"late": [-1]}) | {"subscription": {"error": {"kind": "truncated"}}}
+    log = [
+        classic(1, 1_000, 1, {"a": worker({"sink": [-1, 0]})}, **CONNECT),
+        classic(2, 2_000, 2, {"a": unreadable}, **CONNECT),
+    ]
+    *_, last = of(told(log), "generations")
+    assert owned(last) == {"a": {("sink", -1), ("sink", 0), ("late", -1)}}
 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])

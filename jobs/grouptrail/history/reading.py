@@ -216,14 +216,15 @@ def _classic_owned(subscription: Body, assignment: Body, before: Member | None) 
 
 
 def _connect_owned(subscription: Body, assignment: Body, before: Member | None) -> frozenset[Partition] | None:
-    """From version 1 on a worker is told what to start and to stop, not what it has."""
+    """From version 1 on a worker is told what to start and to stop, not what it has: that it says when it joins."""
     told = json.loads(assignment["connect"])
     given = _tasks(told.get("assignment"))
     if assignment.get("version", 0) == 0:
         return given
-    allocation = json.loads(subscription.get("connect") or "{}").get("allocation")
-    if allocation is not None:
-        had = _tasks((allocation.get("data") or allocation).get("assignment"))
+    if "connect" in subscription:
+        # Null is nothing: who lost the coordinator, or missed what it was told, starts anew under the same id.
+        allocation = json.loads(subscription["connect"]).get("allocation")
+        had = _tasks(allocation["data"]["assignment"]) if allocation else frozenset()
     else:
         had = (before.owned if before else None) or frozenset()
     return (had | given) - _tasks(told.get("revoked"))
