@@ -136,10 +136,10 @@ class Worker:
 
     def has_let_go(self) -> bool:
         """Whether it has found its coordinator gone once, and stopped all that it had."""
-        return "Broker coordinator was unreachable" in self._log.read_text()
+        return _LET_GO in self._log.read_text()
 
 
-# What Kafka's AbstractCoordinator and Connect's DistributedHerder log.
+# What Kafka's AbstractCoordinator, and Connect's WorkerCoordinator and DistributedHerder log.
 _JOINED = re.compile(
     r"joined group with generation Generation\{generationId=(?P<generation>\d+), memberId='(?P<member>.+?)'"
 )
@@ -147,6 +147,7 @@ _ASSIGNED = re.compile(
     r"Joined group at generation (?P<generation>\d+) .*leader='(?P<leader>.+?)'.*"
     r" connectorIds=\[(?P<connectors>.*?)\], taskIds=\[(?P<tasks>.*?)\], .*rebalance delay: (?P<delay>\d+)"
 )
+_LET_GO = "Broker coordinator was unreachable"
 
 
 def _told(member_id: str, line: re.Match[str]) -> Told:

@@ -32,11 +32,15 @@ GROUPS = PROTOCOLS | {FORSAKEN: "sessioned"}
 # --- the scenes --------------------------------------------------------------------------------------------
 
 
-def sessioned(group: Workers) -> None:
-    """A worker is lost, and a connector is made before what it had is given away; one freezes and is thawed."""
+def begin(group: Workers) -> Rest:
     group.make("source", "Source")
     group.make("sink", "Sink", tasks=3)
-    group.rest()
+    return group.rest()
+
+
+def sessioned(group: Workers) -> None:
+    """A worker is lost, and a connector is made before what it had is given away; one freezes and is thawed."""
+    begin(group)
     lost, survivor = group.follower(), group.leader()
     lost.crash()
     await_that(lambda: survivor.told()[-1].delay_ms > 0)
@@ -55,9 +59,7 @@ def sessioned(group: Workers) -> None:
 
 def eager(group: Workers) -> None:
     """A worker is lost and comes back."""
-    group.make("source", "Source")
-    group.make("sink", "Sink", tasks=3)
-    group.rest()
+    begin(group)
     lost = group.follower()
     lost.crash()
     group.rest()
@@ -67,15 +69,11 @@ def eager(group: Workers) -> None:
 
 def forsaken(group: Workers, broker: Broker) -> None:
     """The broker goes away for so long that the workers stop all that they have, and is back before they expire."""
-    group.make("source", "Source")
-    group.make("sink", "Sink", tasks=3)
-    before = group.rest()
+    before = begin(group)
     broker.stop()
-    for worker in group.workers:
-        await_that(worker.has_let_go)
+    await_that(lambda: all(worker.has_let_go() for worker in group.workers))
     broker.start()
-    for worker in group.workers:
-        await_that(lambda worker=worker: worker.told()[-1].generation > before.sight.generation)
+    await_that(lambda: all(worker.told()[-1].generation > before.sight.generation for worker in group.workers))
     group.rest()
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grouptrail.history.group import Partition, partitions
 from grouptrail.history.operations import Record
 from stories import Row, Rows, classic, gone, member, of, real_logs, told, worker
 
@@ -128,11 +129,11 @@ def test_deletion_and_remaking_are_kept_apart() -> None:
 CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
 
 
-def owned(generation: Row) -> dict[str, set[tuple[str, int]]]:
+def owned(generation: Row) -> dict[str, frozenset[Partition]]:
     """What each member of a generation has."""
     return {
-        one["member_id"]: {(part["topic"], number) for part in one["partitions"] for number in part["partitions"]}
-        for one in generation["members"]
+        member["member_id"]: partitions((part["topic"], part["partitions"]) for part in member["partitions"])
+        for member in generation["members"]
     }
 
 
