@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 
 from grouptrail.config import Config, load_config
 from grouptrail.session import start_session
-from invented_stories import billing, quiet, shared
-from shop import lay_shop
+from support.sample_groups import billing, quiet, shared
+from support.sample_history import lay_shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ import pytest
 
 from demo.kafka import Broker
 from grouptrail.config import Config
-from landed import config_of
+from support.landed import config_of
 
 PARTITIONS = 4
 

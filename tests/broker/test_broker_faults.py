@@ -22,9 +22,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-import landed
-from clients import PATIENCE_SECONDS, await_that, commit, make_orders
-from command import Grouptrail
 from demo import processes
 from demo.kafka import OFFSETS_TOPIC, Broker, load_raw, read_records
 from demo.kafka_cluster import KafkaCluster
@@ -32,6 +29,9 @@ from grouptrail.config import Config
 from grouptrail.history.coordinator import coordinator_partition
 from grouptrail.kafka import OffsetsTopic
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
 pytestmark = pytest.mark.broker
 

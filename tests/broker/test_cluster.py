@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import landed
-from clients import await_that
-from command import Grouptrail
 from demo.bench import commits
 from demo.cluster import SparkCluster
 from demo.kafka import Broker, load_raw, read_records
@@ -22,6 +19,9 @@ from demo.workload import SCENARIOS, Workload
 from grouptrail.config import Config
 from grouptrail.history.open_rows import TABLES as HISTORY
 from spark.archive import archive_package, archive_requirements
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import await_that
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
 pytestmark = [pytest.mark.broker, pytest.mark.alone]

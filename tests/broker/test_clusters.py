@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-import landed
-from clients import await_that, producer
-from command import Grouptrail
 from demo.kafka import Broker, read_records
 from grouptrail.config import Config, load_configs
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import await_that, producer
 
 pytestmark = pytest.mark.broker
 

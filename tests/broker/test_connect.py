@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from clients import await_that
-from command import Grouptrail
-from connect_workers import DELAY_MS, Workers
 from demo.kafka import Broker, ensure_offsets_topic
-from histories import History, Row, seats, told_of
-from landed import config_of
-from witness import Partitions, Rest
+from support.cli_process import Grouptrail
+from support.connect_workers import DELAY_MS, Workers
+from support.history_tables import History, Row, seats, told_of
+from support.kafka_clients import await_that
+from support.landed import config_of
+from support.observed_groups import Partitions, Rest
 
 pytestmark = pytest.mark.broker
 

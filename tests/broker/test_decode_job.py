@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import landed
-from command import Grouptrail
-from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic, load_raw
+from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
 from grouptrail.kafka import GROUP_PREFIX, OffsetsTopic
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import as_reader
 
 pytestmark = pytest.mark.broker
 
@@ -23,19 +24,6 @@ def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
         (0, key, b"\x00\x03" + index.to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8))
         for index in range(count)
     ]
-
-
-def as_reader(broker: Broker) -> dict[str, str]:
-    """The environment of a user that comes through SASL and may do what it was allowed."""
-    login = f'username="reader" password="{PASSWORDS["reader"]}"'
-    return {
-        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap,
-        "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
-        "GROUPTRAIL_KAFKA__SASL_MECHANISM": "PLAIN",
-        "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": (
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};"
-        ),
-    }
 
 
 def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:

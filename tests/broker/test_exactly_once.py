@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import landed
-from command import Grouptrail
 from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw, read_records
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode.times import from_time
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
+from support import landed
+from support.cli_process import Grouptrail
 
 pytestmark = pytest.mark.broker
 

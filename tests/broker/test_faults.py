@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import landed
-from certificates import Authority
-from command import Grouptrail
 from demo.kafka import Broker, ensure_offsets_topic, load_raw, read_records
 from grouptrail.config import Config
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from support import landed
+from support.certificates import Authority
+from support.cli_process import Grouptrail
 
 pytestmark = pytest.mark.broker
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from command import Grouptrail
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.open_rows import TABLES
-from histories import History, Row, partitions_of, seats, told_of
-from witness import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
+from support.cli_process import Grouptrail
+from support.history_tables import History, Row, partitions_of, seats, told_of
+from support.observed_groups import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
 
 pytestmark = pytest.mark.broker
 

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import re
 import signal
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from typing import Any
+from contextlib import ExitStack, closing
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-import landed
-from clients import PATIENCE_SECONDS, await_that, poll, producer
-from command import Grouptrail
 from demo.kafka import Broker, ensure_offsets_topic
 from grouptrail.config import Config
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.lag_figures import PARTITIONS, classic_member, described, figures, kip848_member, newest
 
 pytestmark = pytest.mark.broker
 
-PARTITIONS = 3
+
 MILLISECOND = 0.0015  # timestamps of records are whole ones, and lag is told to one
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
-
-Figures = tuple[int | None, int | None, int | None]
-Place = tuple[str, str, int]
 
 
 @pytest.fixture(scope="module")
@@ -58,71 +53,6 @@ def topics(broker: Broker) -> dict[str, str]:
             assert producing.flush(PATIENCE_SECONDS) == 0  # an abort takes back what was not sent
             end(PATIENCE_SECONDS)
     return names
-
-
-@contextmanager
-def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[KafkaConsumer]:
-    """A member that has its partitions, and has committed some way into those that hold records."""
-    settings = {"bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False}
-    # It joins before it knows of the topics' partitions, and again when it does.
-    consumer = KafkaConsumer(*names, **settings, metadata_max_age_ms=500)
-    with closing(consumer):
-
-        def has_all() -> bool:
-            poll(consumer)
-            return len(consumer.assignment()) == PARTITIONS * len(names)
-
-        await_that(has_all)
-        consumer.commit({Partition(name, at): OffsetAndMetadata(3 + at, "", -1) for name in names for at in (0, 1)})
-        yield consumer
-
-
-@contextmanager
-def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Consumer]:
-    """Likewise."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
-    consumer = Consumer(settings | {"enable.auto.commit": False})
-    with closing(consumer):
-        consumer.subscribe(names)
-
-        def has_all() -> bool:
-            consumer.poll(0.1)
-            return len(consumer.assignment()) == PARTITIONS * len(names)
-
-        await_that(has_all)
-        commits = [TopicPartition(name, at, 3 + at) for name in names for at in (0, 1)]
-        consumer.commit(offsets=commits, asynchronous=False)
-        yield consumer
-
-
-def described(broker: Broker, *groups: str) -> dict[Place, Figures]:
-    """Committed offset, log end and lag, as `kafka-consumer-groups --describe` has them."""
-    printed = broker.tool(
-        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        *("--bootstrap-server", broker.bootstrap, "--describe"),
-        *(part for group in groups for part in ("--group", group)),
-    )
-    found: dict[Place, Figures] = {}
-    for line in printed.stdout.splitlines():
-        words = line.split()
-        if len(words) >= 6 and words[0] in groups:
-            committed, end, lag = (int(word) if re.fullmatch(r"-?\d+", word) else None for word in words[3:6])
-            found[words[0], words[1], int(words[2])] = (committed, end, lag)
-    return found
-
-
-def newest(config: Config, *groups: str) -> dict[Place, dict[str, Any]]:
-    """The newest sample's rows."""
-    rows = sorted(landed.rows(config, "consumer_lag"), key=lambda row: row["sampled_at"])
-    return {
-        (row["group_id"], row["topic"], row["partition"]): row
-        for row in rows
-        if row["group_id"] in groups and row["sampled_at"] >= rows[-1]["sampled_at"]
-    }
-
-
-def figures(rows: dict[Place, dict[str, Any]]) -> dict[Place, Figures]:
-    return {place: (row["committed_offset"], row["log_end_offset"], row["lag"]) for place, row in rows.items()}
 
 
 def run_once(config: Config, **environ: str) -> str:

@@ -16,13 +16,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-import landed
-from clients import PATIENCE_SECONDS, await_that, producer
-from command import Grouptrail
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
 from grouptrail.kafka import Place
 from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 
 pytestmark = pytest.mark.broker
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import SecretStr
 
-import landed
-from clients import await_that, make_orders, producer
-from command import Grouptrail
 from demo.kafka import Broker
 from grouptrail.config import Config
-from objects import BUCKET, object_store
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import await_that, make_orders, producer
+from support.object_store import BUCKET, object_store
 
 pytestmark = pytest.mark.broker
 

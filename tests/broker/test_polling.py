@@ -14,16 +14,15 @@ from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 from pyspark.sql import SparkSession
 
-import landed
-from broker.test_decode_job import as_reader
-from broker.test_lag import classic_member, described, figures, kip848_member, newest
-from clients import PATIENCE_SECONDS, await_that, producer
-from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka import KafkaDenied, OffsetsTopic
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
+from support.lag_figures import classic_member, described, figures, kip848_member, newest
 
 pytestmark = pytest.mark.broker
 

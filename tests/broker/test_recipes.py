@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from demo.kafka import Broker
 from grouptrail.config import Config
 from grouptrail.explore.sql import DeltaRs, save_sql
-from shop import lay_shop
+from support.sample_history import lay_shop
 
 pytestmark = pytest.mark.broker
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import landed
-from clients import PATIENCE_SECONDS, await_that
-from command import Grouptrail
 from demo.kafka import Broker, load_raw, read_records
 from demo.workload import Workload
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.schema import RARE_TABLES
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that
 
 pytestmark = pytest.mark.broker
 

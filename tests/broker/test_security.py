@@ -26,14 +26,14 @@ from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 from kafka.errors import KafkaError
 
-import landed
-from certificates import Authority
-from clients import PATIENCE_SECONDS, await_that, producer
-from command import Grouptrail
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.kafka import GROUP_PREFIX
+from support import landed
+from support.certificates import Authority
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 
 pytestmark = pytest.mark.broker
 

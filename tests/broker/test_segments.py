@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-import landed
-from clients import PATIENCE_SECONDS
-from command import Grouptrail
 from demo.kafka import Broker, read_records
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import ingest, job
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.segments import SegmentsError, partition_folders
+from support import landed
+from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 

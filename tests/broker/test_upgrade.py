@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import landed
-from clients import commit, make_orders
-from command import Grouptrail
 from demo.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
-from frozen_pipeline import LANDED, PARTITIONS, load, thaw
 from grouptrail import contracts
 from grouptrail.config import Config
-from lake import HISTORY
-from witness import Rest, Troupe
+from support import landed
+from support.cli_process import Grouptrail
+from support.frozen_pipeline import LANDED, PARTITIONS, load, thaw
+from support.kafka_clients import commit, make_orders
+from support.observed_groups import Rest, Troupe
+from support.small_tables import HISTORY
 
 pytestmark = pytest.mark.broker
 

@@ -20,8 +20,8 @@ from grouptrail import contracts
 from grouptrail.cli import app
 from grouptrail.config import Config, load_configs
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED
-from lake import at
 from reference.__main__ import pages
+from support.small_tables import at
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(

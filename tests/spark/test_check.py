@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from frozen import thaw
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.explore.warehouse import Warehouse
 from grouptrail.quality import check
-from lake import at, lay
+from support.frozen_warehouse import thaw
+from support.small_tables import at, lay
 
 pytestmark = pytest.mark.spark
 

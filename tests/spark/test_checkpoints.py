@@ -14,7 +14,7 @@ from grouptrail import checkpoints, tables
 from grouptrail.config import Config
 from grouptrail.lease import AlreadyRun, sole_driver
 from grouptrail.streams import query_id, read_table_appends, start_query
-from lake import lay
+from support.small_tables import lay
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import landed
 from grouptrail import contracts, storage, tables
 from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
@@ -23,7 +22,8 @@ from grouptrail.decode.schema import TABLES
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import KafkaUnreachable, LogBounds
 from grouptrail.quality.snapshot import take
-from vectors import RECORDS as RECORD_VECTORS
+from support import landed
+from support.wire_vectors import RECORDS as RECORD_VECTORS
 
 pytestmark = pytest.mark.spark
 

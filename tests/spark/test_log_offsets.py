@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import landed
 from grouptrail import contracts, tables
 from grouptrail.config import Config
 from grouptrail.ivy import silent
 from grouptrail.log_offsets import job
 from grouptrail.log_offsets.source import FORMAT, register
+from support import landed
 
 pytestmark = pytest.mark.spark
 

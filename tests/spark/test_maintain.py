@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from frozen import NOON as WRITTEN
-from frozen import thaw
 from grouptrail import maintain, retention, tables
 from grouptrail.config import Config, MaintainConfig
 from grouptrail.explore.warehouse import Warehouse
@@ -21,7 +19,9 @@ from grouptrail.ivy import silent
 from grouptrail.quality import check
 from grouptrail.retention import PROGRESS
 from grouptrail.streams import read_table_appends, start_query
-from lake import NOON, lay
+from support.frozen_warehouse import NOON as WRITTEN
+from support.frozen_warehouse import thaw
+from support.small_tables import NOON, lay
 
 pytestmark = pytest.mark.spark
 

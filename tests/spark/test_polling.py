@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import landed
 from grouptrail import tables
 from grouptrail.config import Config
 from grouptrail.decode.progress import OtherSource, refuse_other_source
@@ -17,7 +16,8 @@ from grouptrail.decode.schema import TABLES
 from grouptrail.polling.brokers import Poll
 from grouptrail.polling.job import PROGRESS, Polling
 from grouptrail.polling.seen import Committed, Seen
-from polls import AT_5, classic_group, consumer_group, member
+from support import landed
+from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 pytestmark = pytest.mark.spark
 

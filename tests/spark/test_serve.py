@@ -14,10 +14,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from command import Grouptrail
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
 from grouptrail.java import find_java, java_environment
+from support.cli_process import Grouptrail
 
 pytestmark = pytest.mark.spark
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "sql-clients.md"

@@ -12,7 +12,6 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from frozen import thaw
 from grouptrail import contracts, maintain, tables
 from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
@@ -20,6 +19,7 @@ from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import run_sql
 from grouptrail.ivy import silent
 from grouptrail.quality import check
+from support.frozen_warehouse import thaw
 
 pytestmark = pytest.mark.spark
 

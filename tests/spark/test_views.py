@@ -15,8 +15,8 @@ from grouptrail.contracts import View, views
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import DeltaRs, Engine, run_sql
 from grouptrail.spark_sql.engine import SparkEngine
-from lake import at, lay
-from shop import ASKED
+from support.sample_history import ASKED
+from support.small_tables import at, lay
 
 pytestmark = pytest.mark.spark
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)

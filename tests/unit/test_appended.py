@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-import lake
 from grouptrail.appended import AppendedRows
 from grouptrail.config import Config
+from support import small_tables
 
 COLUMNS = pa.schema({"record_offset": pa.int64(), "topic": pa.string(), "cluster": pa.string()})
 
@@ -23,11 +23,13 @@ def test_each_files_rows_come_once_and_after_optimize_again(tmp_path: Path) -> N
     """To follow a table costs what it gains; of rows that are not asked for none comes."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     path = config.table_path("offset_commits")
-    lake.lay(config, "offset_commits", {"record_offset": 1, "cluster": "c"}, {"record_offset": 9, "cluster": "d"})
+    small_tables.lay(
+        config, "offset_commits", {"record_offset": 1, "cluster": "c"}, {"record_offset": 9, "cluster": "d"}
+    )
     rows = AppendedRows(path, COLUMNS, pc.field("cluster") == "c")
     assert offsets(rows) == [1]
     for offset in (2, 3):
-        lake.lay(config, "offset_commits", {"record_offset": offset, "cluster": "c"})
+        small_tables.lay(config, "offset_commits", {"record_offset": offset, "cluster": "c"})
     assert offsets(rows) == [2, 3]
     assert offsets(rows) == []
     DeltaTable(path).optimize.compact()

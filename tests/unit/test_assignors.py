@@ -18,7 +18,7 @@ from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from grouptrail.history.assignors import Explanation, Partition, Subscriber, explain, skew
-from strategies import MANY
+from support.strategies import MANY
 
 STICKY = ("sticky", "cooperative-sticky")
 ORDERS = {"orders": 7}

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import lake
 from grouptrail.config import Config
 from grouptrail.explore.errors import QueryError
 from grouptrail.lag.backtest import Alert, backtest
+from support import small_tables
 
 
 def row(minute: float, committed: int, lag: int, commit_minute: float, **more: Any) -> dict[str, Any]:
     """The first unread record has waited since noon."""
-    where = {"group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": lake.at(minute)}
-    told = {"committed_offset": committed, "commit_at": lake.at(commit_minute), "lag": lag}
+    where = {"group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": small_tables.at(minute)}
+    told = {"committed_offset": committed, "commit_at": small_tables.at(commit_minute), "lag": lag}
     return where | told | {"lag_seconds": minute * 60 if lag else 0.0, "status": "OK"} | more
 
 
@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Config:
     rows = [row(minute / 6, 100 + minute, 10, minute / 6) for minute in range(30)]
     rows += [row(5 + minute / 6, 130, 20, 5) for minute in range(60)]
     rows += [row(15 + minute / 6, 400, 0, 15) for minute in range(30)]
-    lake.lay(
+    small_tables.lay(
         config,
         "consumer_lag",
         *rows,
@@ -41,7 +41,15 @@ def config(tmp_path: Path) -> Config:
 def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float) -> list[dict[str, Any]]:
     out = StringIO()
     config = config.model_copy(update={"lag": config.lag.model_copy(update=lag)})
-    backtest(config, alert or Alert(), groups=groups, since=lake.at(0), until=lake.at(60), format="json", out=out)
+    backtest(
+        config,
+        alert or Alert(),
+        groups=groups,
+        since=small_tables.at(0),
+        until=small_tables.at(60),
+        format="json",
+        out=out,
+    )
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -75,7 +83,7 @@ def test_a_lag_in_seconds_fires(config: Config) -> None:
     assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
     out = StringIO()
     alert = Alert(frozenset(), above_seconds=480)
-    backtest(config, alert, groups=(), since=lake.at(0), until=lake.at(12), format="table", out=out)
+    backtest(config, alert, groups=(), since=small_tables.at(0), until=small_tables.at(12), format="table", out=out)
     assert "1 alerts on 1 partitions in 72 samples, 2026-03-04T12:00:00Z to 2026-03-04T12:11:50Z" in out.getvalue()
     assert "null" in out.getvalue()
 
@@ -91,7 +99,7 @@ def test_groups_are_patterns(config: Config) -> None:
 def test_an_empty_group_does_not_fire(config: Config) -> None:
     """Nor where it was judged OK for a lag that was none to speak of then."""
     rows = [row(20 + minute / 6, 400, 5, 15, group_state="Empty", group_id="left") for minute in range(60)]
-    lake.lay(
+    small_tables.lay(
         config,
         "consumer_lag",
         *({**one, "status": status} for one, status in zip(rows, ["OK", "EMPTY"] * 30, strict=True)),

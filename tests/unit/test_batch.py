@@ -10,12 +10,12 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import strategies
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_schema
-from strategies import MANY
-from vectors import BY_NAME, RECORDS
+from support import strategies
+from support.strategies import MANY
+from support.wire_vectors import BY_NAME, RECORDS
 
 Record = tuple[bytes | None, bytes | None]
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import strategies
 from grouptrail.decode.commits import decode_commits
 from grouptrail.decode.rows import Row, decode_row
 from grouptrail.decode.schema import COMMITS, own_columns
 from grouptrail.decode.times import MAX_MS, MIN_MS
 from grouptrail.wire.layout import record_types
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from strategies import MANY
-from vectors import RECORDS, Vector
+from support import strategies
+from support.strategies import MANY
+from support.wire_vectors import RECORDS, Vector
 
 Bytes = bytes | None
 Pair = tuple[Bytes, Bytes]

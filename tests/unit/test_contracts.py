@@ -14,7 +14,7 @@ from grouptrail.contracts import Column, Metric, Table, metrics, tables, wire_la
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES, own_columns, row_ddl, row_schema
 from grouptrail.wire.layout import Field, Versions, messages, record_types
-from vectors import RECORDS
+from support.wire_vectors import RECORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-import promql
 from grafana.__main__ import build
 from grafana.words import STATES, VERDICTS
 from grouptrail import contracts
 from grouptrail.exporter import families
 from grouptrail.java import cache_folder
-from prometheus import tool
+from support import promql_names
+from support.prometheus_server import tool
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "dashboards" / "built"
@@ -101,7 +101,7 @@ def test_there_are_the_four() -> None:
 
 @each_expression
 def test_queries_name_metrics_and_labels_of_the_registry(where: str, expression: str) -> None:
-    found = promql.names(expression)
+    found = promql_names.names(expression)
     assert found.selectors, where
     labels = {"le"}
     for selector in found.selectors:
@@ -115,7 +115,7 @@ def test_queries_name_metrics_and_labels_of_the_registry(where: str, expression:
     assert found.grouping <= labels, where
 
 
-def _metrics(selector: promql.Selector) -> list[contracts.Metric]:
+def _metrics(selector: promql_names.Selector) -> list[contracts.Metric]:
     known = {**contracts.metrics(), PROMETHEUS_OWN.name: PROMETHEUS_OWN}
     if selector.metric:
         found = known.get(selector.metric) or known.get(re.sub(r"_(bucket|sum|count)$", "", selector.metric))
@@ -125,7 +125,9 @@ def _metrics(selector: promql.Selector) -> list[contracts.Metric]:
 
 
 def test_the_names_in_an_expression_are_found() -> None:
-    found = promql.names('sum by (a) (rate(m{b="x", c=~"y|z"}[5m]) / on (d) group_left () n offset 1h) or {e!="{"}')
+    found = promql_names.names(
+        'sum by (a) (rate(m{b="x", c=~"y|z"}[5m]) / on (d) group_left () n offset 1h) or {e!="{"}'
+    )
     assert [(selector.metric, selector.matchers) for selector in found.selectors] == [
         ("m", {"b": "x", "c": "y|z"}),
         ("", {"e": "{"}),

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-import at_work
-from certificates import self_signed
-from command import Grouptrail
 from grafana.words import STATES, VERDICTS
 from grouptrail.config import Config, load_config
 from grouptrail.explore.sql import run_sql
-from lake import lay
-from prometheus import Prometheus, running
+from support import live_tables
+from support.certificates import self_signed
+from support.cli_process import Grouptrail
+from support.prometheus_server import Prometheus, running
+from support.small_tables import lay
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROOT = DOCS.parent / "dashboards"
@@ -63,7 +63,7 @@ class Asked:
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
     """Of tables that grow while the tests run."""
     grown = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("tables"))}, {})
-    with at_work.at_work(grown):
+    with live_tables.at_work(grown):
         yield grown
 
 
@@ -74,7 +74,7 @@ def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iter
     certificate, key = self_signed(folder)
     environ = {
         "GROUPTRAIL_EXPORTER__REFRESH_SECONDS": "1",
-        "GROUPTRAIL_EXPORTER__DENY_GROUPS": at_work.HIDDEN,
+        "GROUPTRAIL_EXPORTER__DENY_GROUPS": live_tables.HIDDEN,
         "GROUPTRAIL_EXPORTER__TLS_CERTIFICATE": str(certificate),
         "GROUPTRAIL_EXPORTER__TLS_KEY": str(key),
         "GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus",
@@ -116,8 +116,8 @@ def _port_of(exporter: Grouptrail) -> int:
 
 def test_every_query_has_an_answer(prometheus: Prometheus, config: Config) -> None:
     """With the labels that its legend names, or those of the table's rows and no more."""
-    prometheus.wait_for(f'kafka_consumer_group_state{{group="{at_work.DELETED}"}}')
-    at_work.delete(config, at_work.DELETED)
+    prometheus.wait_for(f'kafka_consumer_group_state{{group="{live_tables.DELETED}"}}')
+    live_tables.delete(config, live_tables.DELETED)
     left = [*_of_panels(prometheus), *_of_alerts()]
     deadline = time.monotonic() + _ALL_SECONDS
     while left and time.monotonic() < deadline:
@@ -201,12 +201,14 @@ def test_figures_are_those_of_the_tables(prometheus: Prometheus) -> None:
     """And two exporters count once."""
     prometheus.wait_for('count(kafka_consumer_group_sum_lag{group="fine"}) == 2')
     groups = prometheus.query('count by (group) ({__name__=~"kafka_consumer_group_(members|sum_lag)"})')
-    assert len(groups) >= len(at_work.VERDICTS)
+    assert len(groups) >= len(live_tables.VERDICTS)
     assert _shown(prometheus, "overview", "Groups") == {"": len(groups)}
     assert _shown(prometheus, "overview", "Groups in trouble") == {"": 3}
     assert _shown(prometheus, "overview", "Furthest behind") == {"": 900}
     numbers = {name.text: name.value for name in VERDICTS}
-    assert _shown(prometheus, "group", "Verdict") == {it: numbers[at_work.VERDICTS[it]] for it in at_work.VERDICTS}
+    assert _shown(prometheus, "group", "Verdict") == {
+        it: numbers[live_tables.VERDICTS[it]] for it in live_tables.VERDICTS
+    }
     states = {name.value: name.text for name in STATES}
     shown = {group: states[int(number)] for group, number in _shown(prometheus, "group", "State").items()}
     assert (shown["nightly"], shown["stormy"], shown["fine"]) == ("Empty", "PreparingRebalance", "Stable")

@@ -11,7 +11,9 @@ import pytest
 
 from grouptrail.decode.lines import arriving_lines, decode_lines
 
-VECTORS = [json.loads(line) for line in Path(__file__).parent.with_name("vectors.jsonl").read_text().splitlines()]
+VECTORS = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "vectors.jsonl").read_text().splitlines()
+]
 
 
 def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:

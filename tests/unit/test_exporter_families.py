@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporting import configured, figures, lag_row, lag_table
 from grouptrail.exporter.families import STATUSES, group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from support.exporter_tables import configured, figures, lag_row, lag_table
 
 NAMES = st.sampled_from(["a", "b", 'c"', "d\n", "other"])
 PLACES = st.tuples(NAMES, st.sampled_from(["orders", "payments"]), st.integers(0, 2))

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporting import OPEN, configured, figures, lag_row, lag_table, now
 from grouptrail.exporter.alias import ALIASES
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 from grouptrail.exporter.text import Family
-from lake import lay
+from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now
+from support.small_tables import lay
 
 EVERY_ALIAS = [alias for aliases in ALIASES.values() for alias in aliases]
 GROUPS = [f"group-{number:02d}" for number in range(20)]

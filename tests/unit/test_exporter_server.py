@@ -24,8 +24,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from pydantic import SecretStr
 
-from certificates import self_signed
-from exporting import (
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.exporter import service
+from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.service import Exporter
+from support.certificates import self_signed
+from support.exporter_tables import (
     LONG_TOPIC,
     STRANGE,
     configured,
@@ -35,13 +40,8 @@ from exporting import (
     now,
     progress,
 )
-from grouptrail import contracts
-from grouptrail.config import Config
-from grouptrail.exporter import service
-from grouptrail.exporter.errors import ExporterError
-from grouptrail.exporter.service import Exporter
-from lake import lay
-from prometheus import tool
+from support.prometheus_server import tool
+from support.small_tables import lay
 
 DEADLINE_SECONDS = 30
 # As Prometheus 2.42 asks.

@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from exporting import (
+from grouptrail import contracts
+from grouptrail.config import Config
+from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.families import group_families, momentary_families, pipeline_families
+from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.exporter.text import Family
+from support.exporter_tables import (
     LONG_TOPIC,
     OPEN,
     STRANGE,
@@ -23,13 +29,7 @@ from exporting import (
     now,
     progress,
 )
-from grouptrail import contracts
-from grouptrail.config import Config
-from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.families import group_families, momentary_families, pipeline_families
-from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
-from grouptrail.exporter.text import Family
-from lake import lay
+from support.small_tables import lay
 
 
 @pytest.fixture

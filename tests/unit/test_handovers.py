@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lake
 from grouptrail.arrow import table_schema
 from grouptrail.config import load_config
 from grouptrail.history.handovers import filled, in_time, last_commits
+from support import small_tables
 
 LOOKBACK = timedelta(minutes=5)
 
@@ -27,7 +27,7 @@ _groups = st.sampled_from(["billing", "audit"])
 _partitions = st.integers(0, 2)
 # Before and within the near minute, at its edge and at the lookback's, and several at once.
 _times = st.one_of(st.integers(0, 600), st.sampled_from([0, 299, 300, 301, 540, 600])).map(
-    lambda second: lake.NOON + timedelta(seconds=second)
+    lambda second: small_tables.NOON + timedelta(seconds=second)
 )
 _commits = st.lists(st.tuples(_groups, _partitions, _times, st.integers(0, 1000)), max_size=30)
 _handovers = st.lists(st.tuples(_groups, _partitions, _times), min_size=1, max_size=8)
@@ -102,7 +102,7 @@ def test_the_last_two_commits_before_each_handover_are_found(
         strangers = [{**row, "cluster": "other"} for row in rows] + [
             {**row, "committed_offset": None} for row in rows
         ]
-        lake.lay(config, "offset_commits", *rows, *strangers, {"group_id": "idle", "committed_offset": 1})
+        small_tables.lay(config, "offset_commits", *rows, *strangers, {"group_id": "idle", "committed_offset": 1})
         table = DeltaTable(Path(folder) / "offset_commits")
         told = filled(rebalances(handovers), table, config.cluster, LOOKBACK)
     found = {

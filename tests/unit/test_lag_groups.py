@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import lake
 from grouptrail.config import Config
 from grouptrail.lag.groups import TABLES, Group, Groups
+from support import small_tables
 
 OPEN = {"is_open": True, "open_bucket": 1}
 
@@ -18,7 +18,7 @@ OPEN = {"is_open": True, "open_bucket": 1}
 def config(tmp_path: Path) -> Config:
     config = Config(warehouse=str(tmp_path))
     for table in TABLES:
-        lake.lay(config, table)
+        small_tables.lay(config, table)
     return config
 
 
@@ -34,7 +34,7 @@ def generation(*members: tuple[list[str] | None, str | None], **more: object) ->
         {"member_id": str(number), "topics": topics, "topic_regex": regex}
         for number, (topics, regex) in enumerate(members)
     ]
-    return {"members": shown, "started_at": lake.at(0)} | OPEN | more
+    return {"members": shown, "started_at": small_tables.at(0)} | OPEN | more
 
 
 def test_before_the_history_nothing_is_known(tmp_path: Path) -> None:
@@ -45,17 +45,17 @@ def test_before_the_history_nothing_is_known(tmp_path: Path) -> None:
 
 def test_a_group_has_its_last_state_and_all_its_members_topics(config: Config) -> None:
     """What has ended, and other clusters' groups of the same name, are not looked at."""
-    lake.lay(
+    small_tables.lay(
         config,
         "group_states",
-        {"state": "Empty", "started_at": lake.at(0), "ended_at": lake.at(1)} | OPEN,
-        {"state": "Stable", "started_at": lake.at(1)} | OPEN,
-        {"state": "Dead", "started_at": lake.at(2), "cluster": "other"} | OPEN,
+        {"state": "Empty", "started_at": small_tables.at(0), "ended_at": small_tables.at(1)} | OPEN,
+        {"state": "Stable", "started_at": small_tables.at(1)} | OPEN,
+        {"state": "Dead", "started_at": small_tables.at(2), "cluster": "other"} | OPEN,
     )
-    lake.lay(
+    small_tables.lay(
         config,
         "generations",
-        generation((["old"], None), ended_at=lake.at(1)),
+        generation((["old"], None), ended_at=small_tables.at(1)),
         generation((["orders"], None), (["orders", "payments"], None)),
     )
     assert read(config).by_id == {"billing": Group("Stable", frozenset({"orders", "payments"}))}
@@ -66,8 +66,8 @@ def test_a_subscription_that_is_not_known_excludes_no_topic(
     config: Config, member: tuple[list[str] | None, str | None]
 ) -> None:
     """Of one member it is enough."""
-    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
-    lake.lay(config, "generations", generation((["orders"], None), member))
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
+    small_tables.lay(config, "generations", generation((["orders"], None), member))
     [group] = read(config).by_id.values()
     assert group.topics is None
     assert not group.ignores("anything")
@@ -75,16 +75,16 @@ def test_a_subscription_that_is_not_known_excludes_no_topic(
 
 def test_the_last_members_endings_are_those_of_the_empty_group(config: Config) -> None:
     """Not those of members that had left before."""
-    lake.lay(config, "group_states", {"state": "Empty", "started_at": lake.at(5)} | OPEN)
-    lake.lay(
+    small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(5)} | OPEN)
+    small_tables.lay(
         config,
         "memberships",
-        {"member_id": "a", "left_at": lake.at(1), "ended": "expired"},
-        {"member_id": "b", "left_at": lake.at(5), "ended": "left"},
-        {"member_id": "c", "left_at": lake.at(5), "ended": "left_or_expired"},
+        {"member_id": "a", "left_at": small_tables.at(1), "ended": "expired"},
+        {"member_id": "b", "left_at": small_tables.at(5), "ended": "left"},
+        {"member_id": "c", "left_at": small_tables.at(5), "ended": "left_or_expired"},
     )
     [group] = read(config).by_id.values()
-    assert (group.state, group.emptied_at) == ("Empty", lake.at(5))
+    assert (group.state, group.emptied_at) == ("Empty", small_tables.at(5))
     assert group.endings == {"left", "left_or_expired"}
 
 
@@ -92,46 +92,46 @@ def test_the_last_members_endings_are_those_of_the_empty_group(config: Config) -
     ("endings", "last_commit_at", "by_itself"),
     [
         ({"left"}, None, True),
-        ({"expired"}, lake.at(5), False),
-        ({"left_or_expired"}, lake.at(5) - timedelta(seconds=5.9), True),
-        ({"left_or_expired"}, lake.at(5) - timedelta(seconds=6), False),
+        ({"expired"}, small_tables.at(5), False),
+        ({"left_or_expired"}, small_tables.at(5) - timedelta(seconds=5.9), True),
+        ({"left_or_expired"}, small_tables.at(5) - timedelta(seconds=6), False),
         ({"left_or_expired"}, None, False),
-        ({"left", "rejoined"}, lake.at(5), False),
-        (set(), lake.at(5), False),
+        ({"left", "rejoined"}, small_tables.at(5), False),
+        (set(), small_tables.at(5), False),
     ],
 )
 def test_who_committed_shortly_before_has_not_expired(
     endings: set[str], last_commit_at: datetime | None, by_itself: bool
 ) -> None:
     """No broker lets a session be shorter than six seconds by default, and committing keeps it alive."""
-    group = Group("Empty", emptied_at=lake.at(5), endings=frozenset(endings))
+    group = Group("Empty", emptied_at=small_tables.at(5), endings=frozenset(endings))
     assert group.left_by_itself(last_commit_at) is by_itself
 
 
 def test_owned_partitions_are_those_that_are_owned_now(config: Config) -> None:
     """Of consumer groups: a Connect connector is no partition, and share groups do not commit."""
-    lake.lay(
+    small_tables.lay(
         config,
         "partition_ownership",
-        {"topic": "orders", "partition": 0, "owned_until": lake.at(1)} | OPEN,
+        {"topic": "orders", "partition": 0, "owned_until": small_tables.at(1)} | OPEN,
         {"topic": "orders", "partition": 1, "member_id": "a"} | OPEN,
         {"topic": "orders", "partition": 1, "member_id": "b"} | OPEN,
         {"topic": "a-connector", "partition": -1} | OPEN,
         {"topic": "orders", "partition": 2, "group_id": "sharing"} | OPEN,
     )
-    lake.lay(
+    small_tables.lay(
         config,
         "generations",
-        {"group_kind": "consumer", "started_at": lake.at(0)} | OPEN,
-        {"group_kind": "share", "group_id": "sharing", "started_at": lake.at(0)} | OPEN,
+        {"group_kind": "consumer", "started_at": small_tables.at(0)} | OPEN,
+        {"group_kind": "share", "group_id": "sharing", "started_at": small_tables.at(0)} | OPEN,
     )
-    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
     assert read(config).owned == [("billing", "orders", 1)]
 
 
 def test_tables_that_have_not_changed_are_not_read_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample costs a look at their logs then."""
-    lake.lay(config, "group_states", {"state": "Stable", "started_at": lake.at(0)} | OPEN)
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
     groups = read(config)
     monkeypatch.setattr("grouptrail.lag.groups.told", lambda *_: pytest.fail("read again"))
     groups.refresh()

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-import lake
 from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 from grouptrail.lag import job
 from grouptrail.lag.job import Watch, one_by_one, summary
+from support import small_tables
 
-NOON = lake.NOON
+NOON = small_tables.NOON
 LOGS = table_schema("log_offsets")
 COMMITTED = table_schema("committed_offsets")
 
@@ -26,7 +26,7 @@ def config(tmp_path: Path) -> Config:
     """A warehouse whose tables are there and empty, as the job makes them."""
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
     for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *job.GROUP_TABLES):
-        lake.lay(config, table)
+        small_tables.lay(config, table)
     return config
 
 
@@ -37,7 +37,7 @@ def at(seconds: float) -> datetime:
 def commit(config: Config, seconds: float, offset: int | None, **more: Any) -> None:
     row = {"topic": "orders", "partition": 0, "record_offset": round(seconds * 10) + 10_000, "record_at": at(seconds)}
     row |= {"committed_offset": offset, "commit_at": at(seconds), "is_tombstone": offset is None}
-    lake.lay(config, "offset_commits", row | more)
+    small_tables.lay(config, "offset_commits", row | more)
 
 
 def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
@@ -69,7 +69,9 @@ def test_a_batch_is_told_by_what_has_landed(config: Config) -> None:
     """Commits of this cluster; the state of the groups that the history knows."""
     commit(config, -5, 100)
     commit(config, -4, 7, cluster="another")
-    lake.lay(config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1})
+    small_tables.lay(
+        config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1}
+    )
     [row] = landing(watch(config), config, log(0, 150))
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import pytest
 
-import lake
 from grouptrail import contracts
 from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
@@ -18,6 +17,7 @@ from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.log_offsets.job import summary, which_partitions
 from grouptrail.log_offsets.source import Asked, LogOffsetsSource, OptionError, by_leader, sample
+from support import small_tables
 
 SERVERS = {"bootstrap.servers": "kafka:9092"}
 OPTIONS = {"kafka.bootstrap.servers": "kafka:9092"}
@@ -264,7 +264,7 @@ def commit(offset: int, group: str, topic: str, partition: int, *, deleted: bool
 def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
     """As commits land: what one group still has committed counts, what all have deleted does not."""
     config = Config(warehouse=str(tmp_path), cluster="c")
-    lay = lake.lay
+    lay = small_tables.lay
     lay(config, "offset_commits", commit(1, "a", "orders", 1), commit(2, "a", "orders", 0), commit(3, "b", "old", 0))
     committed = CommittedPartitions(config.table_path("offset_commits"), "c")
     assert committed.now() == {"old": [0], "orders": [0, 1]}
@@ -282,10 +282,10 @@ def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
 def test_an_empty_table_is_no_partition(tmp_path: Path) -> None:
     """The job makes it before the decode job has landed anything."""
     config = Config(warehouse=str(tmp_path), cluster="c")
-    lake.lay(config, "offset_commits")
+    small_tables.lay(config, "offset_commits")
     options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
     assert rows_of(options) == {}
-    lake.lay(config, "offset_commits", commit(1, "a", "orders", 0))
+    small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
     assert set(rows_of(options)) == {("orders", 0)}
 
 

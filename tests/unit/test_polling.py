@@ -17,8 +17,8 @@ from grouptrail.polling.brokers import Poller, Throttle
 from grouptrail.polling.changes import Change, Known, changes, removal, taken
 from grouptrail.polling.seen import Committed, Seen
 from grouptrail.wire.records import encode_key, encode_value
-from polls import AT_5, classic_group, consumer_group, member
-from stories import classic, gone, of, told
+from support.group_records import classic, gone, of, told
+from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
 def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:

@@ -19,7 +19,7 @@ from grouptrail.wire.codec import UNKNOWN_TAGS
 from grouptrail.wire.errors import KINDS
 from grouptrail.wire.layout import record_types
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from vectors import BY_NAME, RECORDS, Vector
+from support.wire_vectors import BY_NAME, RECORDS, Vector
 
 COMMIT_KEY = encode_key(Key(1, {"group": "billing", "topic": "orders", "partition": 4}))
 SUBSCRIPTION = "ConsumerProtocolSubscription"

@@ -15,7 +15,7 @@ from grouptrail.config import Config
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.groups import describe_group, ranges, show_group
 from grouptrail.history.coordinator import coordinator_partition, java_hash
-from lake import at, lay
+from support.small_tables import at, lay
 
 
 @pytest.fixture(scope="module")

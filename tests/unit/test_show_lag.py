@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import lake
 from grouptrail.config import Config
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.lag import show_lag
+from support import small_tables
 
 NEVER = {"lag": None, "lag_seconds": None, "lag_seconds_method": None, "lag_seconds_error": None}
 
 
 def row(group: str, partition: int, lag: int, seconds: float, status: str = "OK", **more: Any) -> dict[str, Any]:
     """A minute after the samples before it."""
-    where = {"group_id": group, "topic": "orders", "partition": partition, "sampled_at": lake.at(1)}
+    where = {"group_id": group, "topic": "orders", "partition": partition, "sampled_at": small_tables.at(1)}
     offsets = {"committed_offset": 1000, "log_start_offset": 0, "log_end_offset": 1000 + lag, "lag": lag}
     told = {"lag_seconds": seconds, "lag_seconds_method": "observed", "status": status, "status_reason": "a reason"}
     rates = {"consume_rate": 10.0, "produce_rate": 5.0, "catch_up_seconds": lag / 5, "group_state": "Stable"}
@@ -29,11 +29,11 @@ def row(group: str, partition: int, lag: int, seconds: float, status: str = "OK"
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     config = Config(warehouse=str(tmp_path))
-    lake.lay(
+    small_tables.lay(
         config,
         "consumer_lag",
-        row("gone", 0, 9, 9) | {"sampled_at": lake.at(0)},
-        row("billing", 0, 0, 0) | {"sampled_at": lake.at(0)},
+        row("gone", 0, 9, 9) | {"sampled_at": small_tables.at(0)},
+        row("billing", 0, 0, 0) | {"sampled_at": small_tables.at(0)},
         row("billing", 0, 1200, 95, "STOP", status_reason="no commit for 300 s"),
         row("billing", 1, 30, 7322, "WARN", lag_seconds_method="bounded", catch_up_seconds=None),
         row("shipping", 0, 0, 0),

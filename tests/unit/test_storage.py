@@ -17,7 +17,7 @@ from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.quality import snapshot
 from grouptrail.tables import TableError
-from objects import BUCKET, object_store
+from support.object_store import BUCKET, object_store
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grouptrail.history.group import Partition, partitions
 from grouptrail.history.operations import Record
-from stories import Row, Rows, classic, gone, member, of, real_logs, told, worker
+from support.group_records import Row, Rows, classic, gone, member, of, real_logs, told, worker
 
 REAL_LOGS = real_logs()
 INTERVALS = (

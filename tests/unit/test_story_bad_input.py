@@ -13,7 +13,7 @@ from grouptrail.decode.times import from_time
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from stories import Row, Rows, classic, gone, member, of, told
+from support.group_records import Row, Rows, classic, gone, member, of, told
 
 ORDERS_0 = {"orders": [0]}
 REMOVED = "removed without offsets: deleted, or found empty by the broker's regular check"

@@ -18,7 +18,7 @@ from grouptrail.quality import snapshot, suites
 from grouptrail.quality.check import Checked, ExpectationsBreached, Result, print_checked, refuse_breaches
 from grouptrail.quality.docs import Entry, index, offline
 from grouptrail.quality.snapshot import Commit, take, under_way
-from lake import HISTORY, lay
+from support.small_tables import HISTORY, lay
 
 SUITES = contracts.expectations()
 EACH = [(table, one) for table, listed in SUITES.items() for one in listed]

@@ -20,8 +20,8 @@ from grouptrail.explore.picture.report import arrange_report, command
 from grouptrail.explore.picture.report_rows import read_cluster
 from grouptrail.explore.picture.rows import read_group
 from grouptrail.explore.picture.timeline import timeline_page
-from invented_stories import TOLD_UNTIL, billing, shared
-from lake import at, lay
+from support.sample_groups import TOLD_UNTIL, billing, shared
+from support.small_tables import at, lay
 
 
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:

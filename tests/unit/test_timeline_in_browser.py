@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from chromium import Browser, Page
 from grouptrail.config import Config
 from grouptrail.explore.picture.report import report_page
 from grouptrail.explore.picture.timeline import timeline_page
-from invented_stories import crowd, hostile
-from lake import at, lay
+from support.chromium import Browser, Page
+from support.sample_groups import crowd, hostile
+from support.small_tables import at, lay
 
 Open = Callable[..., Page]
 PATHS = "[...document.querySelectorAll('#lanes path.span')].map((one) => one.getAttribute('d'))"

@@ -14,7 +14,7 @@ from grouptrail.config import Config
 from grouptrail.explore.errors import QueryError
 from grouptrail.explore.sql import print_columns, print_tables, run_sql
 from grouptrail.explore.views import DELTA_RS, SPARK, expand, filled
-from lake import at, lay
+from support.small_tables import at, lay
 
 
 @pytest.fixture(scope="module")

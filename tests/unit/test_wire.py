@@ -13,7 +13,7 @@ from grouptrail.wire.errors import Undecodable
 from grouptrail.wire.layout import messages, record_types
 from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
 from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
-from vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector
+from support.wire_vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector
 
 # Vectors whose bytes are not what Kafka's writer makes of what they say, and why.
 NOT_CANONICAL = {

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import strategies
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import TABLES, own_columns
 from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
 from grouptrail.wire.errors import KINDS
 from grouptrail.wire.layout import messages, record_types
 from grouptrail.wire.records import Record, Value, decode_record, encode_key, encode_value
-from strategies import MANY
+from support import strategies
+from support.strategies import MANY
 
 BLOB_NAMES = sorted(name for name in messages() if is_blob(name))
 RECORD_VERSIONS = [

@@ -29,7 +29,9 @@ def _vector(line: str) -> Vector:
     return Vector(data["name"], key, value, data["expected"])
 
 
-VECTORS = [_vector(line) for line in Path(__file__).with_name("vectors.jsonl").read_text("utf-8").splitlines()]
+VECTORS = [
+    _vector(line) for line in (Path(__file__).parents[1] / "data" / "vectors.jsonl").read_text("utf-8").splitlines()
+]
 RECORDS = [vector for vector in VECTORS if vector.blob is None]
 BLOBS = [vector for vector in VECTORS if vector.blob is not None]
 BY_NAME = {vector.name: vector for vector in VECTORS}

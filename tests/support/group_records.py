@@ -15,7 +15,7 @@ from grouptrail.history.story import tell
 Row = dict[str, Any]
 Rows = dict[tuple[Any, ...], Row]
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def classic(

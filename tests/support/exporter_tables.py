@@ -11,7 +11,7 @@ import pyarrow as pa
 from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
-from lake import lay
+from support.small_tables import lay
 
 STRANGE = 'we"ird\n\\{group="billing"} 1'
 LONG_TOPIC = "t" * 249

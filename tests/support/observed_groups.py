@@ -21,7 +21,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from clients import poll
+from support.kafka_clients import poll
 
 Partition = tuple[str, int]
 Partitions = frozenset[Partition]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from demo.invented import Client, InventedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
-from lake import at
+from support.small_tables import at
 
 TOLD_UNTIL = at(90)
 

@@ -14,7 +14,7 @@ from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
 from grouptrail.explore.sql import DeltaRs, ask, run_sql
-from shop import ASKED
+from support.sample_history import ASKED
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
 

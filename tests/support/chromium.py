@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _DEADLINE_SECONDS = 60

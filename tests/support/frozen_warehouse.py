@@ -1,5 +1,5 @@
 """Writes the small warehouse that later versions must open, with `tests` on PYTHONPATH:
-`python tests/frozen.py tests/data/warehouse-0.1.zip`.
+`python tests/support/frozen_warehouse.py tests/data/warehouse-0.1.zip`.
 
 Every table there is, as this version's jobs write it: records of classic and KIP-848 groups and one that nobody can
 decode, their history, and samples of logs and of lag. `tests/spark/test_versions.py` reads it.
@@ -25,11 +25,11 @@ from grouptrail.ivy import silent
 from grouptrail.kafka import LogBounds
 from grouptrail.session import start_session
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from lake import lay
-from spark.test_history import BATCHES, COLUMNS, NOON
+from support.history_batches import BATCHES, COLUMNS, NOON
+from support.small_tables import lay
 
 CLUSTER = "test"
-ARCHIVE = Path(__file__).parent / "data" / "warehouse-0.1.zip"
+ARCHIVE = Path(__file__).parents[1] / "data" / "warehouse-0.1.zip"
 NOBODY_KNOWS: list[tuple[bytes, bytes | None]] = [(b"\x00\x63\x00\x01g", b"\x00\x00")]
 ORDERS = "b3JkZXJzb3JkZXJzb3JkZQ"
 

@@ -17,12 +17,12 @@ from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient
 
-from clients import await_that
 from demo import processes
 from demo.kafka import VERSIONS, free_ports
 from grouptrail.ivy import fetch_jars
 from grouptrail.java import find_java, java_environment
-from witness import Partitions, Rest, Seat, Sight, find_rest
+from support.kafka_clients import await_that
+from support.observed_groups import Partitions, Rest, Seat, Sight, find_rest
 
 SESSION_MS = 6_000
 DELAY_MS = 5_000

@@ -1,5 +1,5 @@
 """Writes the small pipeline that later versions must go on with, with `deploy` and `tests` on PYTHONPATH:
-`python tests/frozen_pipeline.py tests/data/pipeline-0.1.zip`.
+`python tests/support/frozen_pipeline.py tests/data/pipeline-0.1.zip`.
 
 A warehouse with the checkpoints of all jobs after two runs, and the records that were in partition 0 of the offsets
 topic: a broker that is given these has the offsets that the checkpoints know. `tests/broker/test_upgrade.py` goes on
@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, load_raw, read_records
-from frozen import CLUSTER, consumer_group
-from spark.test_history import BATCHES
+from support.frozen_warehouse import CLUSTER, consumer_group
+from support.history_batches import BATCHES
 
-ARCHIVE = Path(__file__).parent / "data" / "pipeline-0.1.zip"
+ARCHIVE = Path(__file__).parents[1] / "data" / "pipeline-0.1.zip"
 PARTITIONS = 2
 LANDED = [BATCHES[0], [*BATCHES[1], *consumer_group()]]
 

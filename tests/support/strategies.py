@@ -13,7 +13,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from grouptrail.wire.codec import UNKNOWN_TAGS
 from grouptrail.wire.layout import Field, Message, messages, record_types
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from vectors import BLOBS, RECORDS
+from support.wire_vectors import BLOBS, RECORDS
 
 Bytes = bytes | None
 

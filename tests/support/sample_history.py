@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grouptrail.config import Config
-from lake import at, lay
+from support.small_tables import at, lay
 
 Rows = list[dict[str, Any]]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from grouptrail.config import Config
-from lake import lay
+from support.small_tables import lay
 
 TOPIC = "orders"
 # What a shell, a regular expression and PromQL would each read something into.

@@ -18,7 +18,7 @@ from grouptrail.explore.lag import show_lag
 from grouptrail.explore.picture.timeline import timeline_page
 from grouptrail.explore.sql import run_sql
 from grouptrail.explore.views import literal
-from lake import at, lay
+from support.small_tables import at, lay
 
 STRANGE = [
     "'; DROP TABLE offset_commits; --",

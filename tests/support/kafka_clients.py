@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NoError
 
-from demo.kafka import Broker, ensure_offsets_topic
+from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 
 PATIENCE_SECONDS = 60
 
@@ -61,3 +61,16 @@ def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
         return False
 
     await_that(is_committed)
+
+
+def as_reader(broker: Broker) -> dict[str, str]:
+    """The environment of a user that comes through SASL and may do what it was allowed."""
+    login = f'username="reader" password="{PASSWORDS["reader"]}"'
+    return {
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap,
+        "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "GROUPTRAIL_KAFKA__SASL_MECHANISM": "PLAIN",
+        "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};"
+        ),
+    }

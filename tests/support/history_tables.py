@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history.open_rows import TABLES
-from witness import Partition, Partitions, Rest, Seat, Sight
+from support.observed_groups import Partition, Partitions, Rest, Seat, Sight
 
 Row = dict[str, Any]
 

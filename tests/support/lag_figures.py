@@ -1,0 +1,87 @@
+"""Groups with members and commits on a real Kafka, and their lag: as Kafka's own tool says, and as the table says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from kafka import KafkaConsumer, OffsetAndMetadata
+from kafka import TopicPartition as Partition
+
+from demo.kafka import Broker
+from grouptrail.config import Config
+from support import landed
+from support.kafka_clients import await_that, poll
+
+PARTITIONS = 3
+
+Figures = tuple[int | None, int | None, int | None]
+Place = tuple[str, str, int]
+
+
+@contextmanager
+def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[KafkaConsumer]:
+    """A member that has its partitions, and has committed some way into those that hold records."""
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False}
+    # It joins before it knows of the topics' partitions, and again when it does.
+    consumer = KafkaConsumer(*names, **settings, metadata_max_age_ms=500)
+    with closing(consumer):
+
+        def has_all() -> bool:
+            poll(consumer)
+            return len(consumer.assignment()) == PARTITIONS * len(names)
+
+        await_that(has_all)
+        consumer.commit({Partition(name, at): OffsetAndMetadata(3 + at, "", -1) for name in names for at in (0, 1)})
+        yield consumer
+
+
+@contextmanager
+def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Consumer]:
+    """Likewise."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
+    with closing(consumer):
+        consumer.subscribe(names)
+
+        def has_all() -> bool:
+            consumer.poll(0.1)
+            return len(consumer.assignment()) == PARTITIONS * len(names)
+
+        await_that(has_all)
+        commits = [TopicPartition(name, at, 3 + at) for name in names for at in (0, 1)]
+        consumer.commit(offsets=commits, asynchronous=False)
+        yield consumer
+
+
+def described(broker: Broker, *groups: str) -> dict[Place, Figures]:
+    """Committed offset, log end and lag, as `kafka-consumer-groups --describe` has them."""
+    printed = broker.tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", broker.bootstrap, "--describe"),
+        *(part for group in groups for part in ("--group", group)),
+    )
+    found: dict[Place, Figures] = {}
+    for line in printed.stdout.splitlines():
+        words = line.split()
+        if len(words) >= 6 and words[0] in groups:
+            committed, end, lag = (int(word) if re.fullmatch(r"-?\d+", word) else None for word in words[3:6])
+            found[words[0], words[1], int(words[2])] = (committed, end, lag)
+    return found
+
+
+def newest(config: Config, *groups: str) -> dict[Place, dict[str, Any]]:
+    """The newest sample's rows."""
+    rows = sorted(landed.rows(config, "consumer_lag"), key=lambda row: row["sampled_at"])
+    return {
+        (row["group_id"], row["topic"], row["partition"]): row
+        for row in rows
+        if row["group_id"] in groups and row["sampled_at"] >= rows[-1]["sampled_at"]
+    }
+
+
+def figures(rows: dict[Place, dict[str, Any]]) -> dict[Place, Figures]:
+    return {place: (row["committed_offset"], row["log_end_offset"], row["lag"]) for place, row in rows.items()}
