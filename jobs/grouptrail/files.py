@@ -1,7 +1,8 @@
 """A Delta table's files, written from Arrow where the rows are: in Spark's Python workers, or on the driver.
 
 Spark would take the rows out of Arrow one at a time, and puts them into columns again at several times the cost of
-Arrow's own writer (docs/decisions.md). What is written belongs to the table once `tables` has committed it.
+Arrow's own writer (docs/adr/0011-arrow-writes-files.md). What is written belongs to the table once `tables` has
+committed it.
 """
 
 from __future__ import annotations
