@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-unit test-spark test-broker lint audit format bench soak archive dashboards docs pins clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker lint audit format bench soak archive dashboards docs site pins clean
 
 ##@ First steps
 
@@ -32,6 +32,9 @@ demo-keep: ## The demo, left running until Ctrl-C.
 test: lint ## Lint, then all tests, two files at a time: unit, Spark, real broker.
 	$(PYTEST) -n 2 --dist loadfile -m "not alone"
 	$(PYTEST) -m alone
+
+test-full: $(READY) ## All tests, with the long fault scenarios.
+	$(PYTEST) -n 2 --dist loadfile
 
 test-unit: $(READY) ## The tests that need no JVM (seconds).
 	$(PYTEST) -m "not spark and not broker"
@@ -71,6 +74,9 @@ archive: $(READY) ## What a cluster needs that has nothing of grouptrail: dist/g
 
 docs: $(READY) ## Write the reference pages anew: docs/tables.md, settings.md, and the lists of metrics.md and migrate.md.
 	@PYTHONPATH=deploy $(BIN)/python -m reference
+
+site: $(READY) ## Build the documentation as HTML pages into dist/site/; warnings and dead links are errors.
+	$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -b html docs dist/site
 
 pins: ## Renew requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)

@@ -16,7 +16,8 @@ from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
+# [text](target), ![text](target) and [label]: target
+LINK = re.compile(r"(?P<start>\]\(|^\[[^\]\n]+\]: )(?!\w+:|#)(?P<target>[^)\s#]+)", re.MULTILINE)
 
 _metadata = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -43,7 +44,7 @@ def included_page(stub: Path) -> Path:
     """Return the page that a stub stands for: the target of its first link."""
     link = LINK.search(stub.read_text("utf-8"))
     assert link, f"{stub} has no link"
-    return (stub.parent / link[1]).resolve()
+    return (stub.parent / link["target"]).resolve()
 
 
 STUBS = {included_page(stub): stub for stub in sorted((DOCS / "project").glob("*.md"))}
@@ -55,8 +56,12 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
     page = next((page for page, stub in STUBS.items() if stub == document), document)
 
     def site_path(link: re.Match[str]) -> str:
-        target = (page.parent / link[1]).resolve()
-        return os.path.relpath(STUBS.get(target, target), document.parent)
+        target = (page.parent / link["target"]).resolve()
+        if target.is_dir():
+            target /= "README.md"
+        if not target.exists():
+            return link[0]  # the build says so
+        return link["start"] + os.path.relpath(STUBS.get(target, target), document.parent)
 
     source[0] = LINK.sub(site_path, page.read_text("utf-8"))
     app.env.note_dependency(str(page))

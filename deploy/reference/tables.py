@@ -23,7 +23,7 @@ def page() -> str:
     views = "".join(_view(view) for view in contracts.views().values())
     index = _index("table", ((table.name, table.name, table.about) for table in contracts.tables().values()))
     index += _index("view", ((view.name, view.signature, view.about) for view in contracts.views().values()))
-    return f"{_HEAD}\n{index}# Tables\n{tables}\n# Views\n{views}"
+    return f"{_HEAD}\n{index}## Tables\n{tables}\n## Views\n{views}"
 
 
 def _index(kind: str, entries: Iterable[tuple[str, str, str]]) -> str:
@@ -34,11 +34,11 @@ def _index(kind: str, entries: Iterable[tuple[str, str, str]]) -> str:
 def _table(table: contracts.Table) -> str:
     facts = f"Key: {_names(table.key)}. Sorted by {_names(table.cluster_by)}"
     facts += f", partitioned by {_names(table.partition_by)}.\n" if table.partition_by else ".\n"
-    return f"\n## {table.name}\n\n{table.about.strip()}\n\n{facts}\n{_columns(table.columns)}"
+    return f"\n### {table.name}\n\n{table.about.strip()}\n\n{facts}\n{_columns(table.columns)}"
 
 
 def _view(view: contracts.View) -> str:
-    text = f"\n## {view.name}\n\n`{view.signature}`: {view.about.strip()}\n\n```sql\n{view.example}\n```\n\n"
+    text = f"\n### {view.name}\n\n`{view.signature}`: {view.about.strip()}\n\n```sql\n{view.example}\n```\n\n"
     if view.parameters:
         lines = (
             f"| `{parameter.name}` | {parameter.type} | {_cell(parameter.about)}"

@@ -1,0 +1,172 @@
+"""GitHub's files: they fit their schemas, pin what they use, and call commands that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yaml"))
+ISSUE_FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+
+Job = dict[str, Any]
+
+each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+
+
+def workflow(name: str) -> dict[Any, Any]:
+    """A workflow's content; the key `on` is True, as YAML 1.1 reads it."""
+    return cast("dict[Any, Any]", yaml.safe_load((GITHUB / "workflows" / name).read_text("utf-8")))
+
+
+def jobs(path: Path) -> dict[str, Job]:
+    """The jobs of a workflow that have steps; the others call a workflow of this repository."""
+    found = cast("dict[str, Job]", workflow(path.name)["jobs"])
+    return {name: job for name, job in found.items() if "steps" in job}
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def supported_pythons() -> list[str]:
+    """The versions that pyproject's classifiers name."""
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return re.findall(r"Python :: (3\.\d+)", "\n".join(metadata["classifiers"]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "paths"),
+    [
+        ("github-workflows", WORKFLOWS),
+        ("dependabot", [GITHUB / "dependabot.yml"]),
+        ("github-issue-forms", ISSUE_FORMS),
+        ("github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
+    ],
+)
+def test_github_files_fit_their_schema(schema: str, paths: list[Path]) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    checked = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_zizmor_finds_no_security_problem_in_workflows() -> None:
+    zizmor = Path(sysconfig.get_path("scripts")) / "zizmor"
+    checked = subprocess.run(
+        [zizmor, "--offline", "--no-progress", GITHUB], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@each_workflow
+def test_actions_are_pinned_by_commit_with_their_version(path: Path) -> None:
+    used = re.findall(r"^\s*(?:- )?uses: (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    assert used
+    loose = [
+        use
+        for use in used
+        if not use.startswith("./") and not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use)
+    ]
+    assert loose == []
+
+
+def test_an_action_has_the_same_commit_in_all_workflows() -> None:
+    used = re.findall(r"uses: ([\w./-]+)@(\w+ # \S+)", "".join(path.read_text("utf-8") for path in WORKFLOWS))
+    assert len(set(used)) == len({action for action, _ in used})
+
+
+@each_workflow
+def test_make_targets_in_workflows_exist(path: Path) -> None:
+    commands = "\n".join(step.get("run", "") for job in jobs(path).values() for step in job["steps"])
+    called = set(re.findall(r"(?:^|\s)make ([a-z-]+)", commands))
+    assert called - make_targets() == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"), [("ci.yaml", {"lint", "test"}), ("full.yaml", {"test-full"}), ("audit.yaml", {"audit"})]
+)
+def test_workflow_runs_its_make_targets(name: str, targets: set[str]) -> None:
+    commands = [step.get("run", "") for job in jobs(GITHUB / "workflows" / name).values() for step in job["steps"]]
+    last_words = {command.split()[-1] for command in commands if "make " in command}
+    assert targets <= last_words
+
+
+@each_workflow
+def test_paths_in_workflow_commands_exist(path: Path) -> None:
+    commands = "\n".join(step.get("run", "") for job in jobs(path).values() for step in job["steps"])
+    named = re.findall(r"\bdeploy/[\w./-]+", commands)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@each_workflow
+def test_jobs_have_a_timeout(path: Path) -> None:
+    assert [name for name, job in jobs(path).items() if not 0 < job.get("timeout-minutes", 0) <= 120] == []
+
+
+@each_workflow
+def test_workflow_permissions_are_read_only_at_the_top(path: Path) -> None:
+    assert workflow(path.name)["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("path", [path for path in WORKFLOWS if path.name != "release.yaml"], ids=lambda it: it.name)
+def test_only_the_release_gets_more_permissions(path: Path) -> None:
+    assert [name for name, job in jobs(path).items() if "permissions" in job] == []
+
+
+@each_workflow
+def test_checkout_keeps_no_credentials(path: Path) -> None:
+    checkouts = [
+        step
+        for job in jobs(path).values()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert checkouts
+    assert [step for step in checkouts if step["with"].get("persist-credentials") is not False] == []
+
+
+def test_ci_covers_the_supported_pythons_and_javas() -> None:
+    rows = jobs(GITHUB / "workflows" / "ci.yaml")["test"]["strategy"]["matrix"]["include"]
+    assert sorted({row["python"] for row in rows}) == supported_pythons()
+    assert sorted(row["python"] for row in rows if row["java"] == "17") == supported_pythons()
+    assert {row["java"] for row in rows} == {"17", "21", "none"}
+
+
+def test_release_waits_for_the_tests_before_it_publishes() -> None:
+    release = workflow("release.yaml")
+    assert release["jobs"]["test"]["uses"] == "./.github/workflows/ci.yaml"
+    assert "workflow_call" in workflow("ci.yaml")[True]
+    assert release[True] == {"push": {"tags": ["v*"]}}
+    for name in ("image", "publish"):
+        assert {"test", "build"} <= set(release["jobs"][name]["needs"])
+    assert release["jobs"]["github-release"]["needs"] == ["publish"]
+
+
+def test_release_builds_the_image_as_the_documents_do() -> None:
+    """Both from deploy/container, with the same options."""
+    build = r"podman build -f (\S+) --ignorefile (\S+)"
+    documented = re.search(build, (ROOT / "deploy" / "README.md").read_text("utf-8"))
+    released = re.search(build, (GITHUB / "workflows" / "release.yaml").read_text("utf-8"))
+    assert documented
+    assert released
+    assert documented.groups() == released.groups()
+
+
+def test_dependabot_leaves_the_fixed_pins_alone() -> None:
+    """Those that CONTRIBUTING.md says stay where they are."""
+    updates = yaml.safe_load((GITHUB / "dependabot.yml").read_text("utf-8"))["updates"]
+    assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip"}
+    (pip,) = [update for update in updates if update["package-ecosystem"] == "pip"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (constraints,) = re.findall(r"printf '(.*)' \| uv pip compile", makefile)
+    fixed = re.findall(r"([\w-]+)==", constraints.replace("\\n", " "))
+    assert [ignored["dependency-name"] for ignored in pip["ignore"]] == fixed
