@@ -60,7 +60,7 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
         if target.is_dir():
             target /= "README.md"
         if not target.exists():
-            return link[0]  # the build says so
+            return link[0]  # MyST reports it
         return link["start"] + os.path.relpath(STUBS.get(target, target), document.parent)
 
     source[0] = LINK.sub(site_path, page.read_text("utf-8"))
