@@ -39,9 +39,10 @@ from kafka.errors import KafkaError
 
 from demo import processes
 from demo.stall import Proxy
+from grouptrail import class_data
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
-from grouptrail.java import find_java, java_environment
+from grouptrail.java import Java, find_java, java_environment
 
 VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -77,6 +78,11 @@ def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
     )
 
 
+def class_data_archive(java: Java, jars: Path) -> Path:
+    """Where the archive of class data lies with which Kafka's JVMs start sooner; `demo.prepare` makes it."""
+    return class_data.archive(f"kafka-{jars.name}", java, jars.iterdir())
+
+
 # --- the broker --------------------------------------------------------------------------------------------
 
 _STOP_DEADLINE_SECONDS = 20.0
@@ -103,6 +109,7 @@ class Broker:
         proxied: bool = False,
         heap: str = "400m",
         cluster_id: str | None = None,
+        java_options: str = "",
         report: Report = silent,
     ) -> None:
         self.directory = directory.absolute()
@@ -111,6 +118,7 @@ class Broker:
         self._java = find_java()
         self._jars = fetch(version, report)
         self._heap = heap
+        self._java_options = java_options
         self._security = security
         self._properties = dict(properties or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -291,7 +299,8 @@ class Broker:
     def _java_command(self, heap: str) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as Kafka's own scripts do
-        return [str(self._java.command), f"-Xmx{heap}", *options, *log, "-cp", f"{self._jars}/*"]
+        shared = self._java_options or class_data.options(class_data_archive(self._java, self._jars))
+        return [str(self._java.command), f"-Xmx{heap}", *shared.split(), *options, *log, "-cp", f"{self._jars}/*"]
 
     def _format_once(self) -> None:
         """Writes the server's settings, and its empty log folder the first time."""
@@ -416,6 +425,10 @@ def _telling_line(output: str) -> str:
     return "it printed nothing"
 
 
+# Not the generator that everybody may seed: two processes would try the same ports.
+_PORTS = random.SystemRandom()
+
+
 def free_ports(count: int) -> list[int]:
     """Free loopback ports below the range that outgoing connections get theirs from.
 
@@ -423,7 +436,7 @@ def free_ports(count: int) -> list[int]:
     """
     ports: set[int] = set()
     while len(ports) < count:
-        port = random.randrange(15_000, 32_000)
+        port = _PORTS.randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             ports.add(port)

@@ -89,7 +89,7 @@ def check_java(_config: Config) -> Iterator[Finding]:
 
 
 def check_versions(_config: Config) -> Iterator[Finding]:
-    """Whether pyspark, delta-spark, deltalake and kafka-python are there, new enough, and fit together."""
+    """Whether pyspark, delta-spark, deltalake and kafka-python are installed, in versions that grouptrail allows."""
     found: dict[str, str] = {}
     for package in ("pyspark", "delta-spark", "deltalake", "kafka-python"):
         try:
@@ -98,30 +98,27 @@ def check_versions(_config: Config) -> Iterator[Finding]:
             yield Finding("FAIL", "versions", f"{package} is not installed: pip install grouptrail again")
             return
     told = ", ".join(f"{package} {number}" for package, number in found.items())
-    old = [
-        f"{package}>={'.'.join(map(str, least))}" for package, least in _needed() if _is_older(found, package, least)
-    ]
+    old, untested = [], []
+    for package, relation, wanted in _required():
+        if relation == ">=" and package in found and _numbers(found[package]) < _numbers(wanted):
+            old.append(f"{package}>={wanted}")
+        if relation == "==" and found.get(package, wanted) != wanted:
+            untested.append(f"{package}=={wanted}")
     if old:
         yield Finding("FAIL", "versions", f"{told}: too old, run: pip install {' '.join(map(repr, old))}")
-    elif _numbers(found["pyspark"])[:2] != _numbers(found["delta-spark"])[:2]:
-        remedy = f"pip install 'delta-spark~={'.'.join(found['pyspark'].split('.')[:2])}.0'"
-        yield Finding(
-            "warn", "versions", f"{told}: delta-spark is made for another pyspark; if Spark fails, {remedy}"
-        )
+    elif untested:
+        remedy = f"pip install {' '.join(map(repr, untested))}"
+        yield Finding("warn", "versions", f"{told}: not what grouptrail was tested with; if Spark fails, {remedy}")
     else:
         yield Finding("ok", "versions", f"{told}, {_CONNECTOR} {found['pyspark']}")
 
 
-def _needed() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """What grouptrail's own package data says it needs at least."""
+def _required() -> Iterator[tuple[str, str, str]]:
+    """Package, `>=` or `==`, and version, by grouptrail's own package data."""
     for requirement in requires("grouptrail") or []:
-        least = re.match(r"([\w-]+)[^;]*>=\s*([\d.]+)", requirement)
-        if least and "extra ==" not in requirement:
-            yield least[1], _numbers(least[2])
-
-
-def _is_older(found: dict[str, str], package: str, least: tuple[int, ...]) -> bool:
-    return package in found and _numbers(found[package]) < least
+        bound = re.match(r"([\w-]+)[^;]*([>=]=)\s*([\d.]+)", requirement)
+        if bound and "extra ==" not in requirement:
+            yield bound[1], bound[2], bound[3]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -10,11 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grouptrail import storage
+from grouptrail import class_data, storage
 from grouptrail.config import is_secret
 from grouptrail.errors import GrouptrailError
 from grouptrail.ivy import Report, fetch_jars, silent
-from grouptrail.java import find_java, java_environment
+from grouptrail.java import Java, find_java, java_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,16 +33,30 @@ _DEEP_STACK = "-Xss64m"
 _SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
 _FEW_CORES = 4
 
-# Spark resolves these of its own; a second copy on the class path shadows the session's.
+# pyspark brings these in versions of its own; a second copy on the class path shadows Spark's.
 _PART_OF_SPARK = (
-    "org.scala-lang:scala-library",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.slf4j:slf4j-api",
-    "io.netty:*",
+    "com.fasterxml.jackson.core:*",
+    "com.github.luben:zstd-jni",
+    "com.google.code.findbugs:jsr305",
     "commons-codec:commons-codec",
     "commons-logging:commons-logging",
+    "commons-pool:commons-pool",
+    "io.airlift:aircompressor",
+    "io.netty:*",
+    "org.apache.hadoop:hadoop-client-runtime",
     "org.apache.httpcomponents:httpclient",
     "org.apache.httpcomponents:httpcore",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    f"org.apache.spark:spark-tags_{_SCALA}",
+    "org.locationtech.jts:*",
+    "org.lz4:lz4-java",
+    "at.yawk.lz4:lz4-java",
+    "org.roaringbitmap:*",
+    "org.scala-lang:scala-library",
+    "org.scala-lang.modules:*",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
 )
 
 _SETTINGS = {
@@ -57,10 +71,6 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # What is cached is planned without these two, in a clone of the session where one is on: and Spark before 4.0.2
-    # never lets go of a clone (SPARK-54753), 0.3 MB a batch. Neither has a use here, without buckets and AQE.
-    "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
-    "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
     # Into so many tasks VACUUM cuts what it lists: by default 10,000, for however small a table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
@@ -82,9 +92,10 @@ class SessionError(GrouptrailError):
 
 def connector_dependencies() -> tuple[str, str]:
     """The Maven coordinates of Delta and of Spark's Kafka source that go with the installed packages."""
+    spark = version("pyspark")
     return (
-        f"io.delta:delta-spark_{_SCALA}:{version('delta-spark')}",
-        f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{version('pyspark')}",
+        f"io.delta:delta-spark_{spark.rpartition('.')[0]}_{_SCALA}:{version('delta-spark')}",
+        f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{spark}",
     )
 
 
@@ -101,11 +112,15 @@ def s3_jars(report: Report = silent) -> Path:
     return fetch_jars(f"s3/hadoop-aws-{hadoop}", storage.s3_dependencies(hadoop), exclude=exclude, report=report)
 
 
-def _hadoop_version() -> str:
-    """Of the Hadoop in pyspark."""
+def _pyspark_jars() -> Path:
     import pyspark
 
-    for jar in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"):
+    return Path(pyspark.__file__).parent / "jars"
+
+
+def _hadoop_version() -> str:
+    """Of the Hadoop in pyspark."""
+    for jar in _pyspark_jars().glob("hadoop-client-api-*.jar"):
         return jar.stem.removeprefix("hadoop-client-api-")
     raise SessionError("pyspark has no Hadoop among its jars: pip install pyspark, which brings one")
 
@@ -121,6 +136,11 @@ def collector_options(config: Config) -> str:
     given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
     chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
     return "" if chosen or (os.cpu_count() or 1) > _FEW_CORES else _SMALL_HEAP
+
+
+def class_data_archive(java: Java) -> Path:
+    """Where the archive of class data lies with which the embedded session starts sooner; `demo.prepare` makes it."""
+    return class_data.archive("spark", java, [*connector_jars().iterdir(), *_pyspark_jars().iterdir()])
 
 
 def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
@@ -174,13 +194,17 @@ def _submitted() -> dict[str, str]:
 
 
 def _embedded(config: Config, report: Report) -> dict[str, str]:
-    os.environ.update(java_environment(find_java()))
+    java = find_java()
+    os.environ.update(java_environment(java))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's workers take python3 from PATH otherwise, which may lack numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     folders = [connector_jars(report)]
     if storage.is_s3(config.warehouse):
         folders.append(s3_jars(report))
+    options = [driver_java_options(), collector_options(config)]
+    if len(folders) == 1:  # the whole class path must be the archive's
+        options.append(class_data.options(class_data_archive(java)))
     has_ui = config.spark_settings().get("spark.ui.enabled", "").lower() == "true"
     return ({} if has_ui else _UNSEEN) | {
         # A task whose Python worker was killed is tried again, as on a cluster.
@@ -189,5 +213,5 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": f"{driver_java_options()} {collector_options(config)}",
+        "spark.driver.defaultJavaOptions": " ".join(filter(None, options)),
     }

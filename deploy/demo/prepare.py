@@ -1,0 +1,79 @@
+"""`python -m demo.prepare [KAFKA ...]`: fetches and makes what many JVMs share, before the first of them starts.
+
+The jars of Spark's connectors and of each Kafka named (the newest, where none is), and an archive of class data for
+Spark and for the newest Kafka. What is there already is left as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from demo.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
+from grouptrail import class_data, pipeline, session
+from grouptrail.config import load_config
+from grouptrail.errors import GrouptrailError
+from grouptrail.ivy import silent
+from grouptrail.java import find_java
+
+# What is loaded counts, not how fast it becomes.
+_QUICK = "-XX:TieredStopAtLevel=1"
+
+
+def main(versions: Sequence[str]) -> int:
+    say = partial(print, flush=True)
+    try:
+        java = find_java()
+        with ThreadPoolExecutor(2) as pool:
+            connectors = pool.submit(session.connector_jars, say)
+            kafkas = list(pool.map(lambda version: fetch(version, say), versions or VERSIONS[:1]))
+            connectors.result()
+        archives = [
+            ("Kafka", class_data_archive(java, kafkas[0]), _run_kafka),
+            ("Spark", session.class_data_archive(java), _run_spark),
+        ]
+        missing = [(name, archive, run) for name, archive, run in archives if not archive.is_file()]
+        if missing:
+            say(f"class data of {' and '.join(name for name, _, _ in missing)}, once: half a minute")
+        with ThreadPoolExecutor(len(archives)) as pool:
+            for making in [pool.submit(class_data.make, archive, run) for _, archive, run in missing]:
+                making.result()
+    except GrouptrailError as error:
+        print(f"prepare: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run_kafka(options: str) -> None:
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder), java_options=f"{_QUICK} {options}") as broker:
+        ensure_offsets_topic(broker.bootstrap)
+
+
+def _run_spark(options: str) -> None:
+    """A commit is decoded."""
+    from pyspark import SparkContext
+
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "kafka") as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        key = b"\x00\x01\x00\x07billing\x00\x06orders\x00\x00\x00\x04"
+        load_raw(broker.bootstrap, [(0, key, b"\x00\x03" + bytes(7) + b"\x01" + b"\xff" * 4 + bytes(10))])
+        settings = {
+            "warehouse": f"{folder}/warehouse",
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "spark.spark.driver.extraJavaOptions": f"{_QUICK} {options}",
+        }
+        pipeline.run([load_config(None, settings, {})], jobs=("decode",), once=True, report=silent)
+        # The archive is written as the JVM ends, which it does when nobody can talk to it any more.
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
