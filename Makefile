@@ -2,6 +2,7 @@
 
 SECONDS ?= 120
 KEEP ?=
+WORKERS ?= 3
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -10,7 +11,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker lint audit format bench soak archive dashboards docs site pins clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker test-full prepare lint audit format bench soak archive dashboards docs site pins clean
 
 ##@ First steps
 
@@ -29,21 +30,26 @@ demo-keep: ## The demo, left running until Ctrl-C.
 
 ##@ Checks
 
-test: lint ## Lint, then all tests, two files at a time: unit, Spark, real broker.
-	$(PYTEST) -n 2 --dist loadfile -m "not alone"
+test: $(READY) ## Lint and the tests of a change: unit, Spark, a real broker (ten minutes).
+	@$(MAKE) --no-print-directory -j 2 lint prepare
+	$(PYTEST) -n $(WORKERS) -m "not full"
+
+test-full: $(READY) ## All tests: also long faults, older Kafkas, a Spark cluster, the container image (an hour).
+	@$(MAKE) --no-print-directory -j 2 lint prepare
+	$(PYTEST) -n $(WORKERS) -m "not alone"
 	$(PYTEST) -m alone
 
-test-full: $(READY) ## All tests, with the long fault scenarios.
-	$(PYTEST) -n 2 --dist loadfile
+test-unit: $(READY) ## The tests that need no JVM (a minute).
+	$(PYTEST) -m "not spark and not broker and not full" -n 2
 
-test-unit: $(READY) ## The tests that need no JVM (seconds).
-	$(PYTEST) -m "not spark and not broker"
+test-spark: $(READY) prepare ## The tests that need a local Spark session.
+	$(PYTEST) -m "spark and not broker and not full"
 
-test-spark: $(READY) ## The tests that need a local Spark session.
-	$(PYTEST) -m "spark and not broker"
+test-broker: $(READY) prepare ## The tests that need a real Kafka, which they start.
+	$(PYTEST) -m "broker and not full"
 
-test-broker: $(READY) ## The tests that need a real Kafka, which they start.
-	$(PYTEST) -m broker
+prepare: $(READY) ## Fetch the jars of Kafka and Spark's connectors, and make the archives with which their JVMs start sooner.
+	@PYTHONPATH=deploy $(BIN)/python -m demo.prepare
 
 lint: $(READY) ## ruff, mypy --strict, import-linter.
 	$(BIN)/ruff check
@@ -93,10 +99,9 @@ $(READY): pyproject.toml requirements-dev.txt requirements-java.txt deploy/set_u
 	@$(PYTHON) deploy/set_up.py
 
 comma := ,
-# pyspark and delta-spark stay where a fresh machine can resolve Spark's connectors: see CONTRIBUTING.md.
 define compile
 	@echo "# Pins of $(3). Made by: make pins" > $(1).new
-	@printf 'pyspark==4.0.0\ndelta-spark==4.0.1\n' | uv pip compile pyproject.toml $(2) --constraint /dev/stdin --universal \
-		--python-version 3.11 --no-emit-index-url --no-header --no-annotate --upgrade --quiet >> $(1).new
+	@uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
+		--no-emit-index-url --no-header --no-annotate --upgrade --quiet >> $(1).new
 	@mv $(1).new $(1) && echo "$(1) renewed"
 endef

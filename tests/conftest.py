@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from grouptrail.config import Config, load_config
 from grouptrail.session import start_session
+from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, quiet, shared
 from support.sample_history import lay_shop
+from support.schedule import SECONDS, ByTime, longest_first, unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +30,42 @@ if TYPE_CHECKING:
 for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
     os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
+# Started in the background, a process ignores SIGINT, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _ALWAYS, max_examples=20)
 settings.register_profile("thorough", _ALWAYS, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-seconds", action="store_true", help=f"write what each unit of work takes to {SECONDS}")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTime:
+    return ByTime(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {unit: place for place, unit in enumerate(longest_first(item.nodeid for item in items))}
+    items.sort(key=lambda item: order[unit_of(item.nodeid)])
+
+
+_SECONDS: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _SECONDS[unit_of(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--record-seconds") and "PYTEST_XDIST_WORKER" not in os.environ:
+        known = json.loads(SECONDS.read_text("utf-8")) if SECONDS.is_file() else {}
+        known |= {unit: round(seconds, 1) for unit, seconds in _SECONDS.items()}
+        SECONDS.write_text(json.dumps({unit: known[unit] for unit in sorted(known)}, indent=1) + "\n")
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +78,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cli(spark: SparkSession) -> Cli:
+    """Runs a command on the session of this process: `cli(config, "run", "--once")`."""
+    return run_cli
 
 
 @pytest.fixture(scope="session")

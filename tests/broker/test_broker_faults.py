@@ -30,6 +30,7 @@ from grouptrail.history.coordinator import coordinator_partition
 from grouptrail.kafka import OffsetsTopic
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
@@ -64,7 +65,6 @@ def pipeline(config: Config, *arguments: str, environ: dict[str, str] | None = N
 def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
     def is_there() -> bool:
         assert run.process.poll() is None, run.finished()
-        time.sleep(0.5)
         return landed.records(config) == landed.in_topic(bootstrap)
 
     await_that(is_there, 4 * PATIENCE_SECONDS)
@@ -73,7 +73,8 @@ def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
 # --- three brokers -------------------------------------------------------------------------------------------
 
 
-def test_leaders_and_coordinators_move_and_a_worker_is_killed(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_decode_job_broker_failover_and_python_worker_kill_lands_each_record_once(tmp_path: Path) -> None:
     """One run outlives it all: kill -9 of the coordinator, elections, an orderly restart, kill -9 of its workers."""
     names = groups(3)
     with KafkaCluster(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "3"}) as cluster:
@@ -150,7 +151,10 @@ def newest_progress(config: Config, partition: int) -> dict[str, Any]:
     return max(rows, key=lambda row: row["end_offset"])
 
 
-def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(small: Broker, of: Config) -> None:
+@pytest.mark.full
+def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_each_record_once(
+    small: Broker, of: Config
+) -> None:
     """One run outlives the stall, tells of the transaction, and lands what comes after what it cannot read."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
@@ -191,15 +195,16 @@ def test_the_network_hangs_a_transaction_hangs_and_records_are_of_a_later_kafka(
 
 
 @pytest.mark.usefixtures("restored")
-def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broker, of: Config) -> None:
+@pytest.mark.full
+def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and_lost(
+    small: Broker, of: Config, cli: Cli
+) -> None:
     """Half a day's records come while no job runs; most are compacted away, later ones deleted unread."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
     for name in (first, second):
         commit(at, name, 1)
-    once = Grouptrail(config, "run", "--once", *DECODE)
-    printed = once.finished()
-    assert once.process.returncode == 0, printed
+    succeeded(cli(config, "run", "--once", *DECODE))
     before = landed.records(config)
     position = newest_progress(config, 1)["end_offset"]
 
@@ -214,8 +219,7 @@ def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broke
         return sum(record.partition == 0 for record in read_records(at)) < 150
 
     await_that(is_compacted)
-    once = Grouptrail(config, "run", "--once", *DECODE)
-    assert "holes" in once.finished()
+    assert "holes" in succeeded(cli(config, "run", "--once", *DECODE))
     after = landed.records(config)
     assert landed.in_topic(at).items() <= after.items()
     assert before.items() <= after.items()
@@ -230,8 +234,8 @@ def test_what_compaction_and_retention_took_in_an_outage_is_counted(small: Broke
             return offsets.bounds()[1].log_start_offset > position + 2
 
     await_that(is_deleted)
-    once = Grouptrail(config, "run", "--once", *DECODE)
-    assert "LOST: retention removed them before they were read" in once.finished()
+    printed = succeeded(cli(config, "run", "--once", *DECODE))
+    assert "LOST: retention removed them before they were read" in printed
     landed.assert_progress_adds_up(config)
     assert newest_progress(config, 1)["lost"] >= 3
     assert landed.in_topic(at).items() <= landed.records(config).items()
@@ -296,7 +300,9 @@ def little_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_is_told_and_what_did_not_fit_lands_later(small: Broker, tmp_path: Path) -> None:
+def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
+    small: Broker, cli: Cli, tmp_path: Path
+) -> None:
     """The run ends with one line; with more room the next one goes on."""
     folder = tmp_path / "disk"
     with little_disk(folder, "200k"):
@@ -306,8 +312,6 @@ def test_a_full_disk_is_told_and_what_did_not_fit_lands_later(small: Broker, tmp
         assert run.process.returncode == 1
         assert line.startswith("grouptrail: the disk is full: make room for the warehouse"), line
         subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
-        run = Grouptrail(config, "run", "--once", *DECODE)
-        printed = run.finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(config, "run", "--once", *DECODE))
         assert landed.records(config) == landed.in_topic(small.bootstrap)
         landed.assert_progress_adds_up(config)

@@ -24,7 +24,7 @@ from support.cli_process import Grouptrail
 from support.kafka_clients import await_that
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
-pytestmark = [pytest.mark.broker, pytest.mark.alone]
+pytestmark = [pytest.mark.broker, pytest.mark.alone, pytest.mark.full]
 
 WORKLOAD_SECONDS = 12
 BULK = 120_000
@@ -109,14 +109,14 @@ class Submitted:
         self._reader.join()
 
 
-def test_the_workers_python_has_nothing_of_grouptrail(cluster: SparkCluster, archives: Path) -> None:
+def test_cluster_python_without_archives_cannot_import_grouptrail(cluster: SparkCluster, archives: Path) -> None:
     """Without the archives it can import neither the package nor what that needs; with them both."""
     program = [cluster.python, "-c", "import grouptrail.log_offsets.source, pyarrow; print(grouptrail.__file__)"]
     bare = subprocess.run(program, env=cluster.environment(), capture_output=True, text=True, check=False)
     assert "No module named 'grouptrail'" in bare.stderr
 
 
-def test_an_executor_and_a_python_worker_are_killed_in_the_middle(
+def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
     cluster: SparkCluster, archives: Path, broker: Broker, config: Config
 ) -> None:
     """Each record lands once all the same, in whichever job they work, and the history is the one of a rebuild."""

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from demo.kafka import Broker, read_records
 from grouptrail.config import Config, load_configs
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, producer
 
@@ -85,8 +86,9 @@ def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
         run.kill()
 
 
-def test_a_cluster_that_is_down_stops_none(
-    broker: Broker, spare: Broker, clusters: tuple[Path, Config, Config]
+@pytest.mark.full
+def test_run_one_of_two_clusters_down_keeps_the_other_running_and_is_retried(
+    broker: Broker, spare: Broker, clusters: tuple[Path, Config, Config], cli: Cli
 ) -> None:
     """Down at the start it is tried again until it is there; one that dies later leaves the other at work."""
     file, main, other = clusters
@@ -109,9 +111,7 @@ def test_a_cluster_that_is_down_stops_none(
         printed = run.finished()
         assert run.process.returncode == 130, printed
         assert "Traceback" not in printed
-    once = Grouptrail(file, "run", "--once")
-    assert "main: log-offsets batch" in once.finished()
-    assert once.process.returncode == 0
+    assert "main: log-offsets batch" in succeeded(cli(file, "run", "--once"))
     for config, of in ((main, broker), (other, spare)):
         in_topic = {
             (record.partition, record.offset): (record.key, record.value) for record in read_records(of.bootstrap)
@@ -120,6 +120,6 @@ def test_a_cluster_that_is_down_stops_none(
         landed.assert_progress_adds_up(config)
         assert {row["group_id"] for row in landed.rows(config, "group_states")} <= {"billing", "search"}
     spare.kill()
-    alone = Grouptrail(file, "run", "--once")
-    assert "1 of 2 clusters failed: spare; the others are done" in alone.finished().splitlines()[-1]
-    assert alone.process.returncode == 1
+    alone = cli(file, "run", "--once")
+    assert "1 of 2 clusters failed: spare; the others are done" in alone.printed.splitlines()[-1]
+    assert alone.returncode == 1

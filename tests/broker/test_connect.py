@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import pytest
 
 from demo.kafka import Broker, ensure_offsets_topic
-from support.cli_process import Grouptrail
+from support.cli_in_process import Cli, succeeded
 from support.connect_workers import DELAY_MS, Workers
 from support.history_tables import History, Row, seats, told_of
 from support.kafka_clients import await_that
 from support.landed import config_of
 from support.observed_groups import Partitions, Rest
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.full]
 
 PROTOCOLS = {"sessioned": "sessioned", "eager": "default"}
 """The protocols by their settings, and what their groups call them."""
@@ -95,7 +95,7 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def played(broker: Broker, cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("connect")
     ensure_offsets_topic(broker.bootstrap)
     groups = {protocol: Workers(folder, broker.bootstrap, f"connect-{protocol}", protocol) for protocol in SCENES}
@@ -111,8 +111,7 @@ def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
         forsaken(group, broker)
     groups[FORSAKEN] = group
     config = config_of(broker.bootstrap, folder / "warehouse")
-    printed = (run := Grouptrail(config, "run", "--job", "decode", "--job", "history", "--once")).finished()
-    assert run.process.returncode == 0, printed
+    succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
     return Played(groups, History.read(config))
 
 
@@ -120,7 +119,7 @@ def played(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 @pytest.mark.parametrize("scene", GROUPS)
-def test_at_rest_the_history_is_what_the_workers_rest_and_the_admin_client_say(played: Played, scene: str) -> None:
+def test_history_stable_connect_group_matches_workers_rest_api_and_admin_client(played: Played, scene: str) -> None:
     """State, generation, protocol, members, connectors and tasks."""
     for rest in played.rests(scene):
         assert played.history.sight(played.groups[scene].group_id, rest) == rest.sight
@@ -128,7 +127,7 @@ def test_at_rest_the_history_is_what_the_workers_rest_and_the_admin_client_say(p
 
 
 @pytest.mark.parametrize("scene", GROUPS)
-def test_what_a_worker_was_told_is_in_its_generation(played: Played, scene: str) -> None:
+def test_generations_connect_group_has_every_assignment_in_its_worker_logs(played: Played, scene: str) -> None:
     """Its member id, who leads, and all that it has: of every generation, those between rests too."""
     group = played.groups[scene]
     generations = {row["generation"]: row for row in played.history.of("generations", group.group_id)}
@@ -148,7 +147,7 @@ def handed_over(rebalance: Row) -> Partitions:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_lost_worker_is_told_as_a_leave_or_an_expiry(played: Played, protocol: str) -> None:
+def test_rebalances_connect_worker_killed_cause_is_member_left_or_expired(played: Played, protocol: str) -> None:
     """Its id comes never again, and what it had is handed over, sooner or later."""
     before, after = played.rests(protocol)[:2]
     dead = newcomer(after, before)
@@ -162,7 +161,7 @@ def test_a_lost_worker_is_told_as_a_leave_or_an_expiry(played: Played, protocol:
     assert (given is lost) == (protocol == "eager")
 
 
-def test_what_a_lost_worker_had_is_nobodys_until_the_delay_is_over(played: Played) -> None:
+def test_rebalances_connect_worker_lost_reassigns_its_tasks_after_the_delay(played: Played) -> None:
     """What is made meanwhile is told as such, and not as what was kept back."""
     before, after = played.rests("sessioned")[:2]
     dead = newcomer(after, before)
@@ -179,7 +178,7 @@ def test_what_a_lost_worker_had_is_nobodys_until_the_delay_is_over(played: Playe
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_worker_that_comes_back_joins(played: Played, protocol: str) -> None:
+def test_rebalances_connect_worker_restarted_cause_is_member_joined(played: Played, protocol: str) -> None:
     """Eager workers are dealt everything anew at once; others give up first what the newcomer is then assigned."""
     before, after = played.rests(protocol)[1:3]
     back = newcomer(before, after)
@@ -194,7 +193,7 @@ def test_a_worker_that_comes_back_joins(played: Played, protocol: str) -> None:
         assert (followed["cause"], handed_over(followed)) == ("cooperative_follow_up", got)
 
 
-def test_a_deleted_connector_is_nobodys(played: Played) -> None:
+def test_history_connector_deleted_has_cause_topic_deleted_and_ends_ownership(played: Played) -> None:
     before, after = played.rests("sessioned")[2:4]
     [deleted] = [row for row in played.rebalances("sessioned", before, after) if row["cause"] == "topic_deleted"]
     assert deleted["cause_note"].split(":")[0] == "late"
@@ -202,7 +201,7 @@ def test_a_deleted_connector_is_nobodys(played: Played) -> None:
     assert {row["ended"] for row in owned if row["topic"] == "late"} == {"given_up"}
 
 
-def test_a_frozen_worker_comes_back_as_another(played: Played) -> None:
+def test_rebalances_connect_leader_suspended_and_resumed_rejoins_under_new_member_id(played: Played) -> None:
     """It led: the next leader does not know what to keep back for it. Thawed, it believes to have all that it had."""
     before, without, after = played.rests("sessioned")[3:6]
     frozen, thawed = newcomer(without, before), newcomer(without, after)
@@ -218,7 +217,7 @@ def test_a_frozen_worker_comes_back_as_another(played: Played) -> None:
     )
 
 
-def test_workers_without_a_coordinator_start_anew_under_their_ids(played: Played) -> None:
+def test_rebalances_connect_broker_restarted_has_no_members_joined_or_left(played: Played) -> None:
     """No worker was lost. What each had and has the tests above see."""
     before, after = played.rests(FORSAKEN)
     assert after.sight.members.keys() == before.sight.members.keys()

@@ -11,7 +11,7 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
 from grouptrail.kafka import GROUP_PREFIX, OffsetsTopic
 from support import landed
-from support.cli_process import Grouptrail
+from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import as_reader
 
 pytestmark = pytest.mark.broker
@@ -28,29 +28,30 @@ def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
 
 def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
     """The one line that a run prints which cannot start; it exits with 1 and no stack trace."""
-    run = Grouptrail(config, "run", "--once", environ=environ)
-    printed = run.finished(60)
-    assert run.process.returncode == 1, printed
-    assert "Traceback" not in printed
-    assert "reader-secret" not in printed
-    (line,) = printed.strip().splitlines()
+    run = run_cli(config, "run", "--once", environ=environ)
+    assert run.returncode == 1, run.printed
+    assert "Traceback" not in run.printed
+    assert "reader-secret" not in run.printed
+    (line,) = run.printed.strip().splitlines()
     return line
 
 
-def test_without_a_broker_the_run_says_so_in_one_line(config: Config) -> None:
+def test_run_no_broker_exits_with_one_line_naming_its_address(config: Config) -> None:
     """A port where nothing listens ends the run before Spark is started."""
     nowhere = config.model_copy(update={"kafka": {"bootstrap.servers": "127.0.0.1:9"}})
     assert "127.0.0.1:9" in refused(nowhere)
 
 
-def test_an_absent_topic_is_named(tmp_path: Path, config: Config) -> None:
+def test_run_offsets_topic_missing_exits_with_one_line_naming_it(tmp_path: Path, config: Config) -> None:
     """On a cluster where no group ever committed there is no topic to read."""
     with Broker(tmp_path / "kafka") as empty:
         new = config.model_copy(update={"kafka": {"bootstrap.servers": empty.bootstrap}})
         assert OFFSETS_TOPIC in refused(new)
 
 
-def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker: Broker, config: Config) -> None:
+def test_run_sasl_names_each_missing_acl_and_with_all_granted_decodes_the_topic(
+    broker: Broker, config: Config, cli: Cli
+) -> None:
     """SASL settings reach Spark and kafka-python alike; rights on the topic and on the group prefix are enough."""
     ensure_offsets_topic(broker.bootstrap)
     load_raw(broker.bootstrap, commit_records(5))
@@ -60,9 +61,7 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
     broker.allow("reader", "READ", "TOPIC", OFFSETS_TOPIC)
     assert f"allow DESCRIBE on the group prefix {GROUP_PREFIX}" in refused(config, environ=as_reader(broker))
     broker.allow("reader", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
-    run = Grouptrail(config, "run", "--once", environ=as_reader(broker))
-    printed = run.finished()
-    assert run.process.returncode == 0, printed
+    printed = succeeded(cli(config, "run", "--once", environ=as_reader(broker)))
     assert "reader-secret" not in printed
     offsets = [
         row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == "billing"
@@ -70,19 +69,21 @@ def test_a_missing_right_is_named_and_with_it_the_job_reads_through_sasl(broker:
     assert sorted(offsets) == list(range(5))
 
 
-def test_what_retention_removed_is_reported_and_survived(tmp_path: Path, config: Config) -> None:
+def test_decode_job_records_deleted_by_retention_are_counted_as_lost(
+    tmp_path: Path, config: Config, cli: Cli
+) -> None:
     """Records deleted before they were read are counted as lost, and those behind them land."""
     quick = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
     with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "1", **quick}) as broker:
         ensure_offsets_topic(broker.bootstrap)
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         load_raw(broker.bootstrap, commit_records(10))
-        Grouptrail(config, "run", "--job", "decode", "--once").finished()
+        succeeded(cli(config, "run", "--job", "decode", "--once"))
         first_end = max(row["end_offset"] for row in landed.rows(config, "ingest_progress"))
         load_raw(broker.bootstrap, commit_records(4))
         delete_all(broker, config, behind=first_end)
         load_raw(broker.bootstrap, commit_records(6))
-        printed = Grouptrail(config, "run", "--job", "decode", "--once").finished()
+        printed = succeeded(cli(config, "run", "--job", "decode", "--once"))
     assert "4 LOST" in printed
     assert sum(row["lost"] for row in landed.rows(config, "ingest_progress")) == 4
     assert len(landed.rows(config, "offset_commits")) == 16
@@ -110,7 +111,9 @@ def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
     broker.tool(configs, *topic, "--delete-config", "retention.ms", "--add-config", "cleanup.policy=compact")
 
 
-def test_an_unwritable_warehouse_is_one_line(broker: Broker, config: Config, tmp_path: Path) -> None:
+def test_run_warehouse_not_writable_exits_with_one_line_naming_its_path(
+    broker: Broker, config: Config, tmp_path: Path
+) -> None:
     """A warehouse below a file cannot be made."""
     ensure_offsets_topic(broker.bootstrap)
     (tmp_path / "file").write_text("")

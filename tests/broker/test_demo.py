@@ -40,7 +40,8 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.kill()
 
 
-def test_ctrl_c_ends_all_that_the_demo_started(demo: subprocess.Popen[str]) -> None:
+@pytest.mark.full
+def test_demo_sigint_exits_with_130_and_stops_every_process_it_started(demo: subprocess.Popen[str]) -> None:
     """While the groups are at work: the broker, the pipeline with its JVM, and every client; the tables stay."""
     assert demo.stdout is not None
     printed = ""

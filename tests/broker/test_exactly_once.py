@@ -19,7 +19,9 @@ from grouptrail.decode.times import from_time
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
+from support.kafka_clients import PATIENCE_SECONDS, await_that
 
 pytestmark = pytest.mark.broker
 
@@ -34,8 +36,8 @@ def worked(broker: Broker) -> Workload:
     return workload
 
 
-def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
-    broker: Broker, worked: Workload, config: Config
+def test_decode_job_driver_sigkill_at_random_times_lands_each_record_once(
+    broker: Broker, worked: Workload, config: Config, cli: Cli
 ) -> None:
     """Killed after start, in the middle of batches and between them, a run that is let finish has it all, once."""
     moments = random.Random(7)
@@ -46,8 +48,9 @@ def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
             if seen >= batches_first:
                 time.sleep(moments.uniform(0, 1.5))
                 break
+        assert run.process.poll() is None, run.finished()
         run.kill()
-    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
 
     in_topic = {
         (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
@@ -56,8 +59,8 @@ def test_kill_9_of_the_driver_at_any_moment_loses_and_doubles_nothing(
     landed.assert_progress_adds_up(config)
 
 
-def test_ctrl_c_at_any_moment_is_quiet_and_loses_and_doubles_nothing(
-    broker: Broker, worked: Workload, config: Config
+def test_decode_job_sigint_exits_without_traceback_and_lands_each_record_once(
+    broker: Broker, worked: Workload, config: Config, cli: Cli
 ) -> None:
     """To all processes, as a terminal sends it: as Spark starts, and within batches, the last of which lands."""
     moments = random.Random(8)
@@ -72,7 +75,7 @@ def test_ctrl_c_at_any_moment_is_quiet_and_loses_and_doubles_nothing(
         assert run.process.returncode in {128 + signal.SIGINT, -signal.SIGINT}, printed
         assert "Traceback" not in printed, printed
         assert "Exception" not in printed, printed
-    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
     assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
 
@@ -82,15 +85,15 @@ def _batches(run: Grouptrail) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def decoded(broker: Broker, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> Config:
+def decoded(broker: Broker, worked: Workload, cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """Where one run has landed it all."""
     warehouse = str(tmp_path_factory.mktemp("decoded"))
     config = load_config(None, {"warehouse": warehouse, "kafka.bootstrap.servers": broker.bootstrap}, {})
-    assert "batch" in Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
     return config
 
 
-def test_the_tables_say_what_kafkas_own_formatters_say(broker: Broker, decoded: Config) -> None:
+def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Broker, decoded: Config) -> None:
     """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
     landed_records = landed.records(decoded)
     printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
@@ -124,7 +127,7 @@ def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] |
     return None if part is None else {**part, number: str(part[number])}
 
 
-def test_the_workloads_last_commits_are_in_the_table(worked: Workload, decoded: Config) -> None:
+def test_offset_commits_newest_row_matches_last_acknowledged_commit(worked: Workload, decoded: Config) -> None:
     """The newest row of each (group, topic, partition) is the commit that the client was told of last."""
     newest = {
         (row["group_id"], row["topic"], row["partition"]): row["committed_offset"]
@@ -136,35 +139,37 @@ def test_the_workloads_last_commits_are_in_the_table(worked: Workload, decoded: 
     assert {key: newest[key] for key in expected} == expected
 
 
-def test_a_second_run_starts_where_the_first_ended(decoded: Config) -> None:
+def test_decode_job_second_run_without_new_records_adds_no_rows(decoded: Config, cli: Cli) -> None:
     """A run on what has landed already reads nothing again and adds no row."""
     before = landed.records(decoded)
-    printed = Grouptrail(decoded, "run", "--job", "decode", "--once").finished()
+    printed = succeeded(cli(decoded, "run", "--job", "decode", "--once"))
     assert landed.records(decoded) == before
     assert "batch" not in printed, printed
 
 
-def test_the_broker_is_killed_in_the_middle(tmp_path: Path, config: Config) -> None:
+@pytest.mark.full
+def test_decode_job_broker_killed_and_restarted_lands_each_record_once(
+    tmp_path: Path, config: Config, cli: Cli
+) -> None:
     """The job outlives a broker that is killed and comes back, and lands everything once; garbage included, which
     leaves three of four partitions without a coordinator."""
     with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "4"}) as broker:
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         with Workload(broker.bootstrap, leave_out=("notifications",), report=lambda _actor, _event: None) as workload:
-            time.sleep(8)
-            workload.stop()
+            workload.run_for(8)
         cut = [(partition, b"\x00\x01\x00", None) for partition in (1, 2, 3)]
         load_raw(broker.bootstrap, [(0, b"\x00\x63garbage", b"\xff"), *cut])
         run = Grouptrail(config, "run", "--job", "decode")
         next(_batches(run))
         broker.kill()
-        time.sleep(2)
         broker.start()
-        deadline = time.monotonic() + 60
-        in_topic = {(r.partition, r.offset): (r.key, r.value) for r in read_records(broker.bootstrap)}
-        while landed.records(config) != in_topic and time.monotonic() < deadline and run.process.poll() is None:
-            time.sleep(0.5)
+        in_topic = landed.in_topic(broker.bootstrap)
+
+        def has_landed() -> bool:
+            assert run.process.poll() is None, run.finished()
+            return landed.records(config) == in_topic
+
+        await_that(has_landed, 2 * PATIENCE_SECONDS)
         run.kill()
-        Grouptrail(config, "run", "--job", "decode", "--once").finished()
-        assert landed.records(config) == in_topic
         assert len(landed.rows(config, "undecodable_records")) == 4
         landed.assert_progress_adds_up(config)

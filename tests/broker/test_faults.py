@@ -13,6 +13,7 @@ from grouptrail.config import Config
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
 from support.certificates import Authority
+from support.cli_in_process import Cli, run_cli, succeeded
 from support.cli_process import Grouptrail
 
 pytestmark = pytest.mark.broker
@@ -69,7 +70,7 @@ def old_java(folder: Path) -> dict[str, str]:
     return {"JAVA_HOME": str(folder / "jdk"), "PATH": "/nowhere", "PYTHONPATH": str(folder / "python")}
 
 
-def test_with_a_java_that_is_too_old_the_run_says_so_in_one_line(
+def test_run_java_too_old_exits_with_one_line_and_with_debug_a_traceback(
     broker: Broker, config: Config, tmp_path: Path
 ) -> None:
     environ = old_java(tmp_path)
@@ -90,7 +91,7 @@ def test_with_a_java_that_is_too_old_the_run_says_so_in_one_line(
 # --- TLS -----------------------------------------------------------------------------------------------------
 
 
-def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
+def test_run_tls_lands_records_and_rejects_an_untrusted_certificate(tmp_path: Path, config: Config, cli: Cli) -> None:
     """Spark and kafka-python alike trust whom the truststore names, and nobody else."""
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     keystore = str(authority.signed("broker"))
@@ -104,15 +105,13 @@ def test_the_job_reads_through_tls(tmp_path: Path, config: Config) -> None:
             "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_TYPE": "PEM",
             "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(authority.certificate),
         }
-        run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
-        printed = run.finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(config, "run", "--once", *BOTH_JOBS, environ=environ))
         expected = in_topic(broker)
         assert len(expected) == 4
         assert landed.records(config) == expected
 
         environ["GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION"] = str(stranger.certificate)
-        run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
-        line = only_line(run.finished(60))
-        assert run.process.returncode == 1
+        run = run_cli(config, "run", "--once", *BOTH_JOBS, environ=environ)
+        line = only_line(run.printed)
+        assert run.returncode == 1
         assert f"the certificate of {broker.tls_bootstrap} is not trusted" in line

@@ -20,14 +20,16 @@ from kafka import KafkaAdminClient
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.open_rows import TABLES
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
+from support.deadlines import scaled
 from support.history_tables import History, Row, partitions_of, seats, told_of
 from support.observed_groups import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
 
 pytestmark = pytest.mark.broker
 
 NEW, OLD = VERSIONS[0], VERSIONS[-1]
-PATIENCE_SECONDS = 480
+PATIENCE_SECONDS = scaled(480)
 BOTH_JOBS = ("--job", "decode", "--job", "history")
 PARTITIONS = 7  # a number by which Java's hash and Kafka's abs can be told from others
 
@@ -266,8 +268,8 @@ def _config(broker: Broker, folder: Path) -> Config:
     return load_config(None, settings, {})
 
 
-@pytest.fixture(scope="module", params=[NEW, OLD])
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+@pytest.fixture(scope="module", params=[NEW, pytest.param(OLD, marks=pytest.mark.full)])
+def played(request: pytest.FixtureRequest, cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     folder = tmp_path_factory.mktemp("history")
     version: str = request.param
     properties = {"offsets.topic.num.partitions": str(PARTITIONS), **PROPERTIES[version]}
@@ -280,8 +282,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 playing.result()
         restart(stage)
         config = _config(broker, folder)
-        printed = (run := Grouptrail(config, "run", *BOTH_JOBS, "--once")).finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(config, "run", *BOTH_JOBS, "--once"))
         yield Played(version, config, stage.troupes, History.read(config))
 
 
@@ -289,7 +290,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("group_id", [*GROUPS, *SHARE])
-def test_at_rest_the_history_is_what_the_members_and_the_admin_client_saw(played: Played, group_id: str) -> None:
+def test_history_stable_or_empty_group_matches_its_members_and_admin_client(played: Played, group_id: str) -> None:
     """State, generation, assignor, members, instance ids and partitions."""
     for rest in played.troupe(group_id).rests:
         seen = rest.sight
@@ -299,7 +300,7 @@ def test_at_rest_the_history_is_what_the_members_and_the_admin_client_saw(played
 
 
 @pytest.mark.parametrize("group_id", [*GROUPS, *SHARE])
-def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id: str) -> None:
+def test_generations_members_and_counts_match_the_last_observed_state(played: Played, group_id: str) -> None:
     """A row of `generations` tells the members as they were at its end; static members change their ids in it."""
     last = {rest.sight.generation: rest for rest in played.troupe(group_id).rests if rest.sight.members}
     for rest in last.values():
@@ -312,7 +313,7 @@ def test_a_generation_has_the_members_of_its_last_rest(played: Played, group_id:
 
 
 @pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
-def test_a_generation_without_members_has_none(played: Played, group_id: str) -> None:
+def test_generations_empty_group_has_an_empty_member_list(played: Played, group_id: str) -> None:
     """An empty list: it is known that there are none."""
     empty = [rest for rest in played.troupe(group_id).rests if not rest.sight.members]
     rows = [played.history.generation(group_id, rest) for rest in empty]
@@ -320,7 +321,7 @@ def test_a_generation_without_members_has_none(played: Played, group_id: str) ->
 
 
 @pytest.mark.parametrize("group_id", [group_id for group_id in [*CLASSIC, "restart"] if group_id != "cooperative"])
-def test_what_an_eager_member_was_told_is_in_its_generation(played: Played, group_id: str) -> None:
+def test_generations_eager_group_has_every_assignment_its_members_received(played: Played, group_id: str) -> None:
     """Every assignment that a member was ever given, those between rests too."""
     generations = played.history.of("generations", group_id)
     for member in played.troupe(group_id).members:
@@ -338,7 +339,7 @@ def test_what_an_eager_member_was_told_is_in_its_generation(played: Played, grou
 
 
 @pytest.mark.parametrize("group_id", GROUPS)
-def test_the_history_gives_a_member_what_it_held_while_it_held_it(played: Played, group_id: str) -> None:
+def test_partition_ownership_covers_the_time_a_member_held_each_partition(played: Played, group_id: str) -> None:
     """From when a member was told of a partition until it gave it up. Members of a cooperative classic group do that
     when they are told of the generation, a moment after its record."""
     delay_ms = 1_000 if group_id == "cooperative" else 0
@@ -367,7 +368,7 @@ def held(notes: list[Note]) -> Iterator[tuple[Partition, str, int, int]]:
 
 
 @pytest.mark.parametrize("group_id", GROUPS)
-def test_a_group_lies_where_javas_hash_says(played: Played, group_id: str) -> None:
+def test_history_record_partition_matches_java_hash_of_group_id(played: Played, group_id: str) -> None:
     """abs(hash(group)) % partitions, with Java's hash and Kafka's abs."""
     played.troupe(group_id)
     found = {row["record_partition"] for table in TABLES for row in played.history.of(table, group_id)}
@@ -394,14 +395,14 @@ def sizes(generation: Row) -> list[int]:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
-def test_seven_partitions_and_three_members(played: Played, assignor: str) -> None:
+def test_generations_seven_partitions_three_members_are_split_3_2_2(played: Played, assignor: str) -> None:
     group_id = f"three-{assignor}"
     generation = played.history.generation(group_id, played.troupe(group_id).rests[0])
     assert (sizes(generation), generation["skew"], generation["protocol"]) == ([3, 2, 2], 1, assignor)
     assert generation["is_assignors_own"] is True, generation["assignment_note"]
 
 
-def test_seven_partitions_and_five_members(played: Played) -> None:
+def test_generations_seven_partitions_five_members_are_split_2_2_1_1_1(played: Played) -> None:
     troupe = played.troupe("polygenelubricants")
     generation = played.history.generation(troupe.group_id, troupe.rests[0])
     assert (sizes(generation), generation["skew"]) == ([2, 2, 1, 1, 1], 1)
@@ -409,7 +410,9 @@ def test_seven_partitions_and_five_members(played: Played) -> None:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
-def test_two_topics_and_members_that_subscribe_to_both_to_one_or_to_neither(played: Played, assignor: str) -> None:
+def test_generations_members_with_different_subscriptions_list_their_own_topics(
+    played: Played, assignor: str
+) -> None:
     troupe = played.troupe(f"two-{assignor}")
     generation = played.history.generation(troupe.group_id, troupe.rests[0])
     assert {member["client_id"]: tuple(member["topics"]) for member in generation["members"]} == {
@@ -421,14 +424,14 @@ def test_two_topics_and_members_that_subscribe_to_both_to_one_or_to_neither(play
     assert generation["is_assignors_own"] in expected, generation["assignment_note"]
 
 
-def test_what_sticky_members_said_they_had_is_read(played: Played) -> None:
+def test_generations_sticky_group_assignment_is_the_assignors_own_in_every_generation(played: Played) -> None:
     """So that the assignments after the first can be computed again, too."""
     generations = [row for row in played.history.of("generations", "three-sticky") if row["partition_count"] != 0]
     assert len(generations) > 2
     assert {row["is_assignors_own"] for row in generations} == {True}
 
 
-def test_when_a_member_leaves_sticky_moves_its_partitions_alone(played: Played) -> None:
+def test_rebalances_sticky_member_leaves_moves_only_its_partitions(played: Played) -> None:
     troupe = played.troupe("three-sticky")
     before, after = troupe.rests[:2]
     (leaver,) = before.sight.members.keys() - after.sight.members.keys()
@@ -441,7 +444,7 @@ def test_when_a_member_leaves_sticky_moves_its_partitions_alone(played: Played) 
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
-def test_a_leave_and_a_join_are_told_as_such(played: Played, assignor: str) -> None:
+def test_rebalances_leave_join_and_empty_group_have_matching_causes(played: Played, assignor: str) -> None:
     group_id = f"three-{assignor}"
     first, second, third, end = played.troupe(group_id).rests
     (leaver,) = first.sight.members.keys() - second.sight.members.keys()
@@ -456,7 +459,7 @@ def test_a_leave_and_a_join_are_told_as_such(played: Played, assignor: str) -> N
     assert ended[leaver] == "left"
 
 
-def test_a_static_member_comes_back_without_a_rebalance(played: Played) -> None:
+def test_history_static_member_restarted_has_no_rebalance_and_a_replaced_membership(played: Played) -> None:
     _, before, away, back = played.troupe("static").rests
     assert before.sight == away.sight
     assert back.sight.generation == before.sight.generation
@@ -467,7 +470,7 @@ def test_a_static_member_comes_back_without_a_rebalance(played: Played) -> None:
     assert (memberships[old]["ended"], memberships[new]["began"]) == ("replaced", "replaced")
 
 
-def test_a_cooperative_group_needs_a_second_round(played: Played) -> None:
+def test_rebalances_cooperative_member_joins_has_a_follow_up_rebalance(played: Played) -> None:
     alone, both, _ = played.troupe("cooperative").rests
     joined, followed = played.history.rebalances("cooperative", alone, both)
     assert (joined["cause"], followed["cause"]) == ("member_joined", "cooperative_follow_up")
@@ -475,7 +478,7 @@ def test_a_cooperative_group_needs_a_second_round(played: Played) -> None:
     assert (followed["partitions_moved"], followed["partitions_kept"]) == (3, 3)
 
 
-def test_kip_848_members_join_and_leave(played: Played) -> None:
+def test_rebalances_kip_848_join_leave_and_empty_group_have_matching_causes(played: Played) -> None:
     one, two, three, less, none = played.troupe("kip-848").rests
     history = played.history
     for before, after, cause in (
@@ -489,13 +492,13 @@ def test_kip_848_members_join_and_leave(played: Played) -> None:
     assert history.rebalances("kip-848", less, none)[-1]["cause"] == "group_emptied"
 
 
-def test_a_static_kip_848_member_comes_back_without_a_rebalance(played: Played) -> None:
+def test_rebalances_kip_848_static_member_restarted_has_no_rebalance(played: Played) -> None:
     before, back = played.troupe("kip-848-static").rests
     assert back.sight.generation == before.sight.generation
     assert played.history.rebalances("kip-848-static", before, back) == []
 
 
-def test_share_members_join_and_leave(played: Played) -> None:
+def test_history_share_group_join_and_leave_have_causes_but_no_moved_partitions(played: Played) -> None:
     """What several have is nobody's alone: nothing is moved or handed over."""
     one, two, three, less, none = played.troupe("share").rests
     history = played.history
@@ -517,7 +520,7 @@ def test_share_members_join_and_leave(played: Played) -> None:
     assert len(places) > len(set(places)) == sum(TOPICS[topic] for topic in ("two", "three"))
 
 
-def test_a_crash_is_told_as_a_leave_or_an_expiry(played: Played) -> None:
+def test_rebalances_member_killed_cause_is_member_left_or_expired(played: Played) -> None:
     troupe = played.troupe("grüppe-群组-😀")
     before, after = troupe.rests
     (dead,) = before.sight.members.keys() - after.sight.members.keys()
@@ -535,13 +538,13 @@ def test_a_crash_is_told_as_a_leave_or_an_expiry(played: Played) -> None:
     }
 
 
-def test_a_topic_that_grows(played: Played) -> None:
+def test_rebalances_topic_gains_partitions_cause_is_partitions_added(played: Played) -> None:
     before, after = played.troupe("growth").rests
     grown, *_ = played.history.rebalances("growth", before, after)
     assert (grown["cause"], grown["partitions_added"]) == ("partitions_added", 2)
 
 
-def test_a_deleted_group_is_not_its_successor(played: Played) -> None:
+def test_history_group_deleted_and_recreated_has_a_new_incarnation(played: Played) -> None:
     first, _, second, _ = played.troupe("deleted").rests
     history = played.history
     assert [history.generation("deleted", rest)["incarnation"] for rest in (first, second)] == [1, 2]
@@ -552,7 +555,7 @@ def test_a_deleted_group_is_not_its_successor(played: Played) -> None:
     assert dead[1]["ended_at"] is None
 
 
-def test_a_restarted_broker_goes_on_with_the_same_group(played: Played) -> None:
+def test_generations_broker_restarted_keeps_the_incarnation(played: Played) -> None:
     rests = played.troupe("restart").rests
     rows = [played.history.generation("restart", rest) for rest in rests]
     assert {row["incarnation"] for row in rows} == {1}
@@ -562,7 +565,10 @@ def test_a_restarted_broker_goes_on_with_the_same_group(played: Played) -> None:
 # --- batch equals stream -----------------------------------------------------------------------------------
 
 
-def test_a_killed_stream_and_a_rebuild_give_the_same_rows(played: Played, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
+    played: Played, cli: Cli, tmp_path: Path
+) -> None:
     """Streamed in small batches, killed in the middle of one, gone on with, and then rebuilt."""
     if played.version != NEW:
         pytest.skip("the new coordinator's records are of all kinds")
@@ -581,9 +587,7 @@ def test_a_killed_stream_and_a_rebuild_give_the_same_rows(played: Played, tmp_pa
     finally:
         run.kill()
 
-    rebuilt = Grouptrail(config, "rebuild", "history")
-    printed = rebuilt.finished()
-    assert rebuilt.process.returncode == 0, printed
+    succeeded(cli(config, "rebuild", "history"))
     assert_same(History.read(config), played.history)
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,19 +30,21 @@ from demo.kafka import (
     load_raw,
     read_records,
 )
+from support.kafka_clients import await_that, make_orders
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 2
 
 
+PROPERTIES = {"offsets.topic.num.partitions": str(PARTITIONS)}
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(
-        tmp_path_factory.mktemp("kafka"),
-        properties={"offsets.topic.num.partitions": str(PARTITIONS)},
-        security="sasl",
-    ) as started:
+    """With the offsets topic and the topic `orders`."""
+    with Broker(tmp_path_factory.mktemp("kafka"), properties=PROPERTIES, security="sasl") as started:
+        make_orders(started.bootstrap)
         yield started
 
 
@@ -60,24 +61,18 @@ def committed(broker: Broker, group: str) -> int:
     return int(offsets[TopicPartition("orders", 0)].offset)
 
 
-def test_a_second_fetch_is_instant() -> None:
+def test_fetch_jars_already_cached_reports_nothing() -> None:
     fetch()
-    started = time.monotonic()
     said: list[str] = []
     assert (fetch(report=said.append) / "kafka-tools-4.3.0.jar").is_file()
-    assert time.monotonic() - started < 0.1
     assert said == []
 
 
-def test_the_offsets_topic_has_the_partitions_asked_for(broker: Broker) -> None:
+def test_ensure_offsets_topic_returns_the_configured_partition_count(broker: Broker) -> None:
     assert ensure_offsets_topic(broker.bootstrap) == PARTITIONS
 
 
-def test_a_commit_is_printed_by_kafkas_own_tools(broker: Broker) -> None:
-    ensure_offsets_topic(broker.bootstrap)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-        admin.create_topics({"orders": {"num_partitions": 1, "replication_factor": 1}})
-        admin.wait_for_topics(["orders"])
+def test_formatted_dumped_and_read_records_return_the_same_commit(broker: Broker) -> None:
     commit(broker, "printed", 41)
     key = {"group": "printed", "topic": "orders", "partition": 0}
 
@@ -93,8 +88,7 @@ def test_a_commit_is_printed_by_kafkas_own_tools(broker: Broker) -> None:
     assert (raw.partition, raw.offset) == (row["partition"], row["offset"])
 
 
-def test_a_killed_broker_comes_back_with_its_data(broker: Broker) -> None:
-    ensure_offsets_topic(broker.bootstrap)
+def test_broker_killed_and_restarted_keeps_its_port_and_data(broker: Broker) -> None:
     commit(broker, "survivor", 7)
     bootstrap = broker.bootstrap
     broker.kill()
@@ -104,8 +98,7 @@ def test_a_killed_broker_comes_back_with_its_data(broker: Broker) -> None:
     assert committed(broker, "survivor") == 7
 
 
-def test_users_may_do_what_they_were_allowed(broker: Broker) -> None:
-    ensure_offsets_topic(broker.bootstrap)
+def test_broker_allow_read_authorizes_a_previously_denied_sasl_user(broker: Broker) -> None:
     partition = TopicPartition(OFFSETS_TOPIC, 0)
     with contextlib.closing(
         KafkaConsumer(
@@ -122,18 +115,16 @@ def test_users_may_do_what_they_were_allowed(broker: Broker) -> None:
         assert consumer.beginning_offsets([partition]) == {partition: 0}
 
 
-# After the tests that use the formatters: they stop at the record that is unreadable from here on.
-def test_raw_records_lie_in_the_topic_as_they_were_given(broker: Broker) -> None:
-    ensure_offsets_topic(broker.bootstrap)
-    before = len(read_records(broker.bootstrap))
-    assert load_raw(broker.bootstrap, [(0, b"\x00\x63abc", None), (1, b"\x00\x01", b"x")]) == 2
-    records = read_records(broker.bootstrap)
-    assert len(records) == before + 2
-    assert {(0, b"\x00\x63abc", None), (1, b"\x00\x01", b"x")} <= {(r.partition, r.key, r.value) for r in records}
-    errors = [row["error"] for row in broker.dumped() if row["error"]]
-    assert [error.split(" at offset")[0] for error in errors] == ["Unknown record type 99", "Error"]
-    with pytest.raises(BrokerError, match=r"stopped in partition 1 .* use dumped"):
-        broker.formatted(OFFSETS_FORMATTER)
+def test_load_raw_unreadable_records_are_stored_unchanged_and_stop_the_formatter(tmp_path: Path) -> None:
+    with Broker(tmp_path / "kafka", properties=PROPERTIES) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        assert load_raw(broker.bootstrap, [(0, b"\x00\x63abc", None), (1, b"\x00\x01", b"x")]) == 2
+        records = {(record.partition, record.key, record.value) for record in read_records(broker.bootstrap)}
+        assert records == {(0, b"\x00\x63abc", None), (1, b"\x00\x01", b"x")}
+        errors = [row["error"] for row in broker.dumped() if row["error"]]
+        assert [error.split(" at offset")[0] for error in errors] == ["Unknown record type 99", "Error"]
+        with pytest.raises(BrokerError, match=r"stopped in partition 1 .* use dumped"):
+            broker.formatted(OFFSETS_FORMATTER)
 
 
 START_AND_WAIT = """\
@@ -145,8 +136,7 @@ sys.stdin.read()
 """
 
 
-def test_no_broker_outlives_its_parent(broker: Broker, tmp_path: Path) -> None:
-    broker.stop()
+def test_broker_parent_process_killed_stops_the_broker(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -158,10 +148,7 @@ def test_no_broker_outlives_its_parent(broker: Broker, tmp_path: Path) -> None:
         assert parent.stdout
         child = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(child)
+    await_that(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:

@@ -18,6 +18,7 @@ from kafka import TopicPartition as Partition
 from demo.kafka import Broker, ensure_offsets_topic
 from grouptrail.config import Config
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 from support.lag_figures import PARTITIONS, classic_member, described, figures, kip848_member, newest
@@ -55,14 +56,9 @@ def topics(broker: Broker) -> dict[str, str]:
     return names
 
 
-def run_once(config: Config, **environ: str) -> str:
-    run = Grouptrail(config, "run", "--once", environ=environ)
-    printed = run.finished()
-    assert run.process.returncode == 0, printed
-    return printed
-
-
-def test_lag_is_what_kafkas_own_tool_says(broker: Broker, config: Config, topics: dict[str, str]) -> None:
+def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
+    broker: Broker, config: Config, topics: dict[str, str], cli: Cli
+) -> None:
     """At rest, for every partition of classic and KIP-848 groups on plain, transacted and compacted topics."""
     groups = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("classic", "kip848", "alone")]
     names = list(topics.values())
@@ -70,7 +66,7 @@ def test_lag_is_what_kafkas_own_tool_says(broker: Broker, config: Config, topics
         members.enter_context(classic_member(broker, groups[0], names))
         members.enter_context(kip848_member(broker, groups[1], names))
         admin.alter_group_offsets(groups[2], {Partition(names[0], 0): OffsetAndMetadata(1, "", -1)})
-        printed = run_once(config)
+        printed = succeeded(cli(config, "run", "--once"))
         found = newest(config, *groups)
         truth = described(broker, *groups)
     assert "lag batch 0: " in printed
@@ -85,7 +81,9 @@ def test_lag_is_what_kafkas_own_tool_says(broker: Broker, config: Config, topics
     assert {row["group_state"] for row in found.values() if row["group_id"] in groups[:2]} == {"Stable"}
 
 
-def test_what_holds_no_record_is_no_lag(broker: Broker, config: Config, topics: dict[str, str]) -> None:
+def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above_log_end(
+    broker: Broker, config: Config, topics: dict[str, str], cli: Cli
+) -> None:
     """A transaction's marker behind the last record, for a group that asks the records themselves; what was deleted
     unread is counted, and a commit that no log has reached is no figure."""
     transacted, plain = topics[TRANSACTED], topics[PLAIN]
@@ -100,7 +98,8 @@ def test_what_holds_no_record_is_no_lag(broker: Broker, config: Config, topics: 
             behind = {Partition(transacted, at): OffsetAndMetadata(ends[at] - 3, "", -1) for at in (0, 1)}
             offsets.alter_group_offsets(group, behind | {Partition(plain, 0): OffsetAndMetadata(10, "", -1)})
         offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
-    run_once(config, GROUPTRAIL_LAG__EXACT_GROUPS="exact-*", GROUPTRAIL_LAG__READ_COMMITTED_GROUPS="exact-*")
+    environ = {f"GROUPTRAIL_LAG__{name}_GROUPS": "exact-*" for name in ("EXACT", "READ_COMMITTED")}
+    succeeded(cli(config, "run", "--once", environ=environ))
     rows = newest(config, exact, plainly, ahead)
     for at in (0, 1):
         idle = rows[exact, transacted, at]
@@ -167,7 +166,10 @@ class Traffic:
                     return
 
 
-def test_seconds_are_as_old_as_the_records(broker: Broker, config: Config) -> None:
+@pytest.mark.full
+def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_bound(
+    broker: Broker, config: Config
+) -> None:
     """Observed ones within their bound, always; exact ones to the millisecond; also after kill -9 and a restart."""
     ensure_offsets_topic(broker.bootstrap)
     topic = f"live-{uuid.uuid4().hex[:8]}"

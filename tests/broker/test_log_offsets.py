@@ -21,6 +21,7 @@ from grouptrail.config import Config
 from grouptrail.kafka import Place
 from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 
@@ -128,12 +129,12 @@ def assert_true(broker: Broker, name: str) -> dict[int, Bounds]:
     return found
 
 
-def test_plain_topic(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_plain_topic_matches_get_offset_shell_and_librdkafka(broker: Broker, topic: str) -> None:
     """Records, and an empty partition."""
     assert assert_true(broker, topic) == {0: (0, 5, 5), 1: (0, 2, 2), 2: (0, 0, 0)}
 
 
-def test_open_transaction_holds_the_last_stable_offset(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_open_transaction_holds_back_last_stable_offset(broker: Broker, topic: str) -> None:
     """Until it ends, which takes an offset of its own."""
     with producer(broker, **{"transactional.id": topic}) as producing:
         producing.init_transactions(PATIENCE_SECONDS)
@@ -147,13 +148,13 @@ def test_open_transaction_holds_the_last_stable_offset(broker: Broker, topic: st
     assert assert_true(broker, topic)[0] == (0, 9, 9)
 
 
-def test_deleted_records_move_the_log_start(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_deleted_records_advance_log_start_offset(broker: Broker, topic: str) -> None:
     answers = admin(broker).delete_records([TopicPartition(topic, 0, 4)])
     assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in answers.values()] == [4]
     assert assert_true(broker, topic) == {0: (4, 5, 5), 1: (0, 2, 2), 2: (0, 0, 0)}
 
 
-def test_all_topics_are_asked_of_where_none_is_named(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_without_assign_samples_all_topics(broker: Broker, topic: str) -> None:
     """Kafka's own ones, too; each with its id, and when it was asked."""
     ensure_offsets_topic(broker.bootstrap)
     before = time.time()
@@ -166,7 +167,7 @@ def test_all_topics_are_asked_of_where_none_is_named(broker: Broker, topic: str)
     assert all(before <= row["sampled_at"].timestamp() <= time.time() for row in rows)
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_told_of(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_topic_deleted_after_planning_has_error_rows(broker: Broker, topic: str) -> None:
     """The plan still has it; the other topic's partitions answer; one of the same name has another id."""
     other = f"other-{topic}"
     create(broker, other)
@@ -188,7 +189,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_told_of(broker: Broker, topic: str
     delete(broker, other)
 
 
-def test_a_broker_that_does_not_answer_leaves_the_others(broker: Broker, topic: str) -> None:
+def test_log_offsets_sample_broker_unreachable_or_unknown_returns_error_row(broker: Broker, topic: str) -> None:
     """A plan that names one where nothing listens, and one that has left the cluster."""
     settings = {"bootstrap.servers": broker.bootstrap}
     there = Place(topic, 0, None, 1, broker.bootstrap)
@@ -199,7 +200,7 @@ def test_a_broker_that_does_not_answer_leaves_the_others(broker: Broker, topic: 
     assert bounds(asked(broker, assign=assign(topic)))[0] == (0, 5, 5)
 
 
-def test_a_missing_right_is_in_the_rows(broker: Broker, topic: str) -> None:
+def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(broker: Broker, topic: str) -> None:
     """A principal that may not see a topic learns no offset; one that is refused shows no password."""
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
@@ -240,12 +241,13 @@ def samples(config: Config) -> list[dict[str, Any]]:
     return sorted(landed.rows(config, "log_offsets"), key=lambda row: (row["sampled_at"], row["partition"]))
 
 
-def test_the_job_samples_what_groups_have_committed_to(broker: Broker, config: Config, topic: str) -> None:
+def test_log_offsets_job_once_samples_committed_partitions_or_all_topics(
+    broker: Broker, config: Config, cli: Cli, topic: str
+) -> None:
     """Once is one sample; of all topics where that is asked for."""
     ensure_offsets_topic(broker.bootstrap)
     commit(broker, (topic, 0), (topic, 1))
-    printed = (run := Grouptrail(config, "run", "--job", "decode", "--job", "log-offsets", "--once")).finished()
-    assert run.process.returncode == 0, printed
+    printed = succeeded(cli(config, "run", "--job", "decode", "--job", "log-offsets", "--once"))
     assert "log-offsets batch 0: " in printed
     mine = [row for row in samples(config) if row["topic"] == topic]
     truth = told_by_another_client(broker, topic)
@@ -253,19 +255,19 @@ def test_the_job_samples_what_groups_have_committed_to(broker: Broker, config: C
     assert len(mine) == 2
 
     everything = {"GROUPTRAIL_LOG_OFFSETS__ALL_TOPICS": "true"}
-    run = Grouptrail(config, "run", "--job", "log-offsets", "--once", environ=everything)
-    printed = run.finished()
-    assert run.process.returncode == 0, printed
+    succeeded(cli(config, "run", "--job", "log-offsets", "--once", environ=everything))
     second = [row for row in samples(config) if row["sampled_at"] > mine[-1]["sampled_at"]]
     assert {row["topic"] for row in second} == names(broker)
     assert bounds([row for row in second if row["topic"] == topic]) == truth
 
 
-def test_the_job_outlives_a_broker_that_is_stopped_and_started(broker: Broker, config: Config, topic: str) -> None:
+def test_log_offsets_job_broker_restarted_lands_error_rows_then_resumes(
+    broker: Broker, config: Config, cli: Cli, topic: str
+) -> None:
     """Each sample has its rows; those of the outage say so, and the next ones are true."""
     ensure_offsets_topic(broker.bootstrap)
     commit(broker, (topic, 0))
-    assert Grouptrail(config, "run", "--job", "decode", "--once").finished()
+    succeeded(cli(config, "run", "--job", "decode", "--once"))
     run = Grouptrail(config, "run", "--job", "log-offsets", environ={"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1"})
 
     def newest() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, make_orders, producer
 from support.object_store import BUCKET, object_store
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.full]
 
 GROUP = "billing"
 COMMITTED, END = 3, 8
@@ -55,7 +55,7 @@ def read_some(broker: Broker) -> None:
         consumer.commit(offsets=[TopicPartition("orders", 0, COMMITTED)], asynchronous=False)
 
 
-def test_the_pipeline_lands_there_and_its_tables_are_asked_there(
+def test_run_warehouse_on_s3_lands_resumes_and_answers_queries(
     broker: Broker, config: Config, options: dict[str, str]
 ) -> None:
     """A second run goes on from the checkpoint there; neither credentials nor traces are printed."""
@@ -80,7 +80,7 @@ def test_the_pipeline_lands_there_and_its_tables_are_asked_there(
     assert json.loads(printed) == {"group_id": GROUP, "committed_offset": COMMITTED}
 
 
-def test_a_bucket_that_is_not_there_is_one_line(config: Config, options: dict[str, str]) -> None:
+def test_run_s3_bucket_missing_exits_with_one_line(config: Config, options: dict[str, str]) -> None:
     """Before Spark is started."""
     status, printed = ran(there(config, options, "nobodys/grouptrail"), "run", "--once")
     assert status == 1

@@ -20,7 +20,7 @@ from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka import KafkaDenied, OffsetsTopic
 from support import landed
-from support.cli_process import Grouptrail
+from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
 from support.lag_figures import classic_member, described, figures, kip848_member, newest
 
@@ -50,8 +50,8 @@ def poll(spark: SparkSession, config: Config) -> list[str]:
     return lines
 
 
-def test_polled_groups_are_told_as_if_their_records_had_been_read(
-    broker: Broker, topic: str, spark: SparkSession, tmp_path: Path
+def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_groups(
+    broker: Broker, topic: str, spark: SparkSession, cli: Cli, tmp_path: Path
 ) -> None:
     """Changes alone land, each once; lag is what Kafka's own tool says, and what polls cannot tell is said."""
     billing, search, secret = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("billing", "search", "secret"))
@@ -99,9 +99,7 @@ def test_polled_groups_are_told_as_if_their_records_had_been_read(
         landed.assert_progress_adds_up(config)
 
         environ = {**as_reader(broker), "GROUPTRAIL_SOURCE": "admin", "GROUPTRAIL_LOG_OFFSETS__ALL_TOPICS": "true"}
-        run = Grouptrail(config, "run", "--once", environ=environ)
-        printed = run.finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(config, "run", "--once", environ=environ))
         lag = newest(config, billing, search, secret)
         assert figures(lag) == described(broker, billing)
         assert {place[0] for place in lag} == {billing}
@@ -109,17 +107,15 @@ def test_polled_groups_are_told_as_if_their_records_had_been_read(
             row["lag_seconds_error"] is None or row["lag_seconds_error"] >= 30 for row in lag.values() if row["lag"]
         )
 
-    doctor = Grouptrail(config, "doctor", environ=environ).finished()
+    doctor = cli(config, "doctor", environ=environ).printed
     assert "groups" in doctor
     assert OFFSETS_TOPIC not in doctor
-    shown = Grouptrail(config, "show", "group", billing, environ=environ).finished()
+    shown = succeeded(cli(config, "show", "group", billing, environ=environ))
     assert "counted by what polls showed" in shown
     assert "polled: times are the polls'" in shown
-    ended = json.loads(Grouptrail(config, "show", "group", search, "--format", "json", environ=environ).finished())
+    ended = json.loads(succeeded(cli(config, "show", "group", search, "--format", "json", environ=environ)))
     assert (ended["state"], ended["state_note"]) == ("Dead", "polled: deleted or expired, since the poll before")
-    checked = Grouptrail(config, "check", *CHECKED, environ=environ)
-    printed = checked.finished()
-    assert checked.process.returncode == 0, printed
+    succeeded(cli(config, "check", *CHECKED, environ=environ))
     who_may_read = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap}
-    refused = Grouptrail(config, "run", "--once", "--job", "decode", environ=who_may_read)
-    assert "cannot be read into the same rows" in refused.finished().splitlines()[-1]
+    refused = cli(config, "run", "--once", "--job", "decode", environ=who_may_read)
+    assert "cannot be read into the same rows" in refused.printed.splitlines()[-1]

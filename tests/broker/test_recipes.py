@@ -20,7 +20,9 @@ RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 QUERY = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
 
 
-def test_offsets_are_restored_by_kafkas_own_tool(broker: Broker, config: Config, tmp_path: Path) -> None:
+def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
+    broker: Broker, config: Config, tmp_path: Path
+) -> None:
     """The command of docs/recipes.md sets the group back to what the tables tell."""
     lay_shop(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)

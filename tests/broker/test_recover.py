@@ -17,6 +17,7 @@ from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.schema import RARE_TABLES
 from support import landed
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
@@ -87,22 +88,22 @@ def history(config: Config) -> dict[str, list[str]]:
     return {table: sorted(map(str, landed.rows(config, table))) for table in HISTORY}
 
 
-def refused(config: Config, *arguments: str) -> str:
-    run = Grouptrail(config, "run", "--once", *arguments)
-    printed = run.finished(120)
-    assert run.process.returncode == 1, printed
-    assert "Traceback" not in printed
-    return printed.splitlines()[-1]
+def refused(cli: Cli, config: Config) -> str:
+    run = cli(config, "run", "--once")
+    assert run.returncode == 1, run.printed
+    assert "Traceback" not in run.printed
+    return run.printed.splitlines()[-1]
 
 
-def test_of_two_drivers_one_is_refused_and_what_is_lost_is_recovered(
-    broker: Broker, config: Config, running: Grouptrail
+@pytest.mark.full
+def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_records(
+    broker: Broker, config: Config, running: Grouptrail, cli: Cli
 ) -> None:
-    line = refused(config)
+    line = refused(cli, config)
     assert f"job decode is already run by pid {running.process.pid} on {os.uname().nodename} since 2" in line
     assert "stop that one first" in line
     running.kill()
-    assert Grouptrail(config, "run", "--job", "history", "--once").finished()
+    succeeded(cli(config, "run", "--job", "history", "--once"))
 
     told_before = history(config)
     samples_before = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
@@ -115,12 +116,10 @@ def test_of_two_drivers_one_is_refused_and_what_is_lost_is_recovered(
     write(log_offsets / "metadata", b"{")
     write(newest(of_history / "offsets"), newest(of_history / "offsets").read_bytes()[:20])
     write(newest(lag / "commits"), b"\xff\x00garbage")
-    assert f"job decode, {decode}, is not there, but its tables hold rows" in (line := refused(config))
+    assert f"job decode, {decode}, is not there, but its tables hold rows" in (line := refused(cli, config))
     assert line.endswith("run grouptrail recover")
 
-    recovery = Grouptrail(config, "recover")
-    printed = recovery.finished()
-    assert recovery.process.returncode == 0, printed
+    printed = succeeded(cli(config, "recover"))
     # Those behind the last commit of a partition are the next run's.
     found = re.search(r"([\d,]+) of its records were missing, and have landed", printed)
     assert found, printed
@@ -128,9 +127,7 @@ def test_of_two_drivers_one_is_refused_and_what_is_lost_is_recovered(
     assert "decode: the next run begins where its tables end; there was no checkpoint" in printed
     assert f"lag: the next run begins where its tables end; the old checkpoint is {lag}.aside-" in printed
 
-    run = Grouptrail(config, "run", "--once")
-    printed = run.finished()
-    assert run.process.returncode == 0, printed
+    succeeded(cli(config, "run", "--once"))
     assert landed.records(config) == in_topic(broker)
     landed.assert_progress_adds_up(config)
     assert_keys_unique(config)

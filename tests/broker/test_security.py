@@ -32,6 +32,7 @@ from grouptrail.config import Config
 from grouptrail.kafka import GROUP_PREFIX
 from support import landed
 from support.certificates import Authority
+from support.cli_in_process import Cli, run_cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 
@@ -119,9 +120,7 @@ def assert_no_secret(*texts: str) -> None:
     assert [secret for secret in SECRETS for text in texts if secret in text] == []
 
 
-def test_each_right_that_is_missing_is_named_and_no_secret_is_seen(
-    broker: Broker, config: Config, tmp_path: Path
-) -> None:
+def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config: Config, tmp_path: Path) -> None:
     """All four jobs with the least rights, added one by one; DESCRIBE on the cluster is never among them."""
     settings = tmp_path / "settings" / "grouptrail.toml"
     settings.parent.mkdir()
@@ -138,11 +137,10 @@ def test_each_right_that_is_missing_is_named_and_no_secret_is_seen(
     }
 
     def refused(*arguments: str) -> str:
-        run = Grouptrail(config, *arguments, environ=environ)
-        printed = run.finished(120)
-        assert run.process.returncode == 1, printed
-        assert_no_secret(printed)
-        return printed
+        run = run_cli(config, *arguments, environ=environ)
+        assert run.returncode == 1, run.printed
+        assert_no_secret(run.printed)
+        return run.printed
 
     assert "DESCRIBE" in only_line(refused("run"))
     broker.allow(USER, "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
@@ -203,20 +201,24 @@ def scraped(url: str) -> str:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_each_way_to_log_in(broker: Broker, config: Config, mechanism: str) -> None:
+def test_sasl_login_valid_password_connects_and_wrong_one_exits_with_one_line(
+    broker: Broker, config: Config, mechanism: str
+) -> None:
     """Who is known is let in; a wrong password is one line that names the setting, and does not repeat it."""
     name, password = ("admin", PASSWORDS["admin"]) if mechanism == "PLAIN" else (USER, PASSWORD)
     through_sasl = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap}
-    known = Grouptrail(config, "doctor", environ=login(mechanism, name, password) | through_sasl).finished(120)
+    known = run_cli(config, "doctor", environ=login(mechanism, name, password) | through_sasl).printed
     assert re.search(rf"^ok    broker .*{broker.sasl_bootstrap}", known, re.MULTILINE), known
-    wrong = Grouptrail(config, "run", environ=login(mechanism, name, "hunter2") | through_sasl)
-    line = only_line(wrong.finished(120))
-    assert wrong.process.returncode == 1
+    wrong = run_cli(config, "run", environ=login(mechanism, name, "hunter2") | through_sasl)
+    line = only_line(wrong.printed)
+    assert wrong.returncode == 1
     assert 'refuses this user or password: correct kafka."sasl.jaas.config"' in line
     assert "hunter2" not in known + line
 
 
-def test_a_client_certificate_is_a_login_too(tmp_path: Path, config: Config) -> None:
+def test_run_client_certificate_authenticates_and_without_one_exits_with_one_line(
+    tmp_path: Path, config: Config, cli: Cli
+) -> None:
     """Its name is the principal that rights are given to; without one there is no connection."""
     authority = Authority(tmp_path, "authority")
     properties = {
@@ -243,11 +245,9 @@ def test_a_client_certificate_is_a_login_too(tmp_path: Path, config: Config) -> 
         fill_and_commit(broker, TOLD)
         broker.allow("CN=watcher", "READ", "TOPIC", OFFSETS_TOPIC)
         broker.allow("CN=watcher", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
-        run = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ | certificate)
-        printed = run.finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ | certificate))
         assert [row["committed_offset"] for row in landed.rows(config, "offset_commits")][-1:] == [0]
-        nobody = Grouptrail(config, "run", "--once", "--job", "decode", environ=environ)
-        line = only_line(nobody.finished(120))
-    assert nobody.process.returncode == 1
+        nobody = run_cli(config, "run", "--once", "--job", "decode", environ=environ)
+    line = only_line(nobody.printed)
+    assert nobody.returncode == 1
     assert "ssl.keystore.location" in line

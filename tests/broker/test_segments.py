@@ -20,7 +20,7 @@ from grouptrail.decode import ingest, job
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.segments import SegmentsError, partition_folders
 from support import landed
-from support.cli_process import Grouptrail
+from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
@@ -103,13 +103,13 @@ def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[
     return found
 
 
-def test_the_files_of_a_killed_broker_give_the_rows_that_the_topic_gives(
-    disk: Disk, spark: SparkSession, tmp_path: Path
+def test_ingest_segments_killed_broker_files_match_decode_job_rows(
+    disk: Disk, spark: SparkSession, cli: Cli, tmp_path: Path
 ) -> None:
     """Row for row; the open transaction is left out and told, and running it twice adds nothing. The decode job
     begins where the files end, and both together are what it reads alone."""
     config = warehouse(tmp_path / "warehouse", disk.broker)
-    printed = Grouptrail(config, "ingest-segments", str(disk.late)).finished()
+    printed = succeeded(cli(config, "ingest-segments", str(disk.late)))
     assert "Traceback" not in printed, printed
     assert landed.records(config) == disk.topic
     assert rows(config, set(disk.topic)) == rows(disk.live, set(disk.topic))
@@ -133,7 +133,7 @@ def test_the_files_of_a_killed_broker_give_the_rows_that_the_topic_gives(
     landed.assert_progress_adds_up(config)
 
 
-def test_what_the_decode_job_missed_is_added_and_nothing_else(
+def test_ingest_segments_existing_warehouse_adds_only_missing_records(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
     """As where compaction was faster than it. What lies behind where it stands is left to it."""
@@ -151,7 +151,7 @@ def test_what_the_decode_job_missed_is_added_and_nothing_else(
     assert ingested(spark, config, disk.late)[-1].startswith("0 of ")
 
 
-def test_damaged_files_give_all_that_can_be_read_and_end_with_1(
+def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Two copies of the same partitions, each damaged at another place, make up for one another."""
@@ -172,9 +172,8 @@ def test_damaged_files_give_all_that_can_be_read_and_end_with_1(
 
 
 @pytest.mark.parametrize(("name", "told"), [("absent", "there is no folder"), ("", "no segment")])
-def test_what_holds_no_segments_is_one_line(disk: Disk, tmp_path: Path, name: str, told: str) -> None:
-    run = Grouptrail(warehouse(tmp_path / "warehouse", disk.broker), "ingest-segments", str(tmp_path / name))
-    printed = run.finished()
-    assert run.process.returncode == 1
-    (line,) = printed.strip().splitlines()
+def test_ingest_segments_no_segments_exits_with_one_line(disk: Disk, tmp_path: Path, name: str, told: str) -> None:
+    run = run_cli(warehouse(tmp_path / "warehouse", disk.broker), "ingest-segments", str(tmp_path / name))
+    assert run.returncode == 1
+    (line,) = run.printed.strip().splitlines()
     assert line.startswith(f"grouptrail: {told}")

@@ -11,13 +11,13 @@ from demo.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
 from grouptrail import contracts
 from grouptrail.config import Config
 from support import landed
-from support.cli_process import Grouptrail
+from support.cli_in_process import Cli, succeeded
 from support.frozen_pipeline import LANDED, PARTITIONS, load, thaw
 from support.kafka_clients import commit, make_orders
 from support.observed_groups import Rest, Troupe
 from support.small_tables import HISTORY
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.full]  # the jars of three releases
 
 OLDEST = VERSIONS[-1]
 
@@ -45,11 +45,9 @@ def live(broker: Broker, group_id: str, **post: str) -> Rest:
         return troupe.rest()
 
 
-def assert_goes_on(config: Config, batch: int) -> None:
+def assert_goes_on(cli: Cli, config: Config, batch: int) -> None:
     """Each job's next batch has the number that its checkpoint says."""
-    run = Grouptrail(config, "run", "--once")
-    printed = run.finished()
-    assert run.process.returncode == 0, printed
+    printed = succeeded(cli(config, "run", "--once"))
     assert [job for job in JOBS if f"\n{job} {batch}" not in printed] == [], printed
 
 
@@ -86,7 +84,7 @@ def assert_kept(config: Config, table: str, rows: list[dict[str, Any]]) -> None:
         assert row.get("is_open") or row.items() <= kept.items()
 
 
-def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: Path) -> None:
+def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path: Path, cli: Cli) -> None:
     """What was landed before is not read again; what comes under each release lands once, and is told."""
     frozen = thaw(tmp_path)
     warehouse = tmp_path / "warehouse"
@@ -105,7 +103,7 @@ def test_tables_and_checkpoints_go_on_through_three_releases_of_kafka(tmp_path: 
                 rests["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
             commit(broker.bootstrap, "operator", number)
             before = landed.in_topic(broker.bootstrap)
-            assert_goes_on(config, len(LANDED) + number)
+            assert_goes_on(cli, config, len(LANDED) + number)
             # A broker that has loaded the groups may write of them at any time: their members do not answer.
             assert before.items() <= landed.records(config).items() <= landed.in_topic(broker.bootstrap).items()
             landed.assert_progress_adds_up(config)

@@ -58,13 +58,13 @@ def assert_is_command(words: list[str]) -> None:
 # --- the container -------------------------------------------------------------------------------------------
 
 
-def test_containerfile_is_clean() -> None:
+def test_containerfile_passes_hadolint() -> None:
     checked = subprocess.run([tool("hadolint"), CONTAINERFILE], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_script_is_clean(script: Path) -> None:
+def test_shell_script_passes_shellcheck_and_is_executable(script: Path) -> None:
     checked = subprocess.run([tool("shellcheck"), script], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")
     assert os.access(script, os.X_OK)
@@ -76,8 +76,9 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.full
 @pytest.mark.spark
-def test_what_the_image_is_built_by_builds_a_grouptrail_that_runs(tmp_path: Path) -> None:
+def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path) -> None:
     """The first stage's steps, on this machine: the pins and the package alone, in a venv of their own, are enough.
 
     pyspark, which takes minutes to install, and the jars are those that this machine has; what pip has downloaded
@@ -145,7 +146,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def test_image_copies_what_there_is_and_lets_through() -> None:
+def test_containerfile_copied_files_exist_and_match_the_ignore_file() -> None:
     """What the second stage takes lies there, and the ignore file lets it into the build."""
     let_through = {
         line[1:] for line in (DEPLOY / "container" / "ignore").read_text().splitlines() if line.startswith("!")
@@ -161,13 +162,13 @@ def test_image_copies_what_there_is_and_lets_through() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["run", "--once"], ["--version"]])
-def test_entrypoint_runs_grouptrail(arguments: list[str], tmp_path: Path) -> None:
+def test_entrypoint_passes_its_arguments_to_grouptrail(arguments: list[str], tmp_path: Path) -> None:
     """With what the container is given."""
     assert _entered(tmp_path, "grouptrail", *arguments) == arguments
 
 
 @pytest.mark.spark
-def test_entrypoint_starts_what_spark_on_kubernetes_asks_for(tmp_path: Path) -> None:
+def test_entrypoint_spark_driver_and_executor_commands_have_valid_options(tmp_path: Path) -> None:
     """The executor's options are those that Spark's own class says it takes; each Java option stays whole."""
     spark = {
         "SPARK_DRIVER_BIND_ADDRESS": "10.1.2.3",
@@ -218,7 +219,7 @@ def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> lis
 
 
 @pytest.mark.parametrize("found", OBJECTS)
-def test_object_is_as_kubernetes_defines_it(found: Object) -> None:
+def test_kubernetes_object_matches_its_schema(found: Object) -> None:
     """By Kubernetes' schemas, without a key too many; what operators define, by the models of their own APIs."""
     group = found["apiVersion"].split("/")[0]
     if group == "sparkoperator.k8s.io":
@@ -262,7 +263,7 @@ def configured() -> Config:
         return load_config(file.name, {}, {"GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": "x"})
 
 
-def test_pods_run_commands_that_exist_from_the_image_as_its_user() -> None:
+def test_pods_run_existing_commands_from_the_image_as_its_user() -> None:
     user = dict(instructions())["USER"].split(":")[0]
     for template in pods().values():
         spec = template["spec"]
@@ -278,7 +279,7 @@ def test_pods_run_commands_that_exist_from_the_image_as_its_user() -> None:
         assert configured().warehouse.startswith(mounted["data"])
 
 
-def test_metrics_and_probes_are_where_the_exporter_listens() -> None:
+def test_pod_port_probes_and_selectors_match_the_exporter() -> None:
     """Of the pod, the service, the network policy and the PodMonitor."""
     deployment, (service,), (monitor,) = objects("Deployment")[0], objects("Service"), objects("PodMonitor")
     template = deployment["spec"]["template"]
@@ -301,7 +302,7 @@ def test_metrics_and_probes_are_where_the_exporter_listens() -> None:
     assert set(named) == {port["name"]}
 
 
-def test_spark_applications_run_the_pinned_spark_and_the_scripts_of_the_image() -> None:
+def test_spark_applications_use_the_pinned_spark_and_the_submit_script_of_the_image() -> None:
     applications = [
         *objects("SparkApplication"),
         *(it["spec"]["template"] for it in objects("ScheduledSparkApplication")),
@@ -314,7 +315,7 @@ def test_spark_applications_run_the_pinned_spark_and_the_scripts_of_the_image() 
         assert_is_command(["run", *spec["arguments"]])
 
 
-def test_schedules_can_be_read() -> None:
+def test_kubernetes_schedules_are_valid_cron_expressions() -> None:
     schedules = [job["spec"]["schedule"] for job in (*objects("CronJob"), *objects("ScheduledSparkApplication"))]
     assert [schedule for schedule in schedules if not croniter.is_valid(schedule)] == []
 
@@ -322,7 +323,7 @@ def test_schedules_can_be_read() -> None:
 # --- schedulers ----------------------------------------------------------------------------------------------
 
 
-def test_cron_lines_can_be_read_and_run_commands_that_exist() -> None:
+def test_cron_file_has_valid_schedules_and_existing_commands() -> None:
     lines = (DEPLOY / "cron" / "grouptrail.cron").read_text("utf-8").splitlines()
     jobs = [line for line in lines if re.match(r"[\d*@]", line)]
     assert len(jobs) == 4
@@ -335,7 +336,7 @@ def test_cron_lines_can_be_read_and_run_commands_that_exist() -> None:
         assert "%" not in command  # cron takes it for a new line
 
 
-def test_systemd_knows_every_key(tmp_path: Path) -> None:
+def test_systemd_units_pass_systemd_analyze_verify(tmp_path: Path) -> None:
     """It passes over one that it does not know, and says so."""
     analyze = _systemd_analyze()
     for unit in UNITS:
@@ -349,7 +350,7 @@ def test_systemd_knows_every_key(tmp_path: Path) -> None:
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
-def test_systemd_rates_the_service_as_confined() -> None:
+def test_systemd_service_security_exposure_is_at_most_2_5() -> None:
     """Of 10, which is no protection at all."""
     rate = [*_systemd_analyze(), "security", "--offline=yes", "--threshold=25"]
     service = DEPLOY / "systemd" / "grouptrail.service"
@@ -372,7 +373,7 @@ def _systemd_analyze() -> list[str]:
     return ["env", *environ, str(root / "usr" / "bin" / "systemd-analyze")]
 
 
-def test_airflow_runs_commands_that_exist_when_it_can() -> None:
+def test_airflow_dags_have_valid_schedules_and_existing_commands() -> None:
     """Airflow itself is not installed here: of its DAGs the commands and the schedules are looked at."""
     tree = ast.parse((DEPLOY / "airflow" / "grouptrail_dags.py").read_text("utf-8"))
     given: dict[str, list[str]] = {}
@@ -388,7 +389,7 @@ def test_airflow_runs_commands_that_exist_when_it_can() -> None:
 # --- the audit -----------------------------------------------------------------------------------------------
 
 
-def test_an_audit_that_nobody_answered_is_none() -> None:
+def test_audit_without_package_index_exits_with_2_and_one_line() -> None:
     """It says so in one line, and does not pass for a clean one."""
     environ = {"PATH": os.environ["PATH"], "PIP_NO_INDEX": "1", "HOME": os.environ["HOME"]}
     asked = subprocess.run(
@@ -399,7 +400,7 @@ def test_an_audit_that_nobody_answered_is_none() -> None:
     assert line.startswith("audit: not known, ")
 
 
-def test_the_audit_runs_each_day() -> None:
+def test_audit_workflow_has_valid_schedule_and_paths_and_runs_make_audit() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yaml").read_text("utf-8"))
     when = workflow[True]  # YAML 1.1 reads "on" so
     assert croniter.is_valid(when["schedule"][0]["cron"])
@@ -413,7 +414,7 @@ def test_the_audit_runs_each_day() -> None:
 @pytest.mark.parametrize(
     "script", [path for path in SCRIPTS if path.parent.name != "container"], ids=lambda it: it.name
 )
-def test_submissions_end_with_what_the_jobs_take(script: Path, tmp_path: Path) -> None:
+def test_submit_script_passes_valid_run_arguments_and_existing_files(script: Path, tmp_path: Path) -> None:
     """As spark-submit would get it; files that it is told of are there."""
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "a.jar").touch()

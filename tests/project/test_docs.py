@@ -90,13 +90,13 @@ def name_of(shown: object) -> str:
     return f"{shown.document}: {shown.line[:60]}" if isinstance(shown, Shown) else str(shown)
 
 
-def test_the_readme_shows_the_commands() -> None:
+def test_documents_show_the_main_commands() -> None:
     assert QUICK
     assert {shown.words[1] for shown in GROUPTRAIL} >= {"decode", "sql", "tables", "doctor", "run"}
 
 
 @pytest.mark.parametrize("shown", QUICK, ids=name_of)
-def test_shown_output_is_what_is_printed(shown: Shown, tmp_path: Path) -> None:
+def test_documented_decode_output_matches_actual_output(shown: Shown, tmp_path: Path) -> None:
     grouptrail = tmp_path / "grouptrail"
     grouptrail.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m grouptrail.cli "$@"\n')
     grouptrail.chmod(0o755)
@@ -106,7 +106,7 @@ def test_shown_output_is_what_is_printed(shown: Shown, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", GROUPTRAIL, ids=name_of)
-def test_shown_commands_and_flags_exist(shown: Shown) -> None:
+def test_documented_commands_and_flags_exist(shown: Shown) -> None:
     arguments = shown.words[1:]
     if arguments in (["--help"], ["--version"]):
         return
@@ -118,13 +118,13 @@ def _before_a_pipe(words: list[str]) -> list[str]:
     return words[: ends[0]] if ends else words
 
 
-def test_every_command_is_in_the_documents() -> None:
+def test_every_command_is_documented() -> None:
     text = "".join(path.read_text("utf-8") for path in DOCUMENTS)
     assert [name for name in COMMANDS if f"grouptrail {name}" not in text] == []
 
 
 @pytest.mark.parametrize("shown", [shown for shown in SHOWN if shown.document == "docs/recipes.md"], ids=name_of)
-def test_recipes_give_the_rows_they_show(
+def test_recipe_output_matches_the_documented_rows(
     shown: Shown, shop: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the letter, but for how long it took: of the warehouse in tests/shop.py, at 13:15 of its day."""
@@ -148,7 +148,7 @@ def python_blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.splitlines()[0])
-def test_python_of_the_documents_runs(block: str, shop: Config) -> None:
+def test_documented_python_runs_and_prints_the_documented_output(block: str, shop: Config) -> None:
     """And prints what stands below it as a comment."""
     program = block.replace("/data/grouptrail", shop.warehouse)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -158,12 +158,12 @@ def test_python_of_the_documents_runs(block: str, shop: Config) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), pages().items(), ids=list(pages()))
-def test_reference_pages_are_made_anew_the_same(name: str, text: str) -> None:
+def test_reference_page_matches_its_generated_text(name: str, text: str) -> None:
     """Byte for byte, from contracts, settings and aliases."""
     assert (ROOT / "docs" / name).read_text("utf-8") == text, "run make docs"
 
 
-def test_every_setting_is_told_with_its_meaning() -> None:
+def test_settings_page_names_existing_settings_each_with_a_description() -> None:
     text = pages()["settings.md"]
     for variable in re.findall(r"GROUPTRAIL_\w+", text):
         section, _, name = variable.removeprefix("GROUPTRAIL_").lower().partition("__")
@@ -183,17 +183,17 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("document", "example"), EXAMPLES, ids=[document for document, _ in EXAMPLES])
-def test_examples_of_the_configuration_are_valid(document: str, example: str, tmp_path: Path) -> None:
+def test_documented_configuration_example_is_valid(document: str, example: str, tmp_path: Path) -> None:
     file = tmp_path / "grouptrail.toml"
     file.write_text(example)
     assert load_configs(file, {}, {}), document
 
 
-def test_the_readme_has_an_example_of_the_configuration() -> None:
+def test_readme_has_a_configuration_example() -> None:
     assert "README.md" in {document for document, _ in EXAMPLES}
 
 
-def test_make_targets_that_are_named_exist() -> None:
+def test_documented_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         (str(path.relative_to(ROOT)), target)
@@ -205,14 +205,14 @@ def test_make_targets_that_are_named_exist() -> None:
 
 
 @pytest.mark.parametrize("page", ["metrics.md", "migrate.md"])
-def test_each_metric_is_told_of_once(page: str) -> None:
+def test_metrics_and_migrate_pages_list_each_metric_once(page: str) -> None:
     """Ours in the one, others' in the other."""
     names = set(contracts.metrics()) if page == "metrics.md" else _others_names()
     text = pages()[page]
     assert [name for name in names if len(re.findall(rf"^(?:\| |- )`{name}`", text, re.MULTILINE)) != 1] == []
 
 
-def test_questions_to_prometheus_ask_for_metrics_that_there_are() -> None:
+def test_documented_promql_queries_use_existing_metrics() -> None:
     """Those shown on the page of metrics."""
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     asked = re.findall(r"^\| [a-z].*\| `(.*(?:kafka|grouptrail)_.*)` \|$", page, re.MULTILINE)
@@ -227,7 +227,7 @@ def _others_names() -> set[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_and_named_files_lead_somewhere(path: Path) -> None:
+def test_document_links_and_file_paths_exist(path: Path) -> None:
     text = path.read_text("utf-8")
     links = [link.split("#")[0] for link in re.findall(r"\]\((?!https?:|mailto:|#)([^)]+)\)", text)]
     gone = [link for link in links if not os.path.exists(path.parent / link)]

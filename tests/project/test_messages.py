@@ -29,12 +29,12 @@ def messages() -> list[str]:
     return [" ".join(text.split()) for file in files for text in texts(ast.parse(file.read_text("utf-8")))]
 
 
-def test_the_page_quotes_messages() -> None:
+def test_troubleshooting_page_quotes_more_than_twenty_messages() -> None:
     assert len(QUOTED) > 20
 
 
 @pytest.mark.parametrize("quoted", QUOTED)
-def test_quoted_message_is_in_the_code(quoted: str, messages: list[str]) -> None:
+def test_troubleshooting_quoted_message_is_in_the_code(quoted: str, messages: list[str]) -> None:
     """Between what differs from case to case, word by word; where the page has more, it goes on in another string."""
     parts = [part.strip() for part in quoted.split("…") if part.strip(" ():.?")]
     assert [part for part in parts if not any(part in message for message in messages)] == []

@@ -29,12 +29,14 @@ def submitted() -> list[str]:
     return shlex.split(shown[1].replace("\\\n", " "))
 
 
-def test_the_command_shown_brings_the_connectors_of_the_installed_packages() -> None:
+def test_documented_submission_packages_match_the_installed_versions() -> None:
     words = submitted()
     assert words[words.index("--packages") + 1] == ",".join(connector_dependencies())
 
 
-def test_the_command_shown_is_the_one_that_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_submission_matches_the_one_the_cluster_tests_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for master, sizes, and jars that are there already."""
     monkeypatch.setattr("demo.cluster.connector_jars", lambda: tmp_path)
     words, tested = submitted(), SparkCluster(tmp_path).submission(Path("dist"))
@@ -48,7 +50,7 @@ def test_the_command_shown_is_the_one_that_is_tested(tmp_path: Path, monkeypatch
     assert (ROOT / "dist" / words[-6]).resolve() == Path(tested[-1])
 
 
-def test_the_package_is_archived_the_same_each_time_and_runs_from_its_archive(tmp_path: Path) -> None:
+def test_archive_package_is_reproducible_and_runs_from_the_archive(tmp_path: Path) -> None:
     """With its metadata and all its data, and nothing of the tests; what it imports comes from elsewhere."""
     first, second = (archive_package(tmp_path / name) for name in ("first", "second"))
     assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
@@ -67,7 +69,7 @@ def test_the_package_is_archived_the_same_each_time_and_runs_from_its_archive(tm
     assert run.stdout.startswith("grouptrail ")
 
 
-def test_what_is_submitted_goes_before_the_defaults_and_the_configuration_before_both(
+def test_session_settings_configuration_overrides_submitted_which_override_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "_is_submitted", lambda: True)

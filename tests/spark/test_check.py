@@ -108,7 +108,7 @@ def expected_names(table: str) -> set[str]:
     return {"key_unique", "never_null", *(one["meta"]["name"] for one in contracts.expectations()[table])}
 
 
-def test_every_expectation_is_breached_by_rows_that_break_it(spark: SparkSession, config: Config) -> None:
+def test_check_invalid_rows_breach_every_expectation(spark: SparkSession, config: Config) -> None:
     """Each by its own query, not because that fails; the results are kept, with keys of the rows alone."""
     lay_broken(config)
     checked = check.run(spark, config, patience_seconds=0)
@@ -127,7 +127,10 @@ def test_every_expectation_is_breached_by_rows_that_break_it(spark: SparkSession
         check.refuse_breaches(checked)
 
 
-def test_a_healthy_warehouse_passes(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_check_healthy_warehouse_has_no_breaches_and_writes_data_docs(
+    spark: SparkSession, config: Config, tmp_path: Path
+) -> None:
     """With Data Docs that load and run nothing; `since` leaves what is older alone."""
     thaw(config)
     docs = tmp_path / "docs"

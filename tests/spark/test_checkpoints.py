@@ -65,7 +65,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-def test_a_damaged_checkpoint_is_refused_and_a_new_one_goes_on(
+def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     spark: SparkSession, config: Config, folder: Path, tmp_path: Path
 ) -> None:
     whole = shutil.copytree(folder, tmp_path / "whole")
@@ -85,7 +85,9 @@ def test_a_damaged_checkpoint_is_refused_and_a_new_one_goes_on(
     assert checkpoints.put_aside(spark, config, "never-run") is None
 
 
-def test_a_lease_is_kept_where_the_checkpoints_are_a_uri(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
+    spark: SparkSession, config: Config, tmp_path: Path
+) -> None:
     """Through the Hadoop file system, as in an object store."""
     of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
     lease = tmp_path / "store" / config.cluster / "copy.lease"

@@ -69,8 +69,8 @@ def history(config: Config) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("few_rows", [0, 1_000])
-def test_batches_that_die_and_are_tried_again_tell_what_a_rebuild_tells(
+@pytest.mark.parametrize("few_rows", [pytest.param(0, marks=pytest.mark.full), 1_000])
+def test_history_job_batches_failed_and_retried_match_a_rebuild(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
     """Whichever write a batch dies before, the next try lands what is missing, and nothing twice; whether Spark or
@@ -103,7 +103,7 @@ def test_batches_that_die_and_are_tried_again_tell_what_a_rebuild_tells(
     assert [one["committed_offset"] for one in billing[1]["handed_over"] if one["partition"] == 3] == [None]
 
 
-def test_a_rebuild_that_was_broken_off_must_be_run_again(spark: SparkSession, config: Config) -> None:
+def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: SparkSession, config: Config) -> None:
     """The job refuses tables of two minds, and takes them again after a whole rebuild."""
     log = Log(spark, config)
     log.land(0)
@@ -116,7 +116,10 @@ def test_a_rebuild_that_was_broken_off_must_be_run_again(spark: SparkSession, co
     assert [row["member_id"] for row in history(config)["memberships"]] == ["a"]
 
 
-def test_the_exporter_counts_what_history_tells(spark: SparkSession, config: Config) -> None:
+@pytest.mark.full
+def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
+    spark: SparkSession, config: Config
+) -> None:
     """From tables as Spark writes them, batch by batch, after OPTIMIZE, and after a rebuild, which adds nothing."""
     log, reader = Log(spark, config), SnapshotReader(config)
     telling = Telling(spark, config, app=lambda: "history", report=silent)

@@ -58,7 +58,7 @@ def landing(spark: SparkSession, config: Config) -> job.Landing:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_every_record_lands_once_and_gives_its_bytes_back(
+def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
     landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Each record is in one table, from which it can be encoded again, and the progress explains every offset; also
@@ -72,7 +72,7 @@ def test_every_record_lands_once_and_gives_its_bytes_back(
     assert all(written[table].written_at_ms for table in (*TABLES, job.PROGRESS))
 
 
-def test_rows_are_found_by_what_files_are_passed_over_by(
+def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
     landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
 ) -> None:
     """The least and the greatest value of each column whose bounds Delta knows, in every table."""
@@ -87,7 +87,7 @@ def test_rows_are_found_by_what_files_are_passed_over_by(
 
 
 @pytest.mark.parametrize("fails_at", [*TABLES, job.PROGRESS])
-def test_a_batch_that_failed_lands_once_when_it_is_tried_again(
+def test_landing_batch_fails_before_an_append_lands_once_when_retried(
     landing: job.Landing, records: DataFrame, config: Config, fails_at: str
 ) -> None:
     """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
@@ -99,7 +99,7 @@ def test_a_batch_that_failed_lands_once_when_it_is_tried_again(
     landed.assert_progress_adds_up(config)
 
 
-def test_many_rare_records_are_decoded_by_spark_instead_of_sent_to_the_driver(
+def test_landing_rare_records_above_the_task_report_limit_all_land(
     landing: job.Landing, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A micro-batch whose other records are too large for the tasks' reports lands like any other."""
@@ -112,7 +112,7 @@ def test_many_rare_records_are_decoded_by_spark_instead_of_sent_to_the_driver(
     assert sorted(row["record_offset"] for row in found) == list(range(count))
 
 
-def test_a_batch_lands_while_the_broker_does_not_answer(
+def test_landing_broker_unreachable_lands_records_without_log_end_offset(
     landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read is landed; only what the broker would have said of its log is unknown."""
@@ -126,7 +126,7 @@ def test_a_batch_lands_while_the_broker_does_not_answer(
     assert {row["log_end_offset"] for row in landed.rows(config, job.PROGRESS)} == {None}
 
 
-def test_redecode_moves_what_a_newer_decoder_can_read(
+def test_redecode_newly_decodable_record_moves_to_its_table_once(
     landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
@@ -163,14 +163,14 @@ class _Unstopped:
         """Stays up."""
 
 
-def test_a_table_of_another_shape_is_refused(spark: SparkSession, config: Config) -> None:
+def test_ensure_table_column_type_differs_from_contract_raises(spark: SparkSession, config: Config) -> None:
     """A table whose column has another type than its contract says is not written to."""
     spark.sql(f"CREATE TABLE delta.`{config.table_path('offset_commits')}` (group_id int) USING delta")
     with pytest.raises(GrouptrailError, match="group_id is int, should be string"):
         tables.ensure_table(spark, config, "offset_commits")
 
 
-def test_a_table_gains_the_columns_its_contract_has_gained(spark: SparkSession, config: Config) -> None:
+def test_ensure_table_older_table_gains_missing_columns_and_keeps_rows(spark: SparkSession, config: Config) -> None:
     """An older table is brought up to its contract without losing a row."""
     path = config.table_path("offset_commits")
     spark.sql(f"CREATE TABLE delta.`{path}` (cluster string, group_id string) USING delta")
@@ -182,7 +182,7 @@ def test_a_table_gains_the_columns_its_contract_has_gained(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_an_overwrite_is_tried_again_where_another_writer_was_quicker(
+def test_replace_concurrent_append_is_retried_up_to_five_times(
     spark: SparkSession, config: Config, tmp_path: Path, times: int
 ) -> None:
     """Such as another job, or `grouptrail maintain`; not for ever."""
@@ -214,7 +214,7 @@ def test_an_overwrite_is_tried_again_where_another_writer_was_quicker(
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
 
 
-def test_a_merge_takes_the_place_of_open_rows_once(
+def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delete(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those with the same key in the same cluster, also where another writer was quicker."""

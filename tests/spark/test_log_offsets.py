@@ -40,7 +40,7 @@ def told(rows: list[Any]) -> list[tuple[str, int, str]]:
     return sorted((row["topic"], row["partition"], row["error"]) for row in rows)
 
 
-def test_the_format_is_read_in_a_batch(spark: SparkSession, nowhere: str) -> None:
+def test_log_offsets_source_batch_read_without_broker_returns_error_rows(spark: SparkSession, nowhere: str) -> None:
     """By its name and options alone; silence is in the rows."""
     register(spark)
     options = {"kafka.bootstrap.servers": nowhere, "assign": '{"orders": [1, 0]}'}
@@ -50,7 +50,7 @@ def test_the_format_is_read_in_a_batch(spark: SparkSession, nowhere: str) -> Non
     assert spark.read.format(FORMAT).options(**{**options, "assign": "{}"}).load().collect() == []
 
 
-def test_spark_shows_no_secret(spark: SparkSession, nowhere: str) -> None:
+def test_log_offsets_source_secret_option_is_not_in_plan_or_error(spark: SparkSession, nowhere: str) -> None:
     """Neither in its plans nor where an option is refused."""
     register(spark)
     reader = spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": nowhere, "assign": "{}"})
@@ -63,7 +63,7 @@ def test_spark_shows_no_secret(spark: SparkSession, nowhere: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_once_is_one_sample_of_what_was_committed_to(spark: SparkSession, config: Config) -> None:
+def test_log_offsets_job_once_samples_each_committed_partition(spark: SparkSession, config: Config) -> None:
     """It ends where there is nothing to ask of, and the next run asks of what has landed since."""
     assert run_once(spark, config) == ["log-offsets batch 0: 0 partitions"]
     assert landed.rows(config, "log_offsets") == []
@@ -102,7 +102,7 @@ def sample(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, contracts.tables()["log_offsets"].ddl(without=("cluster",)))
 
 
-def test_a_sample_that_is_tried_again_lands_once(
+def test_log_offsets_job_sample_retried_lands_once(
     spark: SparkSession, config: Config, sample: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it died before its append or behind it."""
@@ -124,7 +124,9 @@ def test_a_sample_that_is_tried_again_lands_once(
     assert len(landed.rows(config, "log_offsets")) == 4
 
 
-def test_a_sample_is_told_of_where_it_differs(spark: SparkSession, config: Config, sample: DataFrame) -> None:
+def test_log_offsets_job_unchanged_sample_is_not_logged_again(
+    spark: SparkSession, config: Config, sample: DataFrame
+) -> None:
     """A line each ten seconds that says the same would hide those that do not."""
     tables.ensure_table(spark, config, "log_offsets")
     lines: list[str] = []

@@ -67,7 +67,9 @@ def sampled(config: Config) -> list[tuple[int, str]]:
     return [(round(row["at"] - NOON.timestamp()) // 10, row["status"]) for row in found]
 
 
-def test_samples_are_thinned_and_verdict_changes_stay(spark: SparkSession, config: Config) -> None:
+def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
+    spark: SparkSession, config: Config
+) -> None:
     """One a minute is left of what is older than a day; run again, nothing is left to do."""
     config = keeping(config, thin_samples=["1:60", "7:600"])
     lay_samples(config, lambda number: "STOP" if 97 <= number < 101 else "OK")
@@ -88,7 +90,7 @@ def test_samples_are_thinned_and_verdict_changes_stay(spark: SparkSession, confi
     assert len(sampled(config)) == 6 + 4 < before[0]["rows"]
 
 
-def test_dry_run_tells_and_does_nothing(spark: SparkSession, config: Config) -> None:
+def test_maintain_dry_run_lists_removals_and_deletes_nothing(spark: SparkSession, config: Config) -> None:
     """Rows, files and bytes of each table that would lose any."""
     thaw(config)
     config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
@@ -102,7 +104,8 @@ def test_dry_run_tells_and_does_nothing(spark: SparkSession, config: Config) -> 
     assert counts(config) == before
 
 
-def test_retention_leaves_what_is_live_and_tables_that_check_out(spark: SparkSession, config: Config) -> None:
+@pytest.mark.full
+def test_maintain_retention_keeps_open_rows_and_passes_check(spark: SparkSession, config: Config) -> None:
     """Open rows, the newest record of each key, and batches that still add up; a rebuild finds what is live."""
     thaw(config)
     config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
@@ -127,7 +130,8 @@ def test_retention_leaves_what_is_live_and_tables_that_check_out(spark: SparkSes
     assert [row["group_id"] for row in found] == sorted({row["group_id"] for row in live["generations"]})
 
 
-def test_records_that_the_history_lacks_stay(
+@pytest.mark.full
+def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a run that is broken off is gone on with by the next."""
@@ -149,7 +153,7 @@ def test_records_that_the_history_lacks_stay(
 UNTOLD = "record_partition int, first_untold bigint"
 
 
-def test_concurrent_writer_is_waited_out_or_told_of(
+def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_continues(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one line, with the table's name; the other tables are worked off all the same."""
@@ -170,7 +174,9 @@ def test_concurrent_writer_is_waited_out_or_told_of(
     assert tries == ["log_offsets"] * 3 + ["topic_names"]
 
 
-def test_stream_over_a_table_goes_on_when_rows_are_deleted(spark: SparkSession, config: Config) -> None:
+def test_read_table_appends_rows_deleted_resumes_without_rereading_rewritten_rows(
+    spark: SparkSession, config: Config
+) -> None:
     """What stays is not read twice, though its file was written anew."""
 
     def land(*batches: int) -> None:

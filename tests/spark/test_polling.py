@@ -73,7 +73,9 @@ def commits(config: Config) -> list[tuple[Any, ...]]:
     return [(row["committed_offset"], second(row["not_before"]), second(row["record_at"])) for row in rows]
 
 
-def test_changes_land_once_across_starts(polling: Polling, spark: SparkSession, config: Config, told: Told) -> None:
+def test_polling_restarted_lands_each_change_once(
+    polling: Polling, spark: SparkSession, config: Config, told: Told
+) -> None:
     """A change is dated from the poll before, or after a start from the last that landed something."""
     moved = replace(BILLING, commits={("orders", 0): Committed(6, -1, "")})
     land(polling, BILLING, SEARCH)
@@ -97,7 +99,9 @@ def test_changes_land_once_across_starts(polling: Polling, spark: SparkSession, 
 
 
 @pytest.mark.parametrize("fails_at", ["group_metadata", PROGRESS])
-def test_what_a_poll_was_broken_off_by_lands_with_the_next(polling: Polling, config: Config, fails_at: str) -> None:
+def test_polling_poll_fails_before_an_append_lands_once_with_the_next_poll(
+    polling: Polling, config: Config, fails_at: str
+) -> None:
     """Nothing twice, and `ingest_progress` tells of all rows, wherever it died."""
     with landed.dying_before(fails_at):
         land(polling, BILLING)

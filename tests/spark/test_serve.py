@@ -67,7 +67,7 @@ def beeline(port: int, statement: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_everything_is_served(served: tuple[int, int, str]) -> None:
+def test_serve_sql_reports_its_urls_and_counts_of_tables_views_and_functions(served: tuple[int, int, str]) -> None:
     """Tables, views and functions; the command says where."""
     connect, thrift, said = served
     laid = {table for table in tables() if table in {name for view in views().values() for name in view.tables}}
@@ -77,7 +77,7 @@ def test_everything_is_served(served: tuple[int, int, str]) -> None:
     assert f"{len(laid)} tables, {len(plain)} views, {len(views()) - len(plain)} functions" in said
 
 
-def test_jdbc_clients_ask_as_documented(served: tuple[int, int, str]) -> None:
+def test_serve_sql_documented_beeline_queries_return_their_rows(served: tuple[int, int, str]) -> None:
     """The block of docs/sql-clients.md, with beeline as it comes with pyspark: views, functions, their defaults."""
     [block] = re.findall(r"^```sh\n(beeline .*?)^```$", CLIENTS.read_text(), re.MULTILINE | re.DOTALL)
     command = block.replace(":10000/", f":{served[1]}/").replace("beeline -u", f"{BEELINE} --outputformat=csv2 -u")
@@ -90,7 +90,7 @@ def test_jdbc_clients_ask_as_documented(served: tuple[int, int, str]) -> None:
     ], run.stderr  # fmt: skip
 
 
-def test_spark_connect_clients_ask_as_documented(served: tuple[int, int, str]) -> None:
+def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: tuple[int, int, str]) -> None:
     """The block of docs/sql-clients.md."""
     [block] = re.findall(r"^```python\n(from pyspark.sql .*?)^```$", CLIENTS.read_text(), re.MULTILINE | re.DOTALL)
     program = block.replace(":15002", f":{served[0]}")
@@ -103,7 +103,9 @@ def test_spark_connect_clients_ask_as_documented(served: tuple[int, int, str]) -
 @pytest.mark.parametrize(
     "statement", ["DELETE FROM memberships", "INSERT INTO memberships SELECT * FROM memberships"]
 )
-def test_what_clients_see_cannot_be_written(served: tuple[int, int, str], shop: Config, statement: str) -> None:
+def test_serve_sql_write_statement_fails_and_leaves_the_table_unchanged(
+    served: tuple[int, int, str], shop: Config, statement: str
+) -> None:
     """The names that they are given are views."""
     from deltalake import DeltaTable
 
@@ -112,7 +114,7 @@ def test_what_clients_see_cannot_be_written(served: tuple[int, int, str], shop: 
     assert DeltaTable(shop.table_path("memberships")).version() == before
 
 
-def test_servers_listen_at_loopback_alone(served: tuple[int, int, str]) -> None:
+def test_serve_sql_listens_on_loopback_only(served: tuple[int, int, str]) -> None:
     """Not at the machine's other addresses."""
     listening = Path("/proc/net/tcp6").read_text() + Path("/proc/net/tcp").read_text()
     for port in served[:2]:
@@ -131,7 +133,8 @@ def _toml(folder: Path, lasting: bool) -> Path:
     return file
 
 
-def test_views_are_installed_in_a_lasting_catalog(shop: Config, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, tmp_path: Path) -> None:
     """Another session may install them again, and finds them there."""
     config = str(_toml(tmp_path, lasting=True))
     printed = Grouptrail(shop, "views", "install", "--config", config, "--schema", "kafka").finished()
@@ -152,7 +155,7 @@ def test_views_are_installed_in_a_lasting_catalog(shop: Config, tmp_path: Path) 
     assert run.stdout == "15 1 3 ", run.stderr[-2000:]
 
 
-def test_catalog_in_memory_is_told(shop: Config, tmp_path: Path) -> None:
+def test_views_install_in_memory_catalog_exits_with_an_error(shop: Config, tmp_path: Path) -> None:
     """What would be gone with the command is not done."""
     command = Grouptrail(shop, "views", "install", "--config", str(_toml(tmp_path, lasting=False)))
     assert "this session's catalog is in memory" in command.finished()

@@ -54,7 +54,9 @@ def lay_older(config: Config) -> dict[str, str]:
     return lacking
 
 
-def test_tables_that_lack_a_column_are_gone_on_with(spark: SparkSession, config: Config) -> None:
+def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_to(
+    spark: SparkSession, config: Config
+) -> None:
     """Asked, checked, maintained and written to, as they are and once the column is added."""
     lacking = lay_older(config)
     checked = check.run(spark, config, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
@@ -69,7 +71,9 @@ def test_tables_that_lack_a_column_are_gone_on_with(spark: SparkSession, config:
         assert sql(config, f"SELECT {column} FROM {name} WHERE cluster = 'new'") == [{column: None}], name
 
 
-def test_the_warehouse_of_version_0_1_opens(spark: SparkSession, config: Config) -> None:
+def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
+    spark: SparkSession, config: Config
+) -> None:
     """All its tables are brought up to what they are now, and answer."""
     thaw(config)
     for name in contracts.tables():
@@ -100,7 +104,9 @@ def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, c
     assert 0 < left[0]["rows"] < 12
 
 
-def test_table_of_an_unknown_protocol_is_left_alone(spark: SparkSession, config: Config) -> None:
+def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
+    spark: SparkSession, config: Config
+) -> None:
     """Told of in one line; the other tables are worked off."""
     thaw(config)
     log = Path(config.table_path("topic_names")) / "_delta_log"

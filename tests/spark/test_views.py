@@ -46,7 +46,7 @@ def test_view_gives_the_same_rows_on_both_engines(
     )
 
 
-def test_names_of_groups_are_data(spark: SparkSession, tmp_path: Path) -> None:
+def test_view_group_name_with_special_characters_is_matched_literally(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever Spark reads into quotes and dollars elsewhere."""
     config = Config(warehouse=str(tmp_path))
     name = "it's -- ${env:HOME} :time `x`"
@@ -57,7 +57,7 @@ def test_names_of_groups_are_data(spark: SparkSession, tmp_path: Path) -> None:
         assert rows(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
 
 
-def test_backslashes_in_arguments_are_refused(shop: Config, engine: SparkEngine) -> None:
+def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, engine: SparkEngine) -> None:
     """Spark reads them in its own way in a query; a value keeps them as they are."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
         rows(shop, r"SELECT * FROM members_at('a\b', now())", engine)
@@ -79,7 +79,9 @@ def test_backslashes_in_arguments_are_refused(shop: Config, engine: SparkEngine)
         ("WITH x AS (SELECT 1) INSERT INTO offset_commits (committed_offset) SELECT * FROM x", "only queries"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(shop: Config, engine: SparkEngine, text: str, told: str) -> None:
+def test_spark_engine_invalid_query_raises_a_one_line_error(
+    shop: Config, engine: SparkEngine, text: str, told: str
+) -> None:
     """As on the other engine; and nothing is written."""
     with pytest.raises(QueryError) as caught:
         rows(shop, text, engine)

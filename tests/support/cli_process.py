@@ -12,30 +12,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grouptrail.config import Config
+from support.deadlines import scaled
 
 # No test waits longer for a process, whatever it waits for.
-_LIFETIME_SECONDS = 300
+_LIFETIME_SECONDS = scaled(300)
+
+
+def settings_of(config: Config | Path) -> dict[str, str]:
+    """The environment that gives a command its configuration, or names the file that does."""
+    settings = {"GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0"}
+    if isinstance(config, Path):
+        return settings | {"GROUPTRAIL_CONFIG": str(config)}
+    return settings | {
+        "GROUPTRAIL_CLUSTER": config.cluster,
+        "GROUPTRAIL_WAREHOUSE": config.warehouse,
+        "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
+        "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),
+        "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
+    }
 
 
 class Grouptrail:
     """The command line as a process of its own, with everything it starts in one process group."""
 
     def __init__(self, config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        """`config` is what the environment tells it, or the file that it is told of."""
-        settings = {"GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0"}
-        if isinstance(config, Path):
-            settings["GROUPTRAIL_CONFIG"] = str(config)
-        else:
-            settings |= {
-                "GROUPTRAIL_CLUSTER": config.cluster,
-                "GROUPTRAIL_WAREHOUSE": config.warehouse,
-                "GROUPTRAIL_DECODE__TRIGGER_SECONDS": str(config.decode.trigger_seconds),
-                "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": str(config.decode.max_records_per_batch),
-                "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": config.kafka_settings()["bootstrap.servers"],
-            }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grouptrail.cli", *arguments],
-            env={**os.environ, **settings, **(environ or {})},
+            env={**os.environ, **settings_of(config), **(environ or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -60,9 +63,9 @@ class Grouptrail:
         self.process.wait()
 
     def finished(self, deadline_seconds: float = 240) -> str:
-        """Waits for its end; what it printed."""
+        """Waits for its end, on a slow machine longer; what it printed."""
         try:
-            printed, _ = self.process.communicate(timeout=deadline_seconds)
+            printed, _ = self.process.communicate(timeout=scaled(deadline_seconds))
         except subprocess.TimeoutExpired:
             self.kill()
             printed, _ = self.process.communicate()

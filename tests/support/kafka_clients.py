@@ -13,8 +13,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicParti
 from kafka.errors import KafkaError, NoError
 
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
+from support.deadlines import scaled
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = scaled(60)
 
 
 def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:

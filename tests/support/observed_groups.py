@@ -21,6 +21,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from support.deadlines import scaled
 from support.kafka_clients import poll
 
 Partition = tuple[str, int]
@@ -29,7 +30,7 @@ Client = Literal["kafka-python", "librdkafka", "kip-848", "share"]
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 What = Literal["assigned", "revoked", "joined", "gone"]
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = scaled(60)
 POLL_SECONDS = 0.1
 HEARTBEAT_MS = 300
 # kafka-python 3.0.12 joins anew when a join ends between two polls.

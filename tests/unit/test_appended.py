@@ -19,7 +19,7 @@ def offsets(rows: AppendedRows) -> list[int]:
     return sorted(offset for part in rows.fresh() for offset in part["record_offset"].to_pylist())
 
 
-def test_each_files_rows_come_once_and_after_optimize_again(tmp_path: Path) -> None:
+def test_appended_rows_returns_each_files_rows_once_and_again_after_optimize(tmp_path: Path) -> None:
     """To follow a table costs what it gains; of rows that are not asked for none comes."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     path = config.table_path("offset_commits")

@@ -75,14 +75,14 @@ JAVA = [
 
 
 @pytest.mark.parametrize(("protocol", "members", "counts", "assigned"), JAVA)
-def test_what_the_java_client_assigns_is_its_own(
+def test_explain_java_client_assignment_is_own(
     protocol: str, members: list[Subscriber], counts: dict[str, int], assigned: dict[str, list[Partition]]
 ) -> None:
     assert explain(protocol, members, counts, assigned).is_own
     assert explain(protocol, members[::-1], counts, {m: ps[::-1] for m, ps in assigned.items()}).is_own
 
 
-def test_under_sticky_only_the_partitions_of_who_left_move() -> None:
+def test_explain_sticky_member_left_is_own_only_if_just_its_partitions_move() -> None:
     left = [subscriber("a", owned="orders:0,3,6", generation=1), subscriber("c", owned="orders:2,5", generation=1)]
     for protocol in STICKY:
         assert explain(protocol, left, ORDERS, assignment(a="orders:0,3,4,6", c="orders:1,2,5")).is_own
@@ -91,7 +91,7 @@ def test_under_sticky_only_the_partitions_of_who_left_move() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
-def test_seven_partitions_for_five_members(protocol: str) -> None:
+def test_explain_seven_partitions_five_members_is_own_only_under_its_protocol(protocol: str) -> None:
     members = [subscriber(member_id) for member_id in "abcde"]
     by_range = assignment(a="orders:0,1", b="orders:2,3", c="orders:4", d="orders:5", e="orders:6")
     in_turn = assignment(a="orders:0,5", b="orders:1,6", c="orders:2", d="orders:3", e="orders:4")
@@ -102,12 +102,12 @@ def test_seven_partitions_for_five_members(protocol: str) -> None:
     assert skew(own) == 1
 
 
-def test_a_java_client_before_3_5_ignores_what_older_generations_had() -> None:
+def test_explain_java_client_before_3_5_ignores_owned_partitions_of_older_generations() -> None:
     assigned = assignment(a="orders:0,1,6", p="orders:2,4", z="orders:3,5")
     assert explain("cooperative-sticky", STALE, ORDERS, assigned).is_own
 
 
-def test_the_note_names_the_client_where_they_differ() -> None:
+def test_explain_note_names_the_client_where_clients_differ() -> None:
     mixed = [subscriber("a", instance_id="x"), subscriber("b"), subscriber("c", instance_id="w")]
     # kafka-python 3.0 forgets the first, as a dynamic member comes between it and the other static one.
     for assigned, note in (
@@ -122,7 +122,7 @@ def test_the_note_names_the_client_where_they_differ() -> None:
     assert explain("sticky", UNLIKE, BOTH, JAVA[8][3]).note == "sticky gives the same"
 
 
-def test_skew() -> None:
+def test_skew_is_largest_minus_smallest_partition_count() -> None:
     assert skew({}) == 0
     assert skew(assignment(a="orders:0,1,2", b="orders:3", c="")) == 3
 
@@ -140,14 +140,14 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("assigned", "note"), TOLD)
-def test_another_assignment_is_not_own_and_the_note_says_what_differs(
+def test_explain_range_different_assignment_is_not_own_and_note_says_why(
     assigned: dict[str, list[Partition]], note: str
 ) -> None:
     assert explain("range", ABC, ORDERS, assigned) == Explanation(False, note)
 
 
 @pytest.mark.parametrize("protocol", STICKY)
-def test_a_sticky_assignment_that_is_not_reproduced_is_held_to_what_sticky_promises(protocol: str) -> None:
+def test_explain_sticky_not_reproduced_checks_stickiness_and_balance(protocol: str) -> None:
     had = [subscriber("a", owned="orders:0,1,2,3", generation=2), subscriber("b", owned="orders:4,5,6", generation=2)]
     swapped = assignment(a="orders:0,1,2", b="orders:3,4,5,6")
     assert explain(protocol, had, ORDERS, swapped) == Explanation(
@@ -161,7 +161,7 @@ def test_a_sticky_assignment_that_is_not_reproduced_is_held_to_what_sticky_promi
     assert other == Explanation(None, "balanced and sticky, but not reproduced")
 
 
-def test_unlike_subscriptions_are_held_to_balance_alone_where_the_group_is_large() -> None:
+def test_explain_sticky_large_group_unequal_subscriptions_checks_only_balance() -> None:
     members = [
         subscriber("a", "orders audit", "orders:0,1", 2),
         subscriber("b", "orders audit"),
@@ -177,7 +177,7 @@ def test_unlike_subscriptions_are_held_to_balance_alone_where_the_group_is_large
     assert explain("sticky", members, counts, assigned) == Explanation(None, "balanced, but not reproduced")
 
 
-def test_only_a_cooperative_assignor_withholds_and_only_what_somebody_had() -> None:
+def test_explain_unassigned_partition_is_accepted_only_if_cooperative_and_owned_before() -> None:
     held_back = assignment(a="orders:0,1", p="orders:4,5,6", z="")
     assert explain("sticky", CROWDED, ORDERS, held_back) == Explanation(False, "orders-2 is with nobody")
     assert explain("cooperative-sticky", CROWDED, ORDERS, held_back).note.endswith("withheld for the next round: 2")
@@ -187,7 +187,7 @@ def test_only_a_cooperative_assignor_withholds_and_only_what_somebody_had() -> N
     assert fresh == Explanation(False, "orders-2 is with nobody")
 
 
-def test_what_cannot_be_told() -> None:
+def test_explain_unknown_protocol_or_missing_members_or_topics_is_undetermined() -> None:
     assigned = assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6")
     assert explain("stream", ABC, ORDERS, assigned).is_own is None
     assert explain(None, ABC, ORDERS, assigned).is_own is None
@@ -198,7 +198,7 @@ def test_what_cannot_be_told() -> None:
     assert explain("range", ABC, {}, assigned).is_own is None
 
 
-def test_members_with_racks_may_get_something_else() -> None:
+def test_explain_members_with_racks_different_assignment_is_undetermined() -> None:
     racks = [subscriber(member_id, rack=rack) for member_id, rack in (("a", "x"), ("b", "y"), ("c", None))]
     assert explain("range", racks, ORDERS, assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6")).is_own
     other = assignment(a="orders:4,5,6", b="orders:2,3", c="orders:0,1")
@@ -206,7 +206,7 @@ def test_members_with_racks_may_get_something_else() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
-def test_topics_without_partitions_and_members_without_topics_get_nothing(protocol: str) -> None:
+def test_explain_empty_topics_and_unsubscribed_members_get_no_partitions(protocol: str) -> None:
     members = [subscriber("a", "orders gone"), subscriber("b", "")]
     assert explain(protocol, members, {"orders": 2, "gone": 0}, assignment(a="orders:0,1")).is_own
     assert explain(protocol, members, {"orders": 2}, assignment(a="orders:0,1", b="")).is_own
@@ -258,13 +258,13 @@ def by_kafka_python(assignor: Any, members: list[Subscriber], counts: dict[str, 
 
 @MANY
 @given(groups(static=True))
-def test_what_range_of_kafka_python_assigns_is_its_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
+def test_explain_kafka_python_range_assignment_is_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
     assert explain("range", *group, by_kafka_python(RangePartitionAssignor, *group)).is_own
 
 
 @MANY
 @given(groups(alike=True, static=True))  # It fails where it has to skip a member.
-def test_what_roundrobin_of_kafka_python_assigns_is_its_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
+def test_explain_kafka_python_roundrobin_assignment_is_own(group: tuple[list[Subscriber], dict[str, int]]) -> None:
     assert explain("roundrobin", *group, by_kafka_python(RoundRobinPartitionAssignor, *group)).is_own
 
 
@@ -297,7 +297,7 @@ STICKY_OF_KAFKA_PYTHON = [("sticky", StickyPartitionAssignor), ("cooperative-sti
 
 @MANY
 @given(groups(), st.sampled_from(STICKY_OF_KAFKA_PYTHON))
-def test_what_sticky_of_kafka_python_assigns_is_its_own(
+def test_explain_kafka_python_sticky_assignment_with_stable_hashes_is_own(
     group: tuple[list[Subscriber], dict[str, int]], client: tuple[str, Any]
 ) -> None:
     protocol, assignor = client
@@ -307,7 +307,7 @@ def test_what_sticky_of_kafka_python_assigns_is_its_own(
 
 @MANY
 @given(groups(), st.sampled_from(STICKY_OF_KAFKA_PYTHON))
-def test_what_sticky_of_kafka_python_assigns_by_the_hashes_of_its_process(
+def test_explain_kafka_python_sticky_assignment_with_process_hashes_is_never_rejected(
     group: tuple[list[Subscriber], dict[str, int]], client: tuple[str, Any]
 ) -> None:
     """Where subscriptions differ it picks from sets of partitions, now and then another one: that is never wrong."""
@@ -320,7 +320,7 @@ def test_what_sticky_of_kafka_python_assigns_by_the_hashes_of_its_process(
 
 @MANY
 @given(groups(alike=True), st.sampled_from([RangePartitionAssignor, RoundRobinPartitionAssignor]), st.data())
-def test_one_partition_with_another_member_is_another_assignment(
+def test_explain_one_partition_moved_to_another_member_is_not_own(
     group: tuple[list[Subscriber], dict[str, int]], assignor: Any, data: st.DataObject
 ) -> None:
     assigned = by_kafka_python(assignor, *group)
@@ -336,7 +336,7 @@ def test_one_partition_with_another_member_is_another_assignment(
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
-def test_ten_thousand_members_take_no_time(protocol: str) -> None:
+def test_explain_ten_thousand_members_takes_under_four_seconds(protocol: str) -> None:
     names = [f"consumer-billing-{number:05}-8f2f5d0a-6d0c" for number in range(10_000)]
     members = [subscriber(name) for name in names]
     assigned = {name: [("orders", number)] for number, name in enumerate(names[:1000])}

@@ -53,7 +53,7 @@ def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_a_stopped_group_fires_by_the_threshold(config: Config) -> None:
+def test_backtest_stopped_group_fires_when_stop_seconds_is_reached(config: Config) -> None:
     """From the first sample that it holds at to the first without it."""
     [found] = fired(config, Alert(frozenset({"STOP"})))
     assert (found["group_id"], found["topic"], found["partition"], found["status"]) == (
@@ -70,14 +70,14 @@ def test_a_stopped_group_fires_by_the_threshold(config: Config) -> None:
     assert fired(config, Alert(frozenset({"STOP"})), stop_seconds=900) == []
 
 
-def test_it_must_hold_for_as_long_as_asked(config: Config) -> None:
+def test_backtest_for_seconds_fires_only_after_holding_that_long(config: Config) -> None:
     """As in Prometheus: what ends before does not fire."""
     [found] = fired(config, Alert(frozenset({"STOP"}), for_seconds=120))
     assert (found["fired_at"], found["lasted_seconds"]) == ("2026-03-04T12:12:00Z", 180)
     assert fired(config, Alert(frozenset({"STOP"}), for_seconds=301)) == []
 
 
-def test_a_lag_in_seconds_fires(config: Config) -> None:
+def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Config) -> None:
     """Alone, whatever the verdict; a firing that has not ended has no end."""
     [found] = fired(config, Alert(frozenset(), above_seconds=480))
     assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
@@ -88,7 +88,7 @@ def test_a_lag_in_seconds_fires(config: Config) -> None:
     assert "null" in out.getvalue()
 
 
-def test_groups_are_patterns(config: Config) -> None:
+def test_backtest_group_patterns_select_groups_and_no_match_raises(config: Config) -> None:
     """What does not fit is not looked at; nothing that fits is an error, as is a time without samples."""
     assert len(fired(config, None, "bill*")) == 1
     assert fired(config, None, "ship*") == []
@@ -96,7 +96,7 @@ def test_groups_are_patterns(config: Config) -> None:
         fired(config, None, "x*")
 
 
-def test_an_empty_group_does_not_fire(config: Config) -> None:
+def test_backtest_empty_group_does_not_fire(config: Config) -> None:
     """Nor where it was judged OK for a lag that was none to speak of then."""
     rows = [row(20 + minute / 6, 400, 5, 15, group_state="Empty", group_id="left") for minute in range(60)]
     small_tables.lay(

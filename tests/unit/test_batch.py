@@ -67,7 +67,7 @@ def landed(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]:
 @example([])
 @example([[]])
 @example([VECTORS, VECTORS[::-1]])
-def test_every_record_is_one_row_of_one_table(batches: list[list[Record]]) -> None:
+def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[list[Record]]) -> None:
     """Decoded and undecodable together are the records read, each with its own coordinates and its own bytes."""
     found = {}
     for table, rows in landed(batches).items():
@@ -82,14 +82,14 @@ def test_every_record_is_one_row_of_one_table(batches: list[list[Record]]) -> No
     }
 
 
-def test_vectors_land_in_all_tables() -> None:
+def test_decode_batches_vectors_fill_every_table() -> None:
     """As many in each as the interpreter says, one by one."""
     expected = Counter(decode_row(*record)[0] for record in VECTORS)
     assert {table: len(rows) for table, rows in landed([VECTORS]).items()} == expected
     assert set(expected) == set(TABLES)
 
 
-def test_batch_of_plain_commits_stays_one_batch() -> None:
+def test_decode_batches_plain_commits_return_one_batch() -> None:
     """Nothing is copied about where there is nothing but commits, as in nearly every batch."""
     commit = BY_NAME["offset-commit/v4-topic-id"]
     [(table, rows)] = decode_batches(arrow([[(commit.key, commit.value), (commit.key, None)] * 50]))
@@ -98,6 +98,6 @@ def test_batch_of_plain_commits_stays_one_batch() -> None:
     assert rows.column("is_tombstone").to_pylist() == [False, True] * 50
 
 
-def test_empty_batches_give_nothing() -> None:
+def test_decode_batches_empty_batches_return_nothing() -> None:
     """Spark sends them for partitions without new records."""
     assert list(decode_batches(arrow([[], []]))) == []

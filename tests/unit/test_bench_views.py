@@ -14,7 +14,7 @@ from grouptrail.config import Config
 from grouptrail.contracts import tables, views
 
 
-def test_each_view_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_reports_files_and_seconds_of_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the files it opens, and those of the tables it reads."""
     monkeypatch.setattr(bench_views, "ROUNDS", 1)
     figures = measure(Config(), tmp_path, groups=20, generations=6, commits=4)
@@ -23,7 +23,7 @@ def test_each_view_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert figures["worst_groups"]["files_opened"] > 0
 
 
-def test_generated_rows_are_what_the_views_look_for(tmp_path: Path) -> None:
+def test_generated_warehouse_views_return_the_expected_row_counts(tmp_path: Path) -> None:
     """As many as were asked for; every group is behind, rebalances and hands partitions over."""
     config = Config(warehouse=str(tmp_path))
     GeneratedWarehouse(config, groups=40, generations=6, commits=4).write()

@@ -52,14 +52,14 @@ def test_every_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "decode"])
-def test_commands_share_the_options_of_the_configuration(command: str) -> None:
+def test_command_help_lists_the_configuration_options(command: str) -> None:
     """All but decode, which needs none."""
     text = CliRunner().invoke(cli.app, [command, "--help"]).output
     for option in ("--config", "--cluster", "--warehouse", "--bootstrap-server", "--set"):
         assert option in text
 
 
-def test_decode_imports_nothing_heavy() -> None:
+def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
     """It starts in a fraction of a second; typer itself may bring pydantic, but no configuration is read."""
     program = (
         "import sys; sys.argv = ['grouptrail', 'decode', '0002000167']\n"
@@ -74,14 +74,14 @@ def test_decode_imports_nothing_heavy() -> None:
     assert json.loads(run.stdout)["key"]["data"] == {"group": "g"}
 
 
-def test_help_and_usage_errors_import_nothing_heavy() -> None:
+def test_cli_module_import_does_not_load_pyspark_or_deltalake() -> None:
     """A misspelt command is told at once."""
     program = "import sys, grouptrail.cli; print('pyspark' in sys.modules or 'deltalake' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout == "False\n"
 
 
-def test_decode_takes_hex_arguments() -> None:
+def test_decode_hex_arguments_prints_the_decoded_json() -> None:
     """A key alone is a tombstone's; a blob is taken by its name."""
     assert json.loads(grouptrail("decode", KEY).stdout)["value"] is None
     assert json.loads(grouptrail("decode", KEY, "ffff").stdout)["error"]["kind"] == "unknown_version"
@@ -89,7 +89,7 @@ def test_decode_takes_hex_arguments() -> None:
     assert json.loads(blob.stdout)["data"] == {"assignedPartitions": [], "userData": ""}
 
 
-def test_decode_counts_unusable_lines_at_the_end() -> None:
+def test_decode_unusable_line_is_counted_on_stderr_and_exits_1() -> None:
     """Every line has its answer on stdout; one line on stderr, and exit status 1."""
     run = grouptrail("decode", stdin=f'{{"key_hex": "{KEY}"}}\nnonsense\n{{"key_hex": "{KEY}"}}')
     assert [json.loads(line)["error"] is None for line in run.stdout.splitlines()] == [True, False, True]
@@ -99,7 +99,7 @@ def test_decode_counts_unusable_lines_at_the_end() -> None:
     ]
 
 
-def test_decode_answers_an_open_pipe_line_by_line() -> None:
+def test_decode_open_stdin_pipe_answers_each_line_at_once() -> None:
     """A program that talks with it need not close its end first."""
     command = [sys.executable, "-m", "grouptrail.cli", "decode"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as talk:
@@ -115,7 +115,7 @@ def test_decode_answers_an_open_pipe_line_by_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin"), [(["decode"], f'{{"key_hex": "{KEY}"}}\n' * 20_000), (["decode", KEY], "")]
 )
-def test_decode_is_quiet_when_its_reader_leaves(arguments: list[str], stdin: str) -> None:
+def test_decode_stdout_closed_exits_without_stderr_output(arguments: list[str], stdin: str) -> None:
     """As in `grouptrail decode | head -1`: also where all it has to say waits in a buffer."""
     command = [sys.executable, "-m", "grouptrail.cli", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -128,7 +128,7 @@ def test_decode_is_quiet_when_its_reader_leaves(arguments: list[str], stdin: str
         assert run.wait(timeout=30) == cli.EXIT_PIPE
 
 
-def test_interrupt_is_quiet() -> None:
+def test_decode_sigint_exits_130_without_stderr_output() -> None:
     """Ctrl-C ends with 130 and no word."""
     command = [sys.executable, "-m", "grouptrail.cli", "decode"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -141,7 +141,7 @@ def test_interrupt_is_quiet() -> None:
         assert run.stderr.read() == ""
 
 
-def test_unusable_arguments_are_usage_errors() -> None:
+def test_cli_invalid_arguments_exit_with_usage_error_naming_the_option() -> None:
     """Exit status 2, and the option by its name."""
     for arguments, told in (
         (["decode", "00", "00", "00"], "KEY_HEX"),
@@ -162,7 +162,7 @@ def test_unusable_arguments_are_usage_errors() -> None:
         assert told in result.output
 
 
-def test_errors_are_one_line() -> None:
+def test_cli_error_prints_one_line_and_a_traceback_only_with_debug() -> None:
     """Exit status 1; the stack trace only with --debug."""
     run = grouptrail("sql", "SELECT * FROM offset_commits")
     assert (run.returncode, run.stdout) == (1, "")
@@ -173,7 +173,7 @@ def test_errors_are_one_line() -> None:
     assert debugged.stderr.endswith(run.stderr)
 
 
-def test_unforeseen_errors_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_unexpected_exception_prints_one_line_and_exits_with_bug_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the exception's name, and exit status 70: something to report."""
     from grouptrail.explore import sql
 
@@ -184,7 +184,7 @@ def test_unforeseen_errors_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert line.startswith("grouptrail: ZeroDivisionError: division by zero; run again with --debug")
 
 
-def test_configuration_errors_list_every_problem() -> None:
+def test_config_command_invalid_settings_lists_every_problem() -> None:
     """Of flags, environment and file."""
     Path("grouptrail.toml").write_text("clustr = 'x'\n")
     run = grouptrail("config", "--bootstrap-server", "nowhere", "--set", "decode.trigger_seconds=soon")
@@ -194,7 +194,7 @@ def test_configuration_errors_list_every_problem() -> None:
         assert place in run.stderr
 
 
-def test_configuration_is_shown_as_toml_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_command_prints_toml_with_secrets_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it prints is a configuration file again."""
     import tomllib
 
@@ -206,7 +206,7 @@ def test_configuration_is_shown_as_toml_without_secrets(monkeypatch: pytest.Monk
     assert shown["kafka"] == {"bootstrap.servers": "b:1", "ssl.key.password": "**********"}
 
 
-def test_query_comes_from_argument_file_or_stdin() -> None:
+def test_sql_query_is_read_from_argument_file_or_stdin() -> None:
     """All the same."""
     Path("query.sql").write_text("SELECT 1 AS one")
     for arguments, stdin in (
@@ -218,13 +218,13 @@ def test_query_comes_from_argument_file_or_stdin() -> None:
         assert run.stdout == '{"one": 1}\n', run.stderr
 
 
-def test_answer_goes_to_a_file() -> None:
+def test_sql_out_option_writes_the_file_and_nothing_to_stdout() -> None:
     """And nothing to the terminal."""
     run = grouptrail("sql", "SELECT 1 AS one", "--format", "csv", "--out", "answer.csv")
     assert (run.returncode, run.stdout, Path("answer.csv").read_text()) == (0, "", "one\n1\n")
 
 
-def test_prompt_opens_on_a_terminal_alone() -> None:
+def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
     """Where no query is given; anywhere else that is an error."""
     program = (
         "import sys; sys.argv = ['grouptrail', 'sql']; sys.stdin.isatty = lambda: {terminal}\n"
@@ -240,7 +240,9 @@ def test_prompt_opens_on_a_terminal_alone() -> None:
         assert (run.returncode, run.stdout) == ended
 
 
-def test_jobs_run_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_starts_the_selected_jobs_of_the_selected_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All jobs of all clusters unless some are named; the pipeline gets the configurations."""
     from grouptrail import pipeline
 
@@ -277,7 +279,7 @@ def test_doctor_fails_without_a_broker(tmp_path: Path) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_doctor_tells_of_an_unwritable_warehouse(tmp_path: Path) -> None:
+def test_doctor_unwritable_warehouse_fails_the_warehouse_check(tmp_path: Path) -> None:
     """A file in the folder's place is one that root cannot write to either."""
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(
@@ -288,7 +290,7 @@ def test_doctor_tells_of_an_unwritable_warehouse(tmp_path: Path) -> None:
     assert "--warehouse" in line
 
 
-def test_errors_of_grouptrail_are_expected() -> None:
+def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
     """Whatever derives from GrouptrailError ends with 1, not 70."""
 
     class Known(GrouptrailError):
@@ -314,7 +316,7 @@ def test_errors_of_grouptrail_are_expected() -> None:
         ([], "--from"),
     ],
 )
-def test_backtest_says_what_is_wrong_with_its_options(arguments: list[str], told: str) -> None:
+def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], told: str) -> None:
     """Before anything is read."""
     result = grouptrail("backtest", *arguments)
     assert result.returncode == cli.EXIT_USAGE
@@ -322,7 +324,7 @@ def test_backtest_says_what_is_wrong_with_its_options(arguments: list[str], told
 
 
 @pytest.mark.parametrize("command", [["show", "lag"], ["backtest", "--from", "7d"]])
-def test_lag_that_is_not_there_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: list[str], tmp_path: Path) -> None:
     """With what to do."""
     result = grouptrail(*command, "--warehouse", str(tmp_path))
     assert result.returncode == cli.EXIT_ERROR
@@ -339,7 +341,7 @@ def serving(warehouse: Path) -> list[str]:
     return [sys.executable, "-m", "grouptrail.cli", *arguments]
 
 
-def test_serve_answers_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
     """Over a warehouse without tables: it waits for them, and says so to who asks."""
     command = serving(tmp_path)
     command += ["--also-as", "kminion,burrow"]
@@ -357,7 +359,7 @@ def test_serve_answers_until_it_is_interrupted(tmp_path: Path) -> None:
         process.stderr.close()
 
 
-def test_serve_tells_a_taken_port_in_one_line(tmp_path: Path) -> None:
+def test_serve_port_in_use_or_unknown_also_as_exits_1_with_message(tmp_path: Path) -> None:
     """And a name that it cannot serve."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -372,7 +374,7 @@ def test_serve_tells_a_taken_port_in_one_line(tmp_path: Path) -> None:
     assert result.stderr.startswith("grouptrail: --set exporter.also_as: Input should be 'kafka_exporter'")
 
 
-def test_serve_ends_as_asked_by_a_service_manager(tmp_path: Path) -> None:
+def test_serve_sigterm_exits_143_without_traceback(tmp_path: Path) -> None:
     """SIGTERM, which systemd and Kubernetes send, is no error of ours."""
     command = serving(tmp_path)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

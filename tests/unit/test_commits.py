@@ -108,12 +108,12 @@ MIXED = st.lists(
 
 
 @pytest.mark.parametrize("vector", RECORDS, ids=lambda vector: vector.name)
-def test_vector_gives_the_same_row(vector: Vector) -> None:
+def test_decode_commits_vector_matches_decode_row(vector: Vector) -> None:
     """By itself, whichever path it takes."""
     agree([(vector.key, vector.value)])
 
 
-def test_takes_every_commit_that_kafka_writes() -> None:
+def test_decode_commits_every_commit_kafka_writes_is_vectorised() -> None:
     """Of the vectors: all of types 0 and 1 that are decodable, but the three that Kafka itself would not write."""
     taken = agree([(vector.key, vector.value) for vector in RECORDS])
     names = {vector.name for vector, is_taken in zip(RECORDS, taken, strict=True) if is_taken}
@@ -131,14 +131,14 @@ def test_takes_every_commit_that_kafka_writes() -> None:
 @example([], 0)
 @example([(None, None)], 1)
 @example([(b"", b"")], 0)
-def test_mixed_records_give_the_same_rows(records: list[Pair], cut: int) -> None:
+def test_decode_commits_mixed_records_match_decode_row_however_sliced(records: list[Pair], cut: int) -> None:
     """Plain, changed and foreign records side by side: none disturbs its neighbours, nor does a cut anywhere."""
     keys, values = column([key for key, _ in records]), column([value for _, value in records])
     plain = agree(records, keys, values)
     assert agree(records[:cut], keys[:cut], values[:cut]) + agree(records[cut:], keys[cut:], values[cut:]) == plain
 
 
-def test_takes_plain_commits_only_as_long_as_they_are() -> None:
+def test_decode_commits_truncated_or_extended_commit_is_not_vectorised() -> None:
     """Cut anywhere, or with bytes behind, in key or value, with neighbours whose bytes would complete them."""
     plain = [(KEY, commit(version=version, metadata="m")) for version in range(5)]
     plain.append((KEY, commit(topicId="XbQBMisSTo-zlAi9gS0-Vw")))
@@ -152,7 +152,7 @@ def test_takes_plain_commits_only_as_long_as_they_are() -> None:
 
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("time_ms", [MIN_MS - 1, MIN_MS, -2, -1, 0, 1, MAX_MS, MAX_MS + 1, -(1 << 63), (1 << 63) - 1])
-def test_times_at_the_limits(version: int, time_ms: int) -> None:
+def test_decode_commits_time_outside_timestamp_range_is_not_vectorised(version: int, time_ms: int) -> None:
     """A time that no timestamp column holds is left to the interpreter, which keeps the bytes."""
     fits = MIN_MS <= time_ms <= MAX_MS
     assert agree([(KEY, commit(version=version, commit_ms=time_ms))]) == [fits]
@@ -161,7 +161,7 @@ def test_times_at_the_limits(version: int, time_ms: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 4096, 16382, 16383, 32767])
 @pytest.mark.parametrize("version", [3, 4])
-def test_metadata_of_any_length(version: int, length: int) -> None:
+def test_decode_commits_metadata_length_over_two_byte_varint_is_not_vectorised(version: int, length: int) -> None:
     """Lengths of one and two bytes are vectorised; longer ones than brokers allow are left to the interpreter."""
     taken = agree([(KEY, commit(version=version, metadata="x" * length)), (KEY, None)])
     assert taken == [version == 3 or length + 1 < BEYOND_TWO_BYTE_LENGTHS, True]
@@ -174,20 +174,20 @@ def test_metadata_of_any_length(version: int, length: int) -> None:
         *((3, length) for length in (b"\xff\xff", b"\x80\0", b"\x7f\xff")),
     ],
 )
-def test_other_encodings_of_a_length_are_the_interpreters(version: int, length: bytes) -> None:
+def test_decode_commits_overlong_null_or_wrong_metadata_length_is_not_vectorised(version: int, length: bytes) -> None:
     """An overlong varint, null, or a length that lies: none is taken, whatever number of bytes follows."""
     head = version.to_bytes(2, "big") + bytes(12) + length
     assert not any(agree([(KEY, head + bytes(size)) for size in range(40)]))
 
 
-def test_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
+def test_decode_commits_three_byte_length_is_not_read_as_two_byte_length() -> None:
     """The bytes would come out right, one place off, if the third byte of the length were text."""
     head = b"\0\4" + bytes(12) + b"\x81\x80\1"
     assert not any(agree([(KEY, head + b"m" * size + bytes(9)) for size in (16382, 16383, 16384)]))
 
 
 @pytest.mark.parametrize("group_length", [*range(-12, 0), -32768, 32767])
-def test_lengths_that_lie_are_seen_through(group_length: int) -> None:
+def test_decode_commits_wrong_group_length_is_not_vectorised(group_length: int) -> None:
     """A negative length must not make a topic of the key's own head, or of the record before it."""
     head = b"\0\1" + group_length.to_bytes(2, "big", signed=True)
     keys = [head + bytes([fill]) * size for size in range(530) for fill in (0, 7)]
@@ -195,7 +195,7 @@ def test_lengths_that_lie_are_seen_through(group_length: int) -> None:
 
 
 @pytest.mark.parametrize("topic_length", [-1, -2, -32768, 100, 32767])
-def test_negative_topic_is_not_taken(topic_length: int) -> None:
+def test_decode_commits_wrong_topic_length_is_not_vectorised(topic_length: int) -> None:
     """Though the lengths, added up, may be the key's own."""
     lying = topic_length.to_bytes(2, "big", signed=True)
     keys = [b"\0\1\0\4mine" + lying + bytes(size) for size in range(8)]
@@ -203,26 +203,26 @@ def test_negative_topic_is_not_taken(topic_length: int) -> None:
 
 
 @pytest.mark.parametrize("tags", [1, 2, 127, 128, 255])
-def test_count_of_tags_that_lies_is_not_taken(tags: int) -> None:
+def test_decode_commits_wrong_tag_count_is_not_vectorised(tags: int) -> None:
     """None or one are there, as Kafka writes them; a commit that says more ends too early."""
     values = [commit()[:-1] + bytes([tags]), commit(topicId="XbQBMisSTo-zlAi9gS0-Vw")]
     assert agree([(KEY, value) for value in values]) == [False, True]
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_legacy_key_has_values_of_version_0_only(version: int) -> None:
+def test_decode_commits_legacy_key_is_vectorised_only_with_version_0_values(version: int) -> None:
     """Key type 0 of Kafka 0.8: later versions are unknown there."""
     legacy = encode_key(Key(0, {"group": "old", "topic": "orders", "partition": 1}))
     assert agree([(legacy, commit(version=version)), (legacy, None)]) == [version == 0, True]
 
 
 @pytest.mark.parametrize("tag", [b"\0\x0f", b"\0\x11", b"\1\x10", b"\x10\0", b"\0\0"])
-def test_tag_that_is_no_topic_id_is_not_taken(tag: bytes) -> None:
+def test_decode_commits_tag_other_than_topic_id_is_not_vectorised(tag: bytes) -> None:
     """Another number, or another size, before sixteen bytes."""
     assert agree([(KEY, commit()[:-1] + b"\1" + tag + b"x" * 16), (KEY, commit())]) == [False, True]
 
 
-def test_zero_topic_id_in_bytes_is_the_interpreters() -> None:
+def test_decode_commits_explicit_zero_topic_id_is_not_vectorised() -> None:
     """Kafka leaves it out: the row says the same, and keeps the bytes."""
     head = commit()[:-1]
     assert agree([(KEY, head + b"\1\0\x10" + bytes(16)), (KEY, head + b"\1\0\x10" + bytes(15) + b"\1")]) == [
@@ -232,7 +232,7 @@ def test_zero_topic_id_in_bytes_is_the_interpreters() -> None:
 
 
 @pytest.mark.parametrize("raw", NOT_UTF8)
-def test_text_that_is_not_utf8_leaves_its_neighbours_alone(raw: bytes) -> None:
+def test_decode_commits_invalid_utf8_affects_only_its_own_record(raw: bytes) -> None:
     """In the group, the topic or the metadata of one record: that one is undecodable, the others are taken."""
     size = len(raw).to_bytes(2, "big")
     group = b"\0\1" + size + raw + b"\0\1t" + bytes(4)
@@ -245,14 +245,14 @@ def test_text_that_is_not_utf8_leaves_its_neighbours_alone(raw: bytes) -> None:
     ]
 
 
-def test_character_split_over_two_records_is_not_utf8() -> None:
+def test_decode_commits_character_split_across_records_is_not_vectorised() -> None:
     """Strings lie end to end in a column: half a character must not be completed by the next row's."""
     first = b"\0\3" + bytes(12) + b"\0\1\xc3" + bytes(8)
     second = b"\0\3" + bytes(12) + b"\0\1\xa9" + bytes(8)
     assert agree([(KEY, first), (KEY, second), (KEY, commit())]) == [False, False, True]
 
 
-def test_nulls_with_bytes_under_them_are_tombstones() -> None:
+def test_decode_commits_null_value_with_bytes_in_its_slot_is_tombstone() -> None:
     """Arrow allows anything in a null's slot."""
     value = commit(metadata="gone")
     ends = pa.py_buffer(np.array([0, len(value), 2 * len(value)], np.int32))
@@ -263,14 +263,14 @@ def test_nulls_with_bytes_under_them_are_tombstones() -> None:
     assert agree([(KEY, None), (KEY, value)], keys, values) == [True, True]
 
 
-def test_null_keys_with_bytes_under_them_are_not_taken() -> None:
+def test_decode_commits_null_key_with_bytes_in_its_slot_is_not_vectorised() -> None:
     """A record without a key is no commit, whatever lies in its slot."""
     ends = pa.py_buffer(np.array([0, len(KEY)], np.int32))
     keys = pa.Array.from_buffers(pa.binary(), 1, [pa.py_buffer(b"\0"), ends, pa.py_buffer(KEY)])
     assert agree([(None, None)], keys) == [False]
 
 
-def test_many_topics_and_rows_keep_their_order() -> None:
+def test_decode_commits_ten_thousand_records_keep_their_order() -> None:
     """Ten thousand commits with hundreds of topic ids, every eleventh a tombstone, every seventh of another type."""
     rows: list[Row] = []
     records: list[Pair] = []

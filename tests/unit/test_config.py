@@ -34,7 +34,7 @@ def problems(path: Path | None = None, *, flags: dict[str, str] | None = None, *
     return caught.value.problems
 
 
-def test_everything_has_a_default(tmp_path: Path) -> None:
+def test_load_config_without_any_source_uses_defaults(tmp_path: Path) -> None:
     """Without file, environment and flags there is a local warehouse and a local broker."""
     config = load_config(None, {}, {})
     assert config.cluster == "default"
@@ -51,7 +51,7 @@ def test_environment_overrides_file_and_flags_override_both() -> None:
     assert (config.decode.trigger_seconds, config.decode.max_records_per_batch) == (3, 1)
 
 
-def test_file_is_chosen_by_flag_then_environment_then_folder() -> None:
+def test_load_config_file_is_chosen_by_flag_then_environment_then_current_folder() -> None:
     """--config counts before GROUPTRAIL_CONFIG, and that before ./grouptrail.toml."""
     write('cluster = "folder"')
     environment, flag = write('cluster = "environment"', "e.toml"), write('cluster = "flag"', "f.toml")
@@ -60,20 +60,20 @@ def test_file_is_chosen_by_flag_then_environment_then_folder() -> None:
     assert load_config(flag, {}, {"GROUPTRAIL_CONFIG": str(environment)}).cluster == "flag"
 
 
-def test_missing_file_is_a_problem() -> None:
+def test_load_config_missing_file_is_reported() -> None:
     """A file that was asked for must be there."""
     assert problems(Path("nowhere.toml")) == ["--config: there is no file nowhere.toml: correct the path"]
     assert problems(GROUPTRAIL_CONFIG="nowhere.toml")[0].startswith("GROUPTRAIL_CONFIG: there is no file")
 
 
 @pytest.mark.parametrize("line", ['"sasl.mechanism" = "PLAIN"', 'sasl.mechanism = "PLAIN"'])
-def test_kafka_names_need_no_quotes(line: str) -> None:
+def test_kafka_section_accepts_unquoted_dotted_names(line: str) -> None:
     """TOML takes a bare dotted name apart; it is the same setting."""
     write(f"[kafka]\n{line}\n")
     assert load_config(None, {}, {}).kafka_settings()["sasl.mechanism"] == "PLAIN"
 
 
-def test_kafka_values_become_kafkas_strings() -> None:
+def test_kafka_section_booleans_and_numbers_become_strings() -> None:
     """Numbers and booleans are written as Kafka reads them."""
     write('[kafka]\n"check.crcs" = true\n"retries" = 3\n"ssl.endpoint.identification.algorithm" = ""\n')
     kafka = load_config(None, {}, {}).kafka_settings()
@@ -84,7 +84,7 @@ def test_kafka_values_become_kafkas_strings() -> None:
     )
 
 
-def test_environment_names_kafka_settings_with_underscores() -> None:
+def test_kafka_environment_variable_underscores_become_dots() -> None:
     """GROUPTRAIL_KAFKA__A_B is kafka."a.b"."""
     config = load_config(None, {}, {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": "b:1"})
     assert config.spark_kafka_options() == {"kafka.bootstrap.servers": "b:1"}
@@ -97,7 +97,7 @@ def test_spark_settings_come_from_file_and_flags() -> None:
     assert config.spark_settings() == {"spark.driver.memory": "4g", "spark.executor.cores": "2"}
 
 
-def test_relative_warehouse_starts_at_the_file(tmp_path: Path) -> None:
+def test_relative_warehouse_in_file_is_resolved_from_the_files_folder(tmp_path: Path) -> None:
     """So that a command works from any folder; flags and environment start where the command does."""
     file = write('warehouse = "tables"\ncheckpoints = "marks"', "etc/grouptrail.toml")
     config = load_config(file, {}, {})
@@ -106,14 +106,14 @@ def test_relative_warehouse_starts_at_the_file(tmp_path: Path) -> None:
     assert load_config(file, {"warehouse": "here"}, {}).warehouse == str(tmp_path / "here")
 
 
-def test_remote_warehouse_stays_as_it_is() -> None:
+def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
     """A URI is no path; checkpoints lie in the warehouse unless told otherwise."""
     config = Config(warehouse="s3://bucket/lake/")
     assert config.table_path("lag") == "s3://bucket/lake/lag"
     assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
-def test_all_problems_are_told_at_once_with_their_places() -> None:
+def test_load_config_reports_all_problems_with_their_sources() -> None:
     """One line a problem, whichever source it is in."""
     file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')
     found = problems(file, flags={"cluster": ""}, GROUPTRAIL_DECODE__TRIGGER_SECONDS="soon", GROUPTRAIL_CLUSTR="x")
@@ -138,13 +138,13 @@ def test_all_problems_are_told_at_once_with_their_places() -> None:
         ("[zebra]\nx = 1", "unknown setting: there are cluster, warehouse"),
     ],
 )
-def test_unknown_settings_are_refused_with_the_nearest_name(text: str, hint: str) -> None:
+def test_load_config_unknown_setting_is_rejected_with_a_suggestion(text: str, hint: str) -> None:
     """A misspelt name never passes as a default."""
     [problem] = problems(write(text))
     assert hint in problem
 
 
-def test_settings_of_plug_ins_pass() -> None:
+def test_kafka_section_accepts_plugin_settings() -> None:
     """A login module or metrics reporter has settings that nobody here knows."""
     assert "acme.oauth.scope" in Config(kafka={"acme.oauth.scope": "x", "sasl.oauthbearer.scope": "y"}).kafka
 
@@ -156,29 +156,29 @@ def test_settings_of_plug_ins_pass() -> None:
         *("auto.offset.reset", "enable.auto.commit", "interceptor.classes"),
     ],
 )
-def test_what_grouptrail_decides_cannot_be_set(name: str) -> None:
+def test_kafka_section_rejects_settings_that_grouptrail_controls(name: str) -> None:
     """Each refusal says why."""
     [problem] = problems(write(f'[kafka]\n"{name}" = "x"'))
     assert f"kafka.{name}: cannot be set: " in problem
 
 
-def test_bootstrap_servers_need_ports() -> None:
+def test_bootstrap_servers_without_port_is_rejected() -> None:
     """The Java client would refuse them much later."""
     assert "takes host:port" in problems(flags={"kafka.bootstrap.servers": "a:1,b"})[0]
     assert Config(kafka={"bootstrap.servers": "a:1, SSL://b.c:2,[::1]:3"}).kafka
 
 
-def test_spark_names_begin_with_spark() -> None:
+def test_spark_section_rejects_names_not_starting_with_spark() -> None:
     """Spark passes over any other name in silence."""
     assert "is no Spark setting" in problems(write('[spark]\n"fs.s3a.endpoint" = "x"'))[0]
 
 
-def test_environment_cannot_name_spark_settings() -> None:
+def test_spark_environment_variable_is_rejected() -> None:
     """spark.driver.maxResultSize has a capital that a variable does not tell."""
     assert "upper and lower case" in problems(GROUPTRAIL_SPARK__SPARK_DRIVER_MEMORY="1g")[0]
 
 
-def test_variables_of_kubernetes_are_passed_over() -> None:
+def test_load_config_ignores_kubernetes_service_variables() -> None:
     """A service called grouptrail puts such variables into every pod of its namespace."""
     links = [
         "GROUPTRAIL_PORT",
@@ -189,14 +189,14 @@ def test_variables_of_kubernetes_are_passed_over() -> None:
     assert load_config(None, {}, dict.fromkeys(links, "tcp://10.0.0.1:9090")) == Config()
 
 
-def test_secret_in_a_flag_is_refused() -> None:
+def test_secret_in_a_flag_is_rejected_without_being_shown() -> None:
     """Flags show in ps; the refusal names the places for secrets, not the secret."""
     [problem] = problems(flags={"kafka.sasl.jaas.config": JAAS})
     assert "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG" in problem
     assert SECRET not in problem
 
 
-def test_the_exporters_password_is_a_secret_too() -> None:
+def test_exporter_password_is_redacted_rejected_as_flag_and_needs_a_user() -> None:
     """It is shown nowhere, refused as a flag, and worth nothing without its user."""
     variables = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus"}
     password = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD": SECRET}
@@ -213,7 +213,7 @@ def test_the_exporters_password_is_a_secret_too() -> None:
 
 
 @pytest.mark.parametrize("secret", ["sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "acme.api.token"])
-def test_secrets_show_nowhere_but_to_the_clients(secret: str) -> None:
+def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> None:
     """repr, str and display have stars; the options for Spark have the secret."""
     config = Config(kafka={secret: SECRET}, spark={"spark.hadoop.fs.s3a.secret.key": SECRET})
     assert SECRET not in f"{config!r} {config} {config.redacted()}"
@@ -221,7 +221,7 @@ def test_secrets_show_nowhere_but_to_the_clients(secret: str) -> None:
     assert config.spark_settings()["spark.hadoop.fs.s3a.secret.key"] == SECRET
 
 
-def test_secrets_do_not_show_in_errors() -> None:
+def test_config_error_does_not_contain_secrets() -> None:
     """A wrong setting beside a secret, or a secret in a wrong place, tells nothing of it."""
     file = write(
         f"cluster = ['{SECRET}']\n[decode]\ntrigger_seconds = '{SECRET}'\n[spark]\n'fs.secret' = '{SECRET}'\n"
@@ -233,20 +233,20 @@ def test_secrets_do_not_show_in_errors() -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_secrets_do_not_show_in_pydantics_own_errors() -> None:
+def test_pydantic_validation_error_does_not_contain_secrets() -> None:
     """A program that makes a Config by hand may log what pydantic says."""
     with pytest.raises(ValidationError) as caught:
         Config.model_validate({"cluster": "", "kafka": {"acme.key": [SECRET]}, "decode": {"trigger_seconds": SECRET}})
     assert SECRET not in str(caught.value)
 
 
-def test_names_of_places_are_no_secrets() -> None:
+def test_is_secret_endpoint_url_and_servers_are_not_secret() -> None:
     """An endpoint or a class may be shown, and given as a flag."""
     assert not is_secret("sasl.oauthbearer.token.endpoint.url")
     assert not is_secret("bootstrap.servers")
 
 
-def test_broken_toml_is_told_with_its_line() -> None:
+def test_load_config_invalid_toml_reports_the_line_and_other_problems() -> None:
     """And the problems of flags and environment are told with it."""
     found = problems(write("cluster = \n"), flags={"cluster": ""})
     assert "not TOML" in found[0]
@@ -254,7 +254,7 @@ def test_broken_toml_is_told_with_its_line() -> None:
     assert found[1].startswith("--cluster: ")
 
 
-def test_a_section_takes_no_single_value() -> None:
+def test_section_given_a_single_value_is_rejected() -> None:
     """Neither in a file nor in the environment."""
     assert "is a section" in problems(write('kafka = "b:1"'))[0]
     os.remove("grouptrail.toml")
@@ -279,7 +279,7 @@ def test_a_section_takes_no_single_value() -> None:
         ('tls_client_ca = "ca.pem"', "tls_client_ca needs tls_certificate and tls_key"),
     ],
 )
-def test_what_the_exporter_cannot_take_is_told_with_its_place(setting: str, hint: str) -> None:
+def test_exporter_section_invalid_setting_is_reported_with_its_file(setting: str, hint: str) -> None:
     """Patterns that match nothing among it: in a shell's words they would be taken for text."""
     file = write(f"[exporter]\n{setting}\n")
     (problem,) = problems(file)
@@ -287,14 +287,14 @@ def test_what_the_exporter_cannot_take_is_told_with_its_place(setting: str, hint
     assert hint in problem
 
 
-def test_patterns_of_a_shell_are_taken() -> None:
+def test_exporter_deny_groups_accepts_shell_patterns() -> None:
     """With sets, ranges and ] or - in them; in variables and flags with commas between."""
     patterns = ("*", "billing-?", "[[]x]", "a[]-]b", "[!a-z0-9]*", "a-b", "]")
     config = load_config(None, {"exporter.deny_groups": ", ".join(patterns)}, {})
     assert config.exporter.deny_groups == patterns
 
 
-def test_thinning_is_read_from_every_source(tmp_path: Path) -> None:
+def test_thin_samples_is_read_from_file_flag_and_environment(tmp_path: Path) -> None:
     """A list in the file, text with commas in a variable or flag; shown as it is written."""
     expected = ((1.0, 60), (7.0, 600))
     assert load_config(None, {}, {}).maintain.thin_samples == expected
@@ -307,7 +307,7 @@ def test_thinning_is_read_from_every_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["7", "0:60", "1:0", "1:60:2", "day:60", "-1:60", "inf:60", "1:0.5"])
-def test_thinning_that_makes_no_sense_is_refused(text: str) -> None:
+def test_thin_samples_invalid_value_is_rejected(text: str) -> None:
     """With what is wanted."""
     with pytest.raises(ConfigError, match=r"--set maintain.thin_samples: takes pairs days:seconds"):
         load_config(None, {"maintain.thin_samples": text}, {})
@@ -331,7 +331,7 @@ security.protocol = "PLAINTEXT"
 """
 
 
-def test_each_cluster_has_what_is_its_own_and_what_all_share() -> None:
+def test_load_configs_cluster_settings_override_shared_settings() -> None:
     """Its own comes first; one warehouse, and in it the checkpoints of each."""
     production, eu, spare = load_configs(write(TWO), {}, {})
     assert [config.cluster for config in (production, eu, spare)] == ["production", "eu-2", "spare"]
@@ -346,7 +346,7 @@ def test_each_cluster_has_what_is_its_own_and_what_all_share() -> None:
     assert eu.checkpoint_path("lag") == f"{eu.warehouse}/_checkpoints/eu-2/lag"
 
 
-def test_a_cluster_is_named_in_variables_and_flags() -> None:
+def test_load_configs_cluster_settings_come_from_environment_and_flags() -> None:
     """Its secrets come from the environment; a flag comes before what the file says of the cluster."""
     environ = {"GROUPTRAIL_CLUSTERS__EU_2__KAFKA__SASL_JAAS_CONFIG": SECRET, "GROUPTRAIL_LAG__STOP_SECONDS": "9"}
     production, eu, _ = load_configs(write(TWO), {"clusters.production.lag.stop_seconds": "5"}, environ)
@@ -356,7 +356,7 @@ def test_a_cluster_is_named_in_variables_and_flags() -> None:
     assert (production.lag.stop_seconds, eu.lag.stop_seconds) == (5, 9)
 
 
-def test_one_of_the_clusters_is_chosen() -> None:
+def test_load_config_several_clusters_requires_one_by_name() -> None:
     """By flag or variable; where one must be and none is, the names are told."""
     file = write(TWO)
     chosen = load_config(file, {"cluster": "eu-2", "kafka.bootstrap.servers": "other:1"}, {})
@@ -386,12 +386,12 @@ def test_one_of_the_clusters_is_chosen() -> None:
         ('[clusters.a.kafka]\n"group.id" = "g"\n', "clusters.a.kafka.group.id: cannot be set"),
     ],
 )
-def test_what_is_wrong_with_a_cluster_is_told_at_its_place(text: str, told: str) -> None:
+def test_clusters_section_invalid_setting_is_reported_with_its_path(text: str, told: str) -> None:
     """As for any other setting."""
     assert any(told in problem for problem in problems(write(text))), problems(write(text))
 
 
-def test_variables_of_a_cluster_that_is_not_there_are_told() -> None:
+def test_environment_variable_of_unknown_cluster_is_rejected() -> None:
     """A misspelt name would otherwise leave the cluster without its password."""
     found = problems(write(TWO), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
     assert "there is no such cluster: there are production, eu-2, spare" in found[0]

@@ -27,14 +27,14 @@ each_column = pytest.mark.parametrize(
 
 
 @each_table
-def test_table_has_each_column_once(table: Table) -> None:
+def test_table_column_names_are_unique(table: Table) -> None:
     """Two of one name would be one in a row."""
     names = [column.name for column in table.columns]
     assert sorted(names) == sorted(set(names))
 
 
 @each_table
-def test_key_is_of_columns_that_are_never_null(table: Table) -> None:
+def test_table_key_starts_with_cluster_and_is_never_null(table: Table) -> None:
     """What makes a row unique, beginning with the cluster."""
     columns = {column.name: column for column in table.columns}
     assert table.key[0] == "cluster"
@@ -42,7 +42,7 @@ def test_key_is_of_columns_that_are_never_null(table: Table) -> None:
 
 
 @each_table
-def test_files_keep_statistics_of_what_they_are_sorted_by(table: Table) -> None:
+def test_table_cluster_by_columns_have_statistics(table: Table) -> None:
     """Delta clusters only by such columns."""
     columns = {column.name: column for column in table.columns}
     assert table.cluster_by
@@ -50,20 +50,20 @@ def test_files_keep_statistics_of_what_they_are_sorted_by(table: Table) -> None:
 
 
 @each_table
-def test_table_says_what_a_row_is(table: Table) -> None:
+def test_table_description_ends_with_a_full_stop(table: Table) -> None:
     """In a sentence."""
     assert table.about.rstrip().endswith(".")
 
 
 @each_column
-def test_column_says_what_it_is(table: Table, column: Column) -> None:
+def test_column_description_and_null_meaning_are_not_blank(table: Table, column: Column) -> None:
     """And what a null in it means, where there may be one."""
     assert column.about.strip()
     assert column.null_means is None or column.null_means.strip()
 
 
 @each_column
-def test_column_has_an_arrow_type(table: Table, column: Column) -> None:
+def test_column_type_maps_to_arrow_and_nested_columns_have_no_statistics(table: Table, column: Column) -> None:
     """With no named type of the contract's own left in it."""
     arrow = arrow_type(column.type)
     assert column.type.startswith("array<struct<") is (
@@ -72,7 +72,7 @@ def test_column_has_an_arrow_type(table: Table, column: Column) -> None:
     assert column.stats <= (not pa.types.is_nested(arrow))
 
 
-def test_decoded_tables_begin_with_where_the_record_lay() -> None:
+def test_decoded_tables_start_with_record_coordinates_and_end_with_verbatim_columns() -> None:
     """And end, where a row can be encoded again, with how its bytes were."""
     for name in TABLES:
         columns = [column.name for column in tables()[name].columns]
@@ -81,7 +81,7 @@ def test_decoded_tables_begin_with_where_the_record_lay() -> None:
         assert (columns[-5:] == ending) is (name != "undecodable_records")
 
 
-def test_nothing_but_the_documented_columns_is_null() -> None:
+def test_decode_row_vectors_have_nulls_only_in_nullable_columns() -> None:
     """In no row of any vector is a column null whose contract gives no meaning to it."""
     nulls = set()
     for vector in RECORDS:
@@ -92,7 +92,7 @@ def test_nothing_but_the_documented_columns_is_null() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_schema_is_the_contract_without_what_a_decoder_cannot_know(name: str) -> None:
+def test_row_schema_is_the_contract_without_cluster_source_and_not_before(name: str) -> None:
     """In Arrow and in Spark's DDL alike; `own_columns` leaves out where the record lay, too."""
     columns = [column.name for column in tables()[name].columns]
     assert columns[4:6] == ["source", "not_before"]
@@ -102,7 +102,7 @@ def test_schema_is_the_contract_without_what_a_decoder_cannot_know(name: str) ->
     assert row_ddl(name).count("`") == 2 * len(row_schema(name))
 
 
-def test_progress_counts_every_decoded_table() -> None:
+def test_ingest_progress_has_a_count_column_for_every_decoded_table() -> None:
     """A column for each, of the table's name, beside the holes and losses that make up the rest."""
     columns = {column.name: column for column in tables()["ingest_progress"].columns}
     counts = (*TABLES, "holes", "lost", "start_offset", "end_offset")
@@ -111,13 +111,13 @@ def test_progress_counts_every_decoded_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["decimal", "array<>", "struct<a: array<strin>>", "map<string, int>", ""])
-def test_unknown_type_is_refused(text: str) -> None:
+def test_arrow_type_unknown_type_raises(text: str) -> None:
     """With its name."""
     with pytest.raises(ValueError, match="no such type"):
         arrow_type(text)
 
 
-def test_nested_types_are_read() -> None:
+def test_arrow_type_nested_types_are_parsed() -> None:
     """Structs in lists in structs, whose commas belong to the inner ones."""
     inner = pa.struct([pa.field("t", pa.string()), pa.field("p", pa.list_(pa.int32()))])
     expected = pa.struct([pa.field("a", pa.list_(inner)), pa.field("b", pa.binary())])
@@ -130,7 +130,7 @@ each_metric = pytest.mark.parametrize("metric", metrics().values(), ids=lambda m
 
 
 @each_metric
-def test_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
+def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metric) -> None:
     """Prefix, `_total` for counters alone, unit in the name where it is seconds; never a member's id as a label."""
     assert metric.name.startswith(("kafka_consumer_group_", "kafka_topic_", "grouptrail_"))
     assert metric.type in ("gauge", "counter", "histogram")
@@ -159,7 +159,7 @@ def test_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
 
 
 @each_metric
-def test_metric_comes_from_a_table_or_the_exporter(metric: Metric) -> None:
+def test_metric_source_is_a_known_table_or_the_exporter(metric: Metric) -> None:
     """`check_results` is the quality part's, and may not be there."""
     assert metric.table in {*tables(), "exporter", "check_results"}
 
@@ -167,7 +167,7 @@ def test_metric_comes_from_a_table_or_the_exporter(metric: Metric) -> None:
 # --- layouts ------------------------------------------------------------------------------------------------
 
 
-def test_layouts_have_a_type_and_key_or_neither() -> None:
+def test_wire_layout_has_both_type_and_key_or_neither() -> None:
     """A record or a blob; each file's names are its own."""
     per_file = [len(messages_of) for messages_of in _layout_files()]
     assert sum(per_file) == len(wire_layouts())
@@ -178,7 +178,7 @@ def _layout_files() -> list[dict[str, object]]:
     return [json.loads(path.read_text("utf-8")) for path in sorted((ROOT / "schemas" / "wire").glob("*.json"))]
 
 
-def test_record_types_are_those_of_kafka_4_3() -> None:
+def test_record_types_match_kafka_4_3() -> None:
     """9 and 18 have no meaning there."""
     assert sorted(record_types()) == [*range(9), *range(10, 18), *range(19, 24)]
 
@@ -191,7 +191,7 @@ def test_record_types_are_those_of_kafka_4_3() -> None:
         ("a []Topic? 1-3 tag 2 = -1", Field("a", "Topic", True, True, Versions(1, 3), 2, -1)),
     ],
 )
-def test_field_line_is_read(line: str, field: Field) -> None:
+def test_field_parse_valid_line_returns_the_field(line: str, field: Field) -> None:
     """`name type [versions] [tag N] [= default]`."""
     assert Field.parse(line) == field
 
@@ -199,7 +199,7 @@ def test_field_line_is_read(line: str, field: Field) -> None:
 @pytest.mark.parametrize(
     "line", ["epoch", "epoch int32 tag", "epoch int32 3+ 4", "epoch int32 = x", " epoch int32", ""]
 )
-def test_line_that_is_no_field_is_refused(line: str) -> None:
+def test_field_parse_invalid_line_raises(line: str) -> None:
     """With the line itself."""
     with pytest.raises(ValueError, match="not a field"):
         Field.parse(line)
@@ -214,14 +214,14 @@ def _folders(root: Path, package: str, *endings: str) -> set[str]:
     return {".".join((package, *path.parent.relative_to(root).parts)) for path in files}
 
 
-def test_every_folder_is_a_package_of_the_wheel() -> None:
+def test_wheel_packages_match_the_source_folders() -> None:
     """Code under jobs/grouptrail and data under schemas/; an unlisted folder would be missing once installed."""
     code = _folders(ROOT / "jobs" / "grouptrail", "grouptrail", ".py")
     data = _folders(ROOT / "schemas", "grouptrail.schemas", ".py", ".sql", ".yaml", ".json")
     assert sorted(PROJECT["packages"]) == sorted(code | data)
 
 
-def test_every_data_file_is_in_the_wheel() -> None:
+def test_wheel_package_data_includes_every_data_file() -> None:
     """Each file that is not Python matches a pattern of its package."""
     roots = {"grouptrail": ROOT / "jobs" / "grouptrail", "grouptrail.schemas": ROOT / "schemas"}
     missing = []

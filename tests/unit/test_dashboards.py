@@ -86,7 +86,7 @@ each_expression = pytest.mark.parametrize(
 )
 
 
-def test_a_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_build_reproduces_the_committed_dashboards(tmp_path: Path) -> None:
     """Else: make dashboards."""
     build(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
@@ -94,13 +94,13 @@ def test_a_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     }
 
 
-def test_there_are_the_four() -> None:
+def test_built_dashboards_are_overview_group_topic_and_pipeline() -> None:
     assert {board["uid"] for board in BOARDS.values()} == {f"grouptrail-{name}" for name in BOARDS}
     assert set(BOARDS) == {"overview", "group", "topic", "pipeline"}
 
 
 @each_expression
-def test_queries_name_metrics_and_labels_of_the_registry(where: str, expression: str) -> None:
+def test_query_uses_only_registered_metrics_labels_and_values(where: str, expression: str) -> None:
     found = promql_names.names(expression)
     assert found.selectors, where
     labels = {"le"}
@@ -124,7 +124,7 @@ def _metrics(selector: promql_names.Selector) -> list[contracts.Metric]:
     return [metric for name, metric in known.items() if re.fullmatch(pattern, name)]
 
 
-def test_the_names_in_an_expression_are_found() -> None:
+def test_promql_names_finds_selectors_and_grouping_labels() -> None:
     found = promql_names.names(
         'sum by (a) (rate(m{b="x", c=~"y|z"}[5m]) / on (d) group_left () n offset 1h) or {e!="{"}'
     )
@@ -136,13 +136,13 @@ def test_the_names_in_an_expression_are_found() -> None:
     assert found.grouping == {"a", "d"}
 
 
-def test_every_verdict_and_state_has_a_colour() -> None:
+def test_value_mappings_cover_every_status_and_state() -> None:
     assert {name.text for name in VERDICTS} == set(families.STATUSES)
     assert {name.text for name in STATES} == set(families.STATES)
 
 
 @each_panel
-def test_a_panel_says_what_it_shows(name: str, panel: dict[str, Any]) -> None:
+def test_panel_has_description_unit_and_datasource(name: str, panel: dict[str, Any]) -> None:
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"]
     for place in [panel, *panel["targets"]]:
@@ -156,7 +156,7 @@ def test_a_panel_says_what_it_shows(name: str, panel: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_dashboard_can_be_imported_as_it_is(name: str) -> None:
+def test_dashboard_has_no_id_unique_panel_ids_and_only_used_variables(name: str) -> None:
     board = BOARDS[name]
     assert board["schemaVersion"] == 42
     assert "id" not in board
@@ -171,7 +171,7 @@ def test_a_dashboard_can_be_imported_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_links_lead_to_dashboards_and_variables_that_exist(name: str) -> None:
+def test_dashboard_links_target_existing_dashboards_and_variables(name: str) -> None:
     boards = {board["uid"]: board for board in BOARDS.values()}
     assert BOARDS[name]["links"][0]["tags"] == ["grouptrail"]
     assert "grouptrail" in BOARDS[name]["tags"]
@@ -190,7 +190,7 @@ def _overrides(panel: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @each_alert
-def test_an_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_has_severity_and_runbook_annotation(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
@@ -203,18 +203,18 @@ def test_every_alert_has_its_section_in_the_runbooks() -> None:
     assert [title for title, text in zip(titles, sections, strict=True) if "grouptrail " not in text] == []
 
 
-def test_every_alert_is_listed_with_its_severity() -> None:
+def test_dashboards_readme_lists_every_alert_with_its_severity() -> None:
     listed = re.findall(
         r"^\| `(\w+)` \| (\w+) \|", (ROOT / "dashboards" / "README.md").read_text("utf-8"), re.MULTILINE
     )
     assert listed == [(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS]
 
 
-def test_promtool_accepts_the_rules() -> None:
+def test_promtool_check_accepts_the_alert_rules() -> None:
     _promtool("check", "rules", *RULES)
 
 
-def test_alerts_fire_when_they_must_and_only_then() -> None:
+def test_every_alert_has_a_promtool_test_and_all_pass() -> None:
     tested = "".join(path.read_text("utf-8") for path in RULE_TESTS)
     assert [rule["alert"] for rule in ALERTS if f'alertname="{rule["alert"]}"' not in tested.replace(": ", "=")] == []
     _promtool("test", "rules", *RULE_TESTS)
@@ -225,7 +225,7 @@ def _promtool(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_grafanas_own_types_know_every_key(tmp_path: Path) -> None:
+def test_dashboards_type_check_against_the_grafana_schema(tmp_path: Path) -> None:
     """A misspelt key would be passed over."""
     compiler = _typescript()
     (tmp_path / "node_modules").symlink_to(compiler / "node_modules")
@@ -266,7 +266,7 @@ def _typescript() -> Path:
     return folder
 
 
-def test_without_prometheus_a_test_is_skipped_but_fails_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prometheus_tool_missing_skips_locally_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("demo.prometheus._unpacked", lambda: "there is none")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CI", raising=False)

@@ -114,7 +114,9 @@ def _port_of(exporter: Grouptrail) -> int:
     return int(found[1])
 
 
-def test_every_query_has_an_answer(prometheus: Prometheus, config: Config) -> None:
+def test_panel_and_alert_queries_return_series_with_the_expected_labels(
+    prometheus: Prometheus, config: Config
+) -> None:
     """With the labels that its legend names, or those of the table's rows and no more."""
     prometheus.wait_for(f'kafka_consumer_group_state{{group="{live_tables.DELETED}"}}')
     live_tables.delete(config, live_tables.DELETED)
@@ -197,7 +199,7 @@ def _shorter(expression: str) -> str:
     return re.sub(r"(\[|:|offset )(\d+)([smhd])(?=[\]:) ])", shorter, expression)
 
 
-def test_figures_are_those_of_the_tables(prometheus: Prometheus) -> None:
+def test_stat_panels_with_two_exporters_match_the_tables(prometheus: Prometheus) -> None:
     """And two exporters count once."""
     prometheus.wait_for('count(kafka_consumer_group_sum_lag{group="fine"}) == 2')
     groups = prometheus.query('count by (group) ({__name__=~"kafka_consumer_group_(members|sum_lag)"})')
@@ -221,7 +223,7 @@ def _shown(prometheus: Prometheus, name: str, title: str) -> dict[str, float]:
     return {series["metric"].get("group", ""): float(series["value"][1]) for series in prometheus.query(expression)}
 
 
-def test_prometheus_can_evaluate_every_rule(prometheus: Prometheus) -> None:
+def test_prometheus_evaluates_every_rule_without_errors(prometheus: Prometheus) -> None:
     """As it does each second: real series match one to one where a rule says so."""
     prometheus.wait_for('ALERTS{alertname="ConsumerGroupRewound"}')
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
@@ -231,7 +233,7 @@ def test_prometheus_can_evaluate_every_rule(prometheus: Prometheus) -> None:
     assert [text for texts in told for text in texts.values() if "no value" in text or "error" in text.lower()] == []
 
 
-def test_each_verdict_raises_its_alerts_and_no_other(prometheus: Prometheus) -> None:
+def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
     """Pending, most of them: they wait for minutes before they fire."""
     expected = {
         ("ConsumerGroupBehind", "late"),
@@ -252,7 +254,7 @@ def test_each_verdict_raises_its_alerts_and_no_other(prometheus: Prometheus) -> 
     assert {(it["metric"]["alertname"], it["metric"]["group"]) for it in prometheus.query(raised)} == expected
 
 
-def test_the_questions_of_the_runbooks_can_be_asked(config: Config) -> None:
+def test_runbook_sql_queries_run_without_errors(config: Config) -> None:
     """They name tables and columns that are there."""
     for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records"):
         lay(config, table)

@@ -23,7 +23,7 @@ def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_vector_is_decoded_as_kafka_does(vector: dict[str, Any]) -> None:
+def test_decode_lines_vector_matches_kafka(vector: dict[str, Any]) -> None:
     """The same names, values and kinds of error; a vector names a position only where it matters."""
     expected = dict(vector["expected"])
     line = {name: vector[name] for name in ("name", "key_hex", "value_hex")}
@@ -44,7 +44,7 @@ def test_vector_is_decoded_as_kafka_does(vector: dict[str, Any]) -> None:
     assert unusable == 0
 
 
-def test_absent_value_is_a_tombstone() -> None:
+def test_decode_lines_absent_or_null_value_is_tombstone() -> None:
     """As null is; other fields are passed over."""
     key = {"key_hex": "00010001670001740000000a", "offset": 5}
     answers, _ = decoded(json.dumps(key), json.dumps({**key, "value_hex": None}))
@@ -54,7 +54,7 @@ def test_absent_value_is_a_tombstone() -> None:
     assert answers[0]["error"] is None
 
 
-def test_zero_bytes_are_no_tombstone() -> None:
+def test_decode_lines_empty_value_is_truncated_not_tombstone() -> None:
     """An empty value is a malformed one."""
     [answer], _ = decoded('{"key_hex": "00010001670001740000000a", "value_hex": ""}')
     assert answer["error"] == {"where": "value", "kind": "truncated", "position": 0}
@@ -80,7 +80,9 @@ def test_zero_bytes_are_no_tombstone() -> None:
         ('{"blob": "ConsumerProtocolAssignment"}', "no_value", 0),
     ],
 )
-def test_line_without_bytes_is_answered_and_counted(line: str, kind: str, position: int) -> None:
+def test_decode_lines_unusable_line_is_answered_with_an_error_and_counted(
+    line: str, kind: str, position: int
+) -> None:
     """The lines around it are decoded, in order."""
     good = '{"key_hex": "0002000167"}'
     answers, unusable = decoded(good, line, good)
@@ -94,14 +96,14 @@ def test_line_without_bytes_is_answered_and_counted(line: str, kind: str, positi
     }
 
 
-def test_undecodable_bytes_are_an_answer() -> None:
+def test_decode_lines_undecodable_record_is_not_counted_as_unusable() -> None:
     """Bytes that are no record are no fault of the input."""
     answers, unusable = decoded('{"key_hex": "7fff"}', '{"key_hex": null}')
     assert [answer["error"]["kind"] for answer in answers] == ["unknown_type", "null_not_allowed"]
     assert unusable == 0
 
 
-def test_failed_blob_has_name_and_error_only() -> None:
+def test_decode_lines_undecodable_blob_has_only_name_and_error() -> None:
     """As in the vectors."""
     [answer], _ = decoded('{"blob": "ConsumerProtocolAssignment", "value_hex": "00"}')
     assert answer == {
@@ -110,7 +112,7 @@ def test_failed_blob_has_name_and_error_only() -> None:
     }
 
 
-def test_text_is_written_as_it_is() -> None:
+def test_decode_lines_non_ascii_text_is_not_escaped() -> None:
     """Not as escapes: a group's name stays readable."""
     out = io.StringIO()
     decode_lines(['{"key_hex": "00020004c3bcc3a9"}'], out)
@@ -129,7 +131,7 @@ class Pipe(io.BytesIO):
         return self._chunks.pop(0) if self._chunks else b""
 
 
-def test_lines_arrive_before_the_stream_ends() -> None:
+def test_arriving_lines_yields_complete_lines_and_flushes_before_each_read() -> None:
     """Each whole line of a chunk at once, and the answers are flushed before the next chunk is waited for."""
     flushed: list[int] = []
     seen: list[str] = []
@@ -138,7 +140,7 @@ def test_lines_arrive_before_the_stream_ends() -> None:
     assert flushed == [2, 3, 3]
 
 
-def test_only_newlines_end_lines() -> None:
+def test_arriving_lines_splits_only_at_newlines() -> None:
     """JSON may hold other separators, and bytes that are not UTF-8 do not stop the stream."""
     text = '{"key_hex": "0002000167", "note": "a\u2028b\x85c"}'
     lines = list(arriving_lines(Pipe(text.encode() + b"\r\n\xff\n"), lambda: None))

@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> list[Family]:
 
 
 @each_alias
-def test_alias_is_of_a_metric_of_ours(alias: Alias) -> None:
+def test_alias_type_and_labels_match_its_source_metric(alias: Alias) -> None:
     """Of a type and of labels that it has."""
     source = contracts.metrics()[alias.source]
     assert set(alias.labels.values()) <= set(source.labels)
@@ -40,27 +40,27 @@ def test_alias_is_of_a_metric_of_ours(alias: Alias) -> None:
 
 
 @each_alias
-def test_alias_is_served(alias: Alias, served: list[Family]) -> None:
+def test_alias_family_has_its_labels_and_at_least_one_row(alias: Alias, served: list[Family]) -> None:
     """With labels of just those names, and with the series that its source has."""
     family = next(family for family in served if family.name == alias.name)
     assert {*family.labels, *family.fixed} == set(alias.labels)
     assert len(family.rows)
 
 
-def test_no_name_is_served_twice() -> None:
+def test_alias_names_are_unique_across_exporters_and_own_metrics() -> None:
     """By two of the exporters, by ours, or as one that is said not to be served."""
     names = [alias.name for alias in EVERY]
     names += [*contracts.metrics(), *(name for left_out in NOT_SERVED.values() for name in left_out)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
-def test_the_configuration_knows_the_same_exporters() -> None:
+def test_also_as_setting_accepts_exactly_the_exporters_with_aliases() -> None:
     """`also_as` takes what has aliases."""
     taken = get_args(get_args(ExporterConfig.model_fields["also_as"].annotation)[0])
     assert set(taken) == set(ALIASES) == set(NOT_SERVED)
 
 
-def test_figures_are_ours_under_their_labels(served: list[Family]) -> None:
+def test_alias_values_match_the_source_metrics(served: list[Family]) -> None:
     """Offsets and lag as they are, sums over a topic's partitions, a duration in its unit."""
     assert figures(served, "kafka_consumergroup_lag")[("billing", "orders", "2")] == 10
     assert figures(served, "kafka_consumergroup_current_offset_sum")[("billing", "orders")] == 285
@@ -72,7 +72,7 @@ def test_figures_are_ours_under_their_labels(served: list[Family]) -> None:
     assert 0 < poll.rows["value"][0].as_py() < 600_000
 
 
-def test_verdicts_become_burrows_codes(tmp_path: Path) -> None:
+def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
     """A group's is never above ERR; what cannot be told is no series."""
     verdicts = {
         "OK": 1,
@@ -96,6 +96,6 @@ def test_verdicts_become_burrows_codes(tmp_path: Path) -> None:
     }
 
 
-def test_a_strange_name_stays_a_value(served: list[Family]) -> None:
+def test_alias_hostile_group_name_stays_a_label_value(served: list[Family]) -> None:
     """It is a label's value under every name."""
     assert (STRANGE, "t" * 249, "0") in figures(served, "kafka_consumergroup_current_offset")

@@ -47,7 +47,7 @@ def snapshot_of(reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[st
 
 
 @given(rows=ROWS)
-def test_groups_and_topics_sum_up_what_can_be_told(
+def test_group_families_sums_and_maxima_ignore_null_lag(
     reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]]
 ) -> None:
     """A null takes part in no sum and no maximum; where there is nothing but nulls there is no series."""
@@ -76,7 +76,7 @@ def test_groups_and_topics_sum_up_what_can_be_told(
 
 
 @given(rows=ROWS, budget=st.integers(1, 150), granularity=st.sampled_from(["partition", "topic", "group"]))
-def test_a_page_parses_whole_and_keeps_to_its_budget(
+def test_page_parses_without_duplicate_series_and_keeps_to_its_budget(
     reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]], budget: int, granularity: str
 ) -> None:
     """No series is there twice; all lag that can be told is in the sum over all groups."""
@@ -93,7 +93,7 @@ def test_a_page_parses_whole_and_keeps_to_its_budget(
         assert len(of_groups) <= max(budget, 32) + 1
 
 
-def test_a_verdict_that_is_not_known_yet_is_counted(reader: SnapshotReader) -> None:
+def test_group_families_unrecognised_status_is_counted_and_ranks_lowest(reader: SnapshotReader) -> None:
     """By a newer pipeline; it is worse than none of those that are known."""
     found = group_families(reader.read(lag_table(lag_row(status="DRAINING"), lag_row(1, status="STOP"))))
     assert figures(found, "kafka_consumer_group_partitions") == {("billing", "DRAINING"): 1, ("billing", "STOP"): 1}

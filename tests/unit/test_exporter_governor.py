@@ -55,7 +55,7 @@ def groups(families: list[Family]) -> set[str]:
     }
 
 
-def test_everything_is_served_unless_told_otherwise(snapshot: Snapshot) -> None:
+def test_governed_default_settings_serve_every_group(snapshot: Snapshot) -> None:
     """And nothing is said to be left out."""
     families, dropped = serve(snapshot)
     assert groups(families) == set(GROUPS)
@@ -74,7 +74,9 @@ def test_everything_is_served_unless_told_otherwise(snapshot: Snapshot) -> None:
         ({"allow_groups": "GROUP-*"}, []),
     ],
 )
-def test_patterns_choose_groups(snapshot: Snapshot, settings: dict[str, str], expected: list[str]) -> None:
+def test_governed_group_patterns_select_groups_and_count_dropped_series(
+    snapshot: Snapshot, settings: dict[str, str], expected: list[str]
+) -> None:
     """With all that is theirs; what that leaves out is counted."""
     families, dropped = serve(snapshot, **settings)
     assert groups(families) == set(expected)
@@ -82,7 +84,7 @@ def test_patterns_choose_groups(snapshot: Snapshot, settings: dict[str, str], ex
     assert dropped["pattern"] > 0
 
 
-def test_a_topic_that_is_left_out_is_in_no_sum(snapshot: Snapshot) -> None:
+def test_governed_denied_topic_is_excluded_from_group_sums(snapshot: Snapshot) -> None:
     """Nor in a group's verdict; the group itself stays."""
     families, dropped = serve(snapshot, deny_topics="pay*")
     assert set(figures(families, "kafka_consumer_group_sum_lag").values()) == {0}
@@ -92,7 +94,7 @@ def test_a_topic_that_is_left_out_is_in_no_sum(snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize(("granularity", "gone"), [("topic", {"partition"}), ("group", {"partition", "topic"})])
-def test_a_coarser_granularity_leaves_the_sums_as_they_are(
+def test_governed_coarser_granularity_leaves_sums_unchanged(
     snapshot: Snapshot, granularity: str, gone: set[str]
 ) -> None:
     """Other exporters' names among them."""
@@ -107,7 +109,9 @@ def test_a_coarser_granularity_leaves_the_sums_as_they_are(
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 500])
 @pytest.mark.parametrize("granularity", ["partition", "group"])
-def test_the_budget_keeps_the_groups_with_the_most_lag(snapshot: Snapshot, budget: int, granularity: str) -> None:
+def test_governed_series_budget_keeps_groups_with_the_most_lag(
+    snapshot: Snapshot, budget: int, granularity: str
+) -> None:
     """All others are one group, whose lag and members are what is missing from the sum."""
     families, dropped = serve(snapshot, series_budget=budget, granularity=granularity)
     everything = serve(snapshot, granularity=granularity)[0]
@@ -134,7 +138,7 @@ def topics(families: list[Family]) -> int:
     return sum(family.series for family in families if "group" not in family.labels.values())
 
 
-def test_a_group_named_other_is_one_of_the_others(tmp_path: Path) -> None:
+def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None:
     """There is no series twice."""
     rows = [lag_row(1, group_id=name, lag=lag) for name, lag in (("other", 9_000), ("a", 10), ("b", 1))]
     snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
@@ -149,7 +153,7 @@ def test_a_group_named_other_is_one_of_the_others(tmp_path: Path) -> None:
     assert len(samples) == page.series + 2
 
 
-def test_a_group_stays_until_another_has_much_more_lag(tmp_path: Path) -> None:
+def test_governed_kept_group_is_replaced_only_by_one_with_much_more_lag(tmp_path: Path) -> None:
     """Lag that goes up and down a little does not make series come and go."""
     config = configured(tmp_path, series_budget=35).exporter
     reader, before, stayed = SnapshotReader(configured(tmp_path)), frozenset[str](), []
@@ -160,7 +164,7 @@ def test_a_group_stays_until_another_has_much_more_lag(tmp_path: Path) -> None:
     assert stayed == ["one", "one", "one", "two", "two", "one"]
 
 
-def test_too_small_a_budget_serves_the_rest_as_one(snapshot: Snapshot) -> None:
+def test_governed_series_budget_of_one_serves_all_groups_as_other(snapshot: Snapshot) -> None:
     """Not nothing: the sum over all groups is there."""
     families, _ = serve(snapshot, series_budget=1)
     assert groups(families) == {"other"}

@@ -102,7 +102,7 @@ def quiet(tmp_path: Path) -> Config:
 # --- what is answered ---------------------------------------------------------------------------------------
 
 
-def test_metrics_are_text_unless_openmetrics_is_asked_for(exporter: Exporter) -> None:
+def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> None:
     """Both parse whole, and hold the same series."""
     _, headers, plain = get(f"{exporter.url}/metrics")
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -120,7 +120,7 @@ def test_metrics_are_text_unless_openmetrics_is_asked_for(exporter: Exporter) ->
     assert len(both[0]) == exporter.page.series + 3
 
 
-def test_every_metric_of_the_registry_is_served_with_its_labels(exporter: Exporter) -> None:
+def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporter) -> None:
     """And under our prefixes none that it does not have."""
     _, _, plain = get(f"{exporter.url}/metrics")
     families = {family.name: family for family in parse_text(plain.decode())}
@@ -133,7 +133,7 @@ def test_every_metric_of_the_registry_is_served_with_its_labels(exporter: Export
     assert set(ours) == set(contracts.metrics())
 
 
-def test_names_of_strangers_are_values_and_nothing_else(exporter: Exporter) -> None:
+def test_metrics_hostile_group_and_topic_names_stay_label_values(exporter: Exporter) -> None:
     """Quotes, newlines and what looks like a line of its own; a topic's name as long as Kafka allows."""
     found = scrape(exporter)
     groups = {labels["group"] for labels, _ in found["kafka_consumer_group_status"]}
@@ -141,7 +141,7 @@ def test_names_of_strangers_are_values_and_nothing_else(exporter: Exporter) -> N
     assert LONG_TOPIC in {labels["topic"] for labels, _ in found["kafka_consumer_group_status"]}
 
 
-def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+def test_metrics_without_aliases_pass_promtool_check(tmp_path: Path) -> None:
     """Prometheus' own check of what our names are served as."""
     config = configured(tmp_path)
     lay_everything(config)
@@ -152,7 +152,7 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
-def test_promtool_reads_other_exporters_names(exporter: Exporter) -> None:
+def test_metrics_with_aliases_get_only_promtool_lint_advice(exporter: Exporter) -> None:
     """What it says of them is about names that others chose: 3 is advice, 1 would be an error."""
     _, _, body = get(f"{exporter.url}/metrics")
     checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
@@ -164,7 +164,7 @@ def test_promtool_reads_other_exporters_names(exporter: Exporter) -> None:
 @pytest.mark.parametrize(
     ("accepted", "packed"), [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("br", False)]
 )
-def test_gzip_is_sent_to_who_takes_it(exporter: Exporter, accepted: str, packed: bool) -> None:
+def test_metrics_are_gzipped_only_if_accepted(exporter: Exporter, accepted: str, packed: bool) -> None:
     """And only to those."""
     _, headers, body = get(f"{exporter.url}/metrics", {"Accept-Encoding": accepted})
     assert (headers.get("Content-Encoding") == "gzip") is packed
@@ -183,13 +183,13 @@ def test_gzip_is_sent_to_who_takes_it(exporter: Exporter, accepted: str, packed:
         ("text/plain;q=0.3, application/openmetrics-text;q=0.6", True),
     ],
 )
-def test_the_format_is_the_one_that_is_wanted_more(exporter: Exporter, accepted: str, openmetrics: bool) -> None:
+def test_metrics_format_follows_the_accept_header(exporter: Exporter, accepted: str, openmetrics: bool) -> None:
     """Whatever the header says there is an answer."""
     status, headers, _ = get(f"{exporter.url}/metrics", {"Accept": accepted})
     assert (status, headers["Content-Type"].startswith("application/openmetrics-text")) == (200, openmetrics)
 
 
-def test_an_exporter_that_is_named_twice_is_served_once(tmp_path: Path) -> None:
+def test_metrics_duplicate_also_as_is_served_once(tmp_path: Path) -> None:
     """Its series would be there twice."""
     with Exporter([configured(tmp_path, also_as="burrow,burrow")], lambda _: None) as running:
         until(lambda: running.page)
@@ -197,7 +197,7 @@ def test_an_exporter_that_is_named_twice_is_served_once(tmp_path: Path) -> None:
     assert body.count(b"# TYPE burrow_kafka_consumer_status ") == 1
 
 
-def test_other_paths(exporter: Exporter) -> None:
+def test_server_other_paths_and_methods_return_the_expected_status(exporter: Exporter) -> None:
     """Health, a word on what there is, and 404."""
     assert get(f"{exporter.url}/healthz")[::2] == (200, b"alive\n")
     assert get(f"{exporter.url}/ready")[::2] == (200, b"ready\n")
@@ -212,7 +212,7 @@ def test_other_paths(exporter: Exporter) -> None:
         urllib.request.urlopen(post, timeout=DEADLINE_SECONDS)
 
 
-def test_freshness_is_as_of_the_scrape(exporter: Exporter) -> None:
+def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
     """It rises though no snapshot is made: that is how a pipeline at a stand is seen."""
 
     def age() -> float:
@@ -225,7 +225,7 @@ def test_freshness_is_as_of_the_scrape(exporter: Exporter) -> None:
 # --- snapshots ----------------------------------------------------------------------------------------------
 
 
-def test_ready_says_what_it_waits_for(quiet: Config) -> None:
+def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Config) -> None:
     """First for rows, then for the backlog; metrics are there meanwhile."""
     told: list[str] = []
     with Exporter([quiet], told.append) as running:
@@ -241,7 +241,7 @@ def test_ready_says_what_it_waits_for(quiet: Config) -> None:
     assert told == []
 
 
-def test_lag_that_is_handed_over_is_served_at_once(tmp_path: Path) -> None:
+def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
     """Without waiting for the next look at the tables."""
     with Exporter([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:
         until(lambda: running.page)
@@ -252,7 +252,7 @@ def test_lag_that_is_handed_over_is_served_at_once(tmp_path: Path) -> None:
         until(lambda: [labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]] == ["5"])
 
 
-def test_clusters_are_served_together(tmp_path: Path) -> None:
+def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Path) -> None:
     """Of one warehouse: each metric under one head, each series with its cluster; one that waits holds up none."""
     config = configured(tmp_path, refresh_seconds=3600)
     lay(config, "ingest_progress", progress(0, 100))
@@ -270,7 +270,7 @@ def test_clusters_are_served_together(tmp_path: Path) -> None:
         assert ready == {"default": 1, "spare": 0}
 
 
-def test_a_snapshot_that_fails_leaves_the_one_before(quiet: Config) -> None:
+def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) -> None:
     """It is counted and told once, and the next that can be made takes its place."""
     told: list[str] = []
     lay_everything(quiet)
@@ -285,7 +285,7 @@ def test_a_snapshot_that_fails_leaves_the_one_before(quiet: Config) -> None:
     assert len([line for line in told if "without lag" in line]) == 1
 
 
-def test_groups_of_a_snapshot_that_is_too_old_are_not_shown(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables cannot be read for long: how long is told, and no figure stands as if it were of now."""
     lay_everything(quiet)
     with Exporter([quiet], lambda _: None) as running:
@@ -303,7 +303,7 @@ def test_groups_of_a_snapshot_that_is_too_old_are_not_shown(quiet: Config, monke
         }
 
 
-def test_a_scrape_is_of_one_snapshot(quiet: Config) -> None:
+def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None:
     """While they change under it: all partitions tell the same sample."""
     with Exporter([quiet], lambda _: None) as running:
         stop = threading.Event()
@@ -333,7 +333,7 @@ def test_a_scrape_is_of_one_snapshot(quiet: Config) -> None:
 # --- bad company --------------------------------------------------------------------------------------------
 
 
-def test_fifty_scrapers_at_once_are_all_answered(exporter: Exporter) -> None:
+def test_exporter_fifty_concurrent_scrapes_are_all_answered(exporter: Exporter) -> None:
     """Whole, each of them."""
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: get(f"{exporter.url}/metrics", PROMETHEUS), range(50)))
@@ -341,7 +341,9 @@ def test_fifty_scrapers_at_once_are_all_answered(exporter: Exporter) -> None:
     assert all(gzip.decompress(body).endswith(b"# EOF\n") for _, _, body in answers)
 
 
-def test_who_hangs_up_disturbs_nobody(exporter: Exporter, capfd: pytest.CaptureFixture[str]) -> None:
+def test_exporter_dropped_connections_do_not_affect_other_requests(
+    exporter: Exporter, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Without a word, in the middle of a request, or of the answer; nothing is printed."""
     host, port = exporter.url.removeprefix("http://").split(":")
     silent = socket.create_connection((host, int(port)))
@@ -355,7 +357,7 @@ def test_who_hangs_up_disturbs_nobody(exporter: Exporter, capfd: pytest.CaptureF
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(exporter: Exporter, tmp_path: Path) -> None:
+def test_exporter_port_in_use_or_unknown_host_raises(exporter: Exporter, tmp_path: Path) -> None:
     """With what to do."""
     taken = exporter.url.removeprefix("http://")
     with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as told:
@@ -365,7 +367,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(exporter: Exporter, tmp_path: 
         Exporter([configured(tmp_path, listen="no.such.host.invalid:9308")])
 
 
-def test_it_listens_on_ipv6(tmp_path: Path) -> None:
+def test_exporter_listens_on_an_ipv6_address(tmp_path: Path) -> None:
     """An address in brackets, as in a URL."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -376,7 +378,7 @@ def test_it_listens_on_ipv6(tmp_path: Path) -> None:
         assert get(f"{running.url}/healthz")[0] == 200
 
 
-def test_a_sample_that_is_not_followed_up_grows_old(tmp_path: Path) -> None:
+def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> None:
     """A job that hangs is not taken for a calm: its last figures are not shown as of now."""
     with Exporter([configured(tmp_path)], lambda _: None) as running:
         running.publish("default", lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
@@ -386,7 +388,7 @@ def test_a_sample_that_is_not_followed_up_grows_old(tmp_path: Path) -> None:
         assert "kafka_consumer_group_lag" not in found
 
 
-def test_stopping_frees_the_port(tmp_path: Path) -> None:
+def test_exporter_stop_frees_the_port(tmp_path: Path) -> None:
     """At once, also before the first snapshot."""
     running = Exporter([configured(tmp_path)], lambda _: None).start()
     running.stop()
@@ -412,7 +414,7 @@ def guarded(warehouse: Path, **exporter: Any) -> Config:
     return config.model_copy(update={"exporter": config.exporter.model_copy(update=secret)})
 
 
-def test_metrics_are_for_who_knows_the_password(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Anybody else is told to log in, and learns nothing; probes need no password."""
     told: list[str] = []
     with Exporter([guarded(tmp_path)], told.append) as running:
@@ -439,9 +441,7 @@ def test_metrics_are_for_who_knows_the_password(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_password_that_crosses_the_network_in_clear_is_warned_of(
-    certificates: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path, Path], tmp_path: Path) -> None:
     """Once, in one line; not over TLS, and not where nobody is asked for one."""
     told: list[str] = []
     certificate, key = certificates
@@ -465,7 +465,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return self_signed(tmp_path_factory.mktemp("tls"))
 
 
-def test_tls_is_spoken_and_who_is_silent_holds_up_nobody(certificates: tuple[Path, Path], tmp_path: Path) -> None:
+def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[Path, Path], tmp_path: Path) -> None:
     """A connection that never shakes hands does not keep the next from doing so."""
     certificate, key = certificates
     with Exporter([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
@@ -476,7 +476,7 @@ def test_tls_is_spoken_and_who_is_silent_holds_up_nobody(certificates: tuple[Pat
             assert get(f"{running.url}/healthz", context=trusting)[0] == 200
 
 
-def test_who_shows_no_certificate_is_turned_away_where_one_is_asked_for(
+def test_exporter_with_client_ca_rejects_clients_without_certificate(
     certificates: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Who shows one of the authority's is answered."""
@@ -490,7 +490,7 @@ def test_who_shows_no_certificate_is_turned_away_where_one_is_asked_for(
         assert get(f"{running.url}/healthz", context=trusting)[0] == 200
 
 
-def test_files_that_are_no_certificates_are_told_in_one_line(tmp_path: Path) -> None:
+def test_exporter_invalid_certificate_file_raises_one_line_error(tmp_path: Path) -> None:
     """Before anything listens."""
     nothing = tmp_path / "nothing.pem"
     for make in (lambda: None, lambda: nothing.write_text("no PEM")):

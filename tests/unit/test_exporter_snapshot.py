@@ -45,7 +45,7 @@ def figure(config: Config, name: str, reader: SnapshotReader | None = None) -> d
     return figures(families((reader or SnapshotReader(config)).read()), name)
 
 
-def test_every_metric_of_the_registry_has_a_family(config: Config) -> None:
+def test_families_cover_every_registered_metric_in_order(config: Config) -> None:
     """In its order; what stands at the page's end comes with the scrape."""
     lay_everything(config)
     names = [family.name for family in families(SnapshotReader(config).read())]
@@ -54,7 +54,7 @@ def test_every_metric_of_the_registry_has_a_family(config: Config) -> None:
     assert len(names) + len(end) == len(contracts.metrics())
 
 
-def test_figures_are_those_of_the_tables(config: Config) -> None:
+def test_families_values_match_the_tables(config: Config) -> None:
     """Sums, maxima and the worst verdict of a group; what is null has no series."""
     lay_everything(config)
     found = families(SnapshotReader(config).read())
@@ -87,7 +87,7 @@ def test_figures_are_those_of_the_tables(config: Config) -> None:
     assert figures(found, "grouptrail_last_stable_offset_lag") == {("9",): 2}
 
 
-def test_lag_that_does_not_fall_is_never_caught_up(config: Config) -> None:
+def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> None:
     """Null in the table is never at these rates, or not known: the rates tell which."""
     unknown = {"catch_up_seconds": None, "consume_rate": None}
     lay(config, "consumer_lag", lag_row(1, catch_up_seconds=None), lag_row(2, **unknown), lag_row(0))
@@ -98,7 +98,7 @@ def test_lag_that_does_not_fall_is_never_caught_up(config: Config) -> None:
     assert figure(config, "kafka_consumer_group_max_catch_up_seconds") == {("billing",): float("inf")}
 
 
-def test_only_the_newest_sample_is_shown(config: Config) -> None:
+def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
     """A partition that it does not have any more is gone, though older samples have it."""
     for ago in (60, 40, 0):
         lay(config, "consumer_lag", lag_row(1, lag=ago, sampled_at=now() - timedelta(seconds=ago)))
@@ -110,7 +110,7 @@ def test_only_the_newest_sample_is_shown(config: Config) -> None:
     }
 
 
-def test_old_samples_are_not_shown_as_if_they_were_of_now(config: Config) -> None:
+def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> None:
     """The job that samples is at a stand: its figures vanish, their age is told."""
     lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(minutes=20)))
     snapshot = SnapshotReader(config).read()
@@ -118,7 +118,7 @@ def test_old_samples_are_not_shown_as_if_they_were_of_now(config: Config) -> Non
     assert snapshot.made_at - snapshot.newest["consumer_lag"] == pytest.approx(1200, abs=60)
 
 
-def test_the_history_is_as_old_as_the_first_batch_that_it_lacks(config: Config) -> None:
+def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Config) -> None:
     """Batches of commits alone do not count, nor another cluster's; a rebuild makes it lack all of them again."""
     reader = SnapshotReader(config)
 
@@ -150,7 +150,7 @@ def test_the_history_is_as_old_as_the_first_batch_that_it_lacks(config: Config) 
     assert waits() == 50
 
 
-def test_another_clusters_rows_are_not_seen(config: Config) -> None:
+def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
     """Though its samples are newer, and in the same file."""
     other = {"cluster": "other", "group_id": "theirs"}
     lay(
@@ -168,7 +168,7 @@ def test_another_clusters_rows_are_not_seen(config: Config) -> None:
     assert figure(config, "kafka_consumer_group_state") == {}
 
 
-def test_a_deleted_group_vanishes(config: Config) -> None:
+def test_snapshot_dead_group_without_lag_has_no_series(config: Config) -> None:
     """With its counters, once it is Dead and its lag is not sampled any more."""
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -194,7 +194,7 @@ def _dead(config: Config) -> pa.Table:
     return rows.set_column(rows.column_names.index("state"), "state", pa.array(["Dead"] * len(rows)))
 
 
-def test_lag_may_be_handed_over(config: Config) -> None:
+def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
     """In place of what the table holds; the rest is read as ever."""
     lay_everything(config)
     snapshot = SnapshotReader(config).read(lag_table(lag_row(7)))
@@ -204,7 +204,7 @@ def test_lag_may_be_handed_over(config: Config) -> None:
         SnapshotReader(config).read(lag_table(lag_row()).drop_columns("status"))
 
 
-def test_counters_rise_with_the_tables_and_survive_a_restart(config: Config) -> None:
+def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Config) -> None:
     """Each file is read once; who begins anew counts all that is there."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
@@ -216,7 +216,7 @@ def test_counters_rise_with_the_tables_and_survive_a_restart(config: Config) -> 
     assert figure(config, "grouptrail_records_total", reader)[("offset_commit", "decoded")] == 18
 
 
-def test_files_that_are_rewritten_are_not_counted_twice(config: Config) -> None:
+def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) -> None:
     """OPTIMIZE joins them; what a retention takes away lowers no counter."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
@@ -230,7 +230,7 @@ def test_files_that_are_rewritten_are_not_counted_twice(config: Config) -> None:
     assert figure(config, name, reader) == {("billing",): 5}
 
 
-def test_a_batch_counts_though_the_clock_was_set_back(config: Config) -> None:
+def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config) -> None:
     """Offsets tell what is new, not the time of its landing."""
     lay(config, "ingest_progress", progress(0, 10))
     reader = SnapshotReader(config)
@@ -239,7 +239,7 @@ def test_a_batch_counts_though_the_clock_was_set_back(config: Config) -> None:
     assert figure(config, "grouptrail_records_total", reader)[("offset_commit", "decoded")] == 18
 
 
-def test_rebalances_that_are_deleted_lower_no_counter(config: Config) -> None:
+def test_rebalances_counter_deleted_rows_do_not_lower_it(config: Config) -> None:
     """Not while the process lives; those that come are counted on top."""
     name = "kafka_consumer_group_rebalances_total"
     lay_everything(config)
@@ -251,7 +251,7 @@ def test_rebalances_that_are_deleted_lower_no_counter(config: Config) -> None:
     assert figure(config, name, reader) == {**before, ("billing", "group_started"): 2, ("billing", "member_left"): 1}
 
 
-def test_a_table_that_was_made_anew_is_counted_anew(config: Config, tmp_path: Path) -> None:
+def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tmp_path: Path) -> None:
     """Its records begin at offset 0 again."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
@@ -269,7 +269,7 @@ def test_a_table_that_was_made_anew_is_counted_anew(config: Config, tmp_path: Pa
     assert found == {("billing",): 1}
 
 
-def test_intervals_fall_into_the_buckets_of_the_registry(config: Config) -> None:
+def test_rebalance_interval_histogram_bounds_are_inclusive(config: Config) -> None:
     """A bound belongs to its bucket."""
     intervals = [0.5, 10.0, 11.0, 60.0, 86401.0, None]
     lay(config, "group_states", {**OPEN, "state": "Stable"})
@@ -281,7 +281,7 @@ def test_intervals_fall_into_the_buckets_of_the_registry(config: Config) -> None
     ]
 
 
-def test_broken_expectations_are_those_of_the_newest_check(config: Config) -> None:
+def test_expectation_failures_are_those_of_the_newest_check(config: Config) -> None:
     """`grouptrail check` writes check_results; without it there is none to count."""
     assert figure(config, "grouptrail_expectation_failures") == {}
     rows = [("a", 5, False), ("a", 0, True), ("a", 0, False), ("b", 0, True)]
@@ -299,7 +299,7 @@ def test_broken_expectations_are_those_of_the_newest_check(config: Config) -> No
 # --- ready --------------------------------------------------------------------------------------------------
 
 
-def test_ready_is_who_has_read_what_lay_there_at_first(config: Config) -> None:
+def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) -> None:
     """What is written meanwhile does not take it back."""
     reader = SnapshotReader(config)
     assert "nothing of __consumer_offsets has landed" in str(reader.read().not_ready)
@@ -315,7 +315,7 @@ def test_ready_is_who_has_read_what_lay_there_at_first(config: Config) -> None:
     assert figures(families(snapshot), "grouptrail_source_backlog_records") == {("9",): 898_300, ("3",): 0}
 
 
-def test_who_only_finds_old_samples_is_not_ready(config: Config) -> None:
+def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> None:
     """The pipeline was at a stand for hours: that all was read then says nothing of now."""
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(hours=3)))
@@ -325,7 +325,7 @@ def test_who_only_finds_old_samples_is_not_ready(config: Config) -> None:
     assert reader.read().not_ready is None
 
 
-def test_a_partition_that_is_read_later_is_waited_for(config: Config) -> None:
+def test_snapshot_partition_seen_later_is_part_of_the_initial_backlog(config: Config) -> None:
     """A first batch that is cut short may leave out whole partitions."""
     reader = SnapshotReader(config)
     lay(config, "ingest_progress", progress(0, 10, stable=20))
@@ -334,7 +334,7 @@ def test_a_partition_that_is_read_later_is_waited_for(config: Config) -> None:
     assert reader.read().not_ready == "45 records of __consumer_offsets have not been read"
 
 
-def test_a_broker_that_says_nothing_leaves_the_backlog_unknown(config: Config) -> None:
+def test_snapshot_unknown_log_end_is_ready_without_backlog_series(config: Config) -> None:
     """Not 0, and nothing to wait for."""
     unknown: dict[str, Any] = {"last_stable_offset": None, "log_end_offset": None}
     lay(config, "ingest_progress", progress(0, 10, **unknown))
@@ -346,7 +346,7 @@ def test_a_broker_that_says_nothing_leaves_the_backlog_unknown(config: Config) -
 # --- bad input ----------------------------------------------------------------------------------------------
 
 
-def test_no_tables_are_an_empty_snapshot(config: Config) -> None:
+def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
     """Every family is there, without series of groups."""
     snapshot = SnapshotReader(config).read()
     assert sum(family.series for family in group_families(snapshot)) == 0
@@ -354,7 +354,7 @@ def test_no_tables_are_an_empty_snapshot(config: Config) -> None:
 
 
 @pytest.mark.parametrize("name", ["consumer_lag", "group_states", "generations", "rebalances", "offset_commits"])
-def test_a_table_of_an_older_version_is_told_in_one_line(config: Config, name: str) -> None:
+def test_snapshot_table_lacking_a_column_raises_one_line_error(config: Config, name: str) -> None:
     """Which column it lacks, and what adds it."""
     write_deltalake(config.table_path(name), pa.table({"cluster": ["default"], "group_id": ["billing"]}))
     with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as told:
@@ -362,7 +362,7 @@ def test_a_table_of_an_older_version_is_told_in_one_line(config: Config, name: s
     assert "\n" not in str(told.value)
 
 
-def test_what_is_no_table_is_told_in_one_line(config: Config, tmp_path: Path) -> None:
+def test_snapshot_unreadable_table_raises_one_line_error_and_is_retried(config: Config, tmp_path: Path) -> None:
     """And read again once it is one."""
     log = tmp_path / "consumer_lag" / "_delta_log"
     log.mkdir(parents=True)

@@ -63,7 +63,7 @@ def comments(text: str) -> list[str]:
 
 
 @given(st.dictionaries(st.tuples(VALUES, VALUES), FIGURES, max_size=6), VALUES)
-def test_a_gauge_is_written_as_the_client_writes_it(rows: dict[tuple[str, str], float], cluster: str) -> None:
+def test_written_gauge_matches_prometheus_client(rows: dict[tuple[str, str], float], cluster: str) -> None:
     """Whatever strangers put into names: quotes, newlines, backslashes, what looks like a line of its own."""
     table = pa.table(
         {
@@ -80,14 +80,14 @@ def test_a_gauge_is_written_as_the_client_writes_it(rows: dict[tuple[str, str], 
 
 
 @given(st.lists(st.integers(0, 2**62), max_size=4))
-def test_whole_numbers_keep_every_digit(figures: list[int]) -> None:
+def test_written_integers_keep_every_digit(figures: list[int]) -> None:
     """An offset is not rounded on its way to the text."""
     table = pa.table({"partition": pa.array(range(len(figures)), pa.int32()), "value": pa.array(figures, pa.int64())})
     text = written([Family("end", "gauge", "x", {"partition": "partition"}, table)], openmetrics=False).decode()
     assert [line.split(" ")[-1] for line in text.splitlines()[2:]] == [str(figure) for figure in figures]
 
 
-def test_a_counter_is_named_without_its_ending_in_openmetrics() -> None:
+def test_written_counter_matches_prometheus_client_in_both_formats() -> None:
     """There the family's name is what its samples add `_total` to."""
     table = pa.table({"group": ["a"], "value": [3]})
     theirs = CounterMetricFamily("commits", "x", labels=["group"])
@@ -95,7 +95,7 @@ def test_a_counter_is_named_without_its_ending_in_openmetrics() -> None:
     same([Family("commits_total", "counter", "x", {"group": "group"}, table)], theirs)
 
 
-def test_a_histogram_adds_its_buckets_up() -> None:
+def test_written_histogram_buckets_are_cumulative() -> None:
     """Rows hold how many are in each bucket alone; the text says how many are at most so large."""
     table = pa.table({"group": ["a", 'b"'], "le_0": [1, 0], "le_1": [2, 0], "le_2": [4, 1], "seconds": [99.5, 1e9]})
     theirs = HistogramMetricFamily("apart", "x", labels=["group"])
@@ -106,7 +106,7 @@ def test_a_histogram_adds_its_buckets_up() -> None:
     assert family.series == written([family], openmetrics=False).count(b"\n") - 2
 
 
-def test_a_row_with_a_null_is_no_series() -> None:
+def test_written_row_with_null_is_omitted() -> None:
     """What is not known is not 0."""
     table = pa.table({"group": ["a", "b", None], "value": [None, 2, 3]})
     text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False)
@@ -114,7 +114,7 @@ def test_a_row_with_a_null_is_no_series() -> None:
 
 
 @pytest.mark.parametrize("labels", [{}, {"group": "group"}])
-def test_no_rows_leave_the_head(labels: dict[str, str]) -> None:
+def test_written_family_without_rows_has_only_help_and_type(labels: dict[str, str]) -> None:
     """Also where the columns have no type."""
     table = pa.table({"group": pa.array([]), "value": pa.array([])})
     assert (
@@ -123,7 +123,7 @@ def test_no_rows_leave_the_head(labels: dict[str, str]) -> None:
     )
 
 
-def test_rows_in_many_pieces_are_written_whole() -> None:
+def test_written_chunked_table_slice_contains_every_row() -> None:
     """A table may be cut anywhere, and be a part of another."""
     table = pa.concat_tables([pa.table({"group": [f"g{n}"], "value": [n]}) for n in range(5)]).slice(1, 3)
     text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False).decode()

@@ -48,7 +48,7 @@ def write(folder: Path, *batches: list[dict[str, Any]]) -> dict[str, Any] | None
 
 
 @given(st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any))
-def test_every_row_is_there_and_within_the_bounds(batches: list[list[dict[str, Any]]]) -> None:
+def test_write_stores_every_row_within_the_file_statistics(batches: list[list[dict[str, Any]]]) -> None:
     """Also where a text is cut, or a time has microseconds."""
     rows = [row for batch in batches for row in batch]
     with TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def bound(value: Any) -> Any:
     return datetime.fromisoformat(value) if is_time else value
 
 
-def test_a_long_text_is_cut_and_has_a_bound(tmp_path: Path) -> None:
+def test_write_long_string_has_truncated_min_and_max_statistics(tmp_path: Path) -> None:
     row = dict.fromkeys(SCHEMA.names) | {"group_id": "g" * 100}
     added = write(tmp_path, [row])
     assert added is not None
@@ -85,12 +85,12 @@ def test_a_long_text_is_cut_and_has_a_bound(tmp_path: Path) -> None:
     assert stats["maxValues"]["group_id"] == "g" * 32 + "\U0010ffff"
 
 
-def test_without_rows_there_is_no_file(tmp_path: Path) -> None:
+def test_write_without_rows_creates_no_file(tmp_path: Path) -> None:
     assert write(tmp_path, []) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_that_lack_what_may_not_be_null_are_refused(tmp_path: Path) -> None:
+def test_write_rows_lacking_a_required_column_raises_and_writes_nothing(tmp_path: Path) -> None:
     """Before anything is written."""
     rows = pa.RecordBatch.from_pydict({"topic": ["orders"]})
     with pytest.raises(ValueError, match="rows of offset_commits lack record_partition"):

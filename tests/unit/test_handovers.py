@@ -83,7 +83,7 @@ def rebalances(handovers: list[Handover]) -> pa.Table:
 
 @settings(deadline=None)
 @given(_commits, _handovers)
-def test_the_last_two_commits_before_each_handover_are_found(
+def test_handovers_are_filled_from_the_last_two_commits_before_each(
     commits: list[Commit], handovers: list[Handover]
 ) -> None:
     """However far back they lie, of whatever group, and among those of another cluster and tombstones."""
@@ -119,7 +119,7 @@ def test_the_last_two_commits_before_each_handover_are_found(
 
 
 @given(_commits, _handovers, st.lists(st.integers(0, 40), max_size=5))
-def test_how_events_are_cut_into_batches_is_no_matter(
+def test_last_commits_result_does_not_depend_on_batch_boundaries(
     commits: list[Commit], handovers: list[Handover], cuts: list[int]
 ) -> None:
     """What comes before a cut is remembered behind it, of the same partition alone."""

@@ -85,7 +85,7 @@ def assert_plain(text: str) -> None:
 
 
 @each_name
-def test_a_query_finds_the_group_of_that_name_alone(lake: Config, name: str) -> None:
+def test_views_hostile_group_name_selects_only_that_group(lake: Config, name: str) -> None:
     """By every view that takes a group, as for any other group; the tables are all there afterwards."""
     views = [view for view in contracts.views().values() if [it.name for it in view.parameters][:1] == ["group"]]
     assert len(views) > 3
@@ -101,7 +101,7 @@ def test_a_query_finds_the_group_of_that_name_alone(lake: Config, name: str) -> 
 
 
 @pytest.mark.parametrize("format", ["table", "json", "csv"])
-def test_a_terminal_gets_nothing_that_it_obeys(lake: Config, format: TextFormat) -> None:
+def test_sql_output_to_terminal_has_no_control_characters(lake: Config, format: TextFormat) -> None:
     """And one line for each row, but for the head and the foot of a table."""
     text = asked(lake, "SELECT group_id FROM offset_commits", format)
     assert_plain(text)
@@ -109,7 +109,7 @@ def test_a_terminal_gets_nothing_that_it_obeys(lake: Config, format: TextFormat)
     assert len(lines) - {"table": 3, "json": 0, "csv": 1}[format] == len(STRANGE) + 1
 
 
-def test_a_file_gets_every_character(lake: Config) -> None:
+def test_sql_output_to_file_keeps_every_character(lake: Config) -> None:
     """What a program reads is what was sent."""
     out = io.StringIO()
     run_sql(lake, "SELECT group_id FROM offset_commits", format="json", out=out)
@@ -120,7 +120,7 @@ def test_a_file_gets_every_character(lake: Config) -> None:
 
 
 @each_name
-def test_show_prints_it_and_obeys_nothing(lake: Config, name: str) -> None:
+def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name: str) -> None:
     """Of the group, its members and its lag."""
     as_table: Literal["table", "json"]
     for as_table in ("table", "json"):
@@ -132,7 +132,7 @@ def test_show_prints_it_and_obeys_nothing(lake: Config, name: str) -> None:
 
 
 @each_name
-def test_an_error_that_repeats_it_obeys_nothing(
+def test_cli_error_with_hostile_name_prints_no_control_characters(
     lake: Config, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that no group has, and one that is no number."""
@@ -149,7 +149,7 @@ def test_an_error_that_repeats_it_obeys_nothing(
 
 
 @each_name
-def test_a_timeline_is_one_page_with_one_script(lake: Config, name: str) -> None:
+def test_timeline_page_hostile_group_name_adds_no_html_tags(lake: Config, name: str) -> None:
     """Whatever the group is called, the page has as many elements; tests in a browser look at what it shows."""
 
     def page(group: str) -> str:

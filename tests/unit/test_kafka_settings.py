@@ -26,13 +26,13 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.
         ('X required password="username=eve" username="a";', "a", "username=eve"),
     ],
 )
-def test_jaas_lines_are_read_as_java_reads_them(text: str, username: str, password: str) -> None:
+def test_jaas_options_parses_quotes_escapes_order_and_whitespace(text: str, username: str, password: str) -> None:
     """Quotes of both kinds, escapes, bare words, any order and blanks."""
     options = jaas_options(text)
     assert (options["username"], options["password"]) == (username, password)
 
 
-def test_login_becomes_user_and_password() -> None:
+def test_client_arguments_jaas_login_becomes_username_and_password() -> None:
     """PLAIN and SCRAM take them from the JAAS line."""
     arguments = client_arguments({**SASL, "sasl.mechanism": "SCRAM-SHA-512"})
     assert arguments["security_protocol"] == "SASL_PLAINTEXT"
@@ -40,7 +40,7 @@ def test_login_becomes_user_and_password() -> None:
     assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("a", "b")
 
 
-def test_tuning_is_mapped_or_passed_over() -> None:
+def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     """What only Java's client knows does no harm; -1 is the system's own buffer size."""
     tuning = {"request.timeout.ms": "1234", "receive.buffer.bytes": "-1", "fetch.max.bytes": "1", "acme.x": "y"}
     arguments = client_arguments(tuning)
@@ -73,7 +73,7 @@ def test_tuning_is_mapped_or_passed_over() -> None:
         ),
     ],
 )
-def test_security_that_cannot_be_followed_is_refused(settings: dict[str, str], told: str) -> None:
+def test_client_arguments_unsupported_setting_raises_one_line_error(settings: dict[str, str], told: str) -> None:
     """In one line with a remedy: a client that trusts or logs in otherwise than was asked would be worse."""
     with pytest.raises(KafkaSettingError) as caught:
         client_arguments(settings)
@@ -81,13 +81,13 @@ def test_security_that_cannot_be_followed_is_refused(settings: dict[str, str], t
     assert "\n" not in str(caught.value)
 
 
-def test_security_settings_of_other_protocols_are_passed_over() -> None:
+def test_client_arguments_plaintext_ignores_ssl_and_sasl_settings() -> None:
     """As in Java: a PLAINTEXT client looks at no trust store."""
     assert "ssl_context" not in client_arguments({"ssl.truststore.location": "x.jks", "sasl.mechanism": "GSSAPI"})
 
 
 @pytest.mark.parametrize(("algorithm", "checks"), [("", False), ("https", True), (None, True)])
-def test_host_check_is_off_only_where_asked(algorithm: str | None, checks: bool) -> None:
+def test_client_arguments_hostname_check_is_off_only_if_disabled(algorithm: str | None, checks: bool) -> None:
     """Certificates are verified in any case, by TLS 1.2 or newer."""
     given = {} if algorithm is None else {"ssl.endpoint.identification.algorithm": algorithm}
     context = client_arguments({"security.protocol": "SSL", **given})["ssl_context"]
@@ -96,13 +96,13 @@ def test_host_check_is_off_only_where_asked(algorithm: str | None, checks: bool)
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_enabled_protocols_limit_the_versions() -> None:
+def test_client_arguments_enabled_protocols_set_the_minimum_tls_version() -> None:
     """TLSv1.3 alone takes nothing older."""
     settings = {"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}
     assert client_arguments(settings)["ssl_context"].minimum_version == ssl.TLSVersion.TLSv1_3
 
 
-def test_wrong_key_shows_no_key() -> None:
+def test_client_arguments_invalid_key_error_does_not_contain_the_key() -> None:
     """What stands in ssl.keystore.key is not repeated."""
     settings = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.key": "hunter2"}
     with pytest.raises(KafkaSettingError) as caught:
@@ -117,7 +117,7 @@ def closed_port() -> int:
         return port
 
 
-def test_no_broker_is_told_at_once() -> None:
+def test_offsets_topic_connection_refused_raises_within_five_seconds() -> None:
     """A refused connection needs no deadline; every server that was tried is named."""
     servers = f"127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}"
     started = time.monotonic()
@@ -128,14 +128,14 @@ def test_no_broker_is_told_at_once() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_host_is_told() -> None:
+def test_offsets_topic_unknown_host_raises_naming_the_host() -> None:
     """By the name that was given."""
     topic = OffsetsTopic(Config(kafka={"bootstrap.servers": "no-such-host.invalid:9092"}))
     with pytest.raises(KafkaUnreachable, match=r"no-such-host\.invalid:9092"):
         topic.bounds()
 
 
-def test_plaintext_server_is_told_from_tls() -> None:
+def test_offsets_topic_tls_to_plaintext_port_raises_naming_security_protocol() -> None:
     """A port that answers, but not with TLS, is named with the setting to correct."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
@@ -155,6 +155,6 @@ def test_plaintext_server_is_told_from_tls() -> None:
             OffsetsTopic(config).partitions()
 
 
-def test_clients_library_keeps_quiet() -> None:
+def test_kafka_python_logger_is_disabled_for_errors() -> None:
     """kafka-python logs every retry, and whole configurations at DEBUG."""
     assert not logging.getLogger("kafka.net.manager").isEnabledFor(logging.ERROR)

@@ -52,7 +52,7 @@ def told(made: Board, *logs: dict[str, Any], **how: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def test_lag_is_what_lies_between_commit_and_end() -> None:
+def test_lag_is_log_end_minus_committed_offset() -> None:
     """With the figures it was told by, in the contract's columns."""
     made = board(commit(-5, 120))
     row = told(made, log(0, 150, start=30))
@@ -63,7 +63,7 @@ def test_lag_is_what_lies_between_commit_and_end() -> None:
     assert (row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]) == (0, "bounded", None)
 
 
-def test_without_lag_no_time_passes() -> None:
+def test_lag_seconds_without_lag_is_exactly_zero() -> None:
     """However long nothing comes: 0 seconds, exactly; and nothing to catch up."""
     made = board(commit(-5, 150))
     told(made, log(0, 150))
@@ -71,20 +71,20 @@ def test_without_lag_no_time_passes() -> None:
     assert (row["lag"], row["lag_seconds"], row["lag_seconds_error"], row["catch_up_seconds"]) == (0, 0.0, 0.0, 0.0)
 
 
-def test_a_commit_newer_than_the_sample_is_no_negative_lag() -> None:
+def test_lag_commit_newer_than_the_sample_is_zero_not_negative() -> None:
     """The log had gone on when it was made."""
     row = told(board(commit(1, 160)), log(0, 150))
     assert (row["lag"], row["problem"], row["lag_seconds"]) == (0, None, 0)
 
 
-def test_a_commit_above_the_logs_end_is_no_lag() -> None:
+def test_lag_older_commit_above_the_log_end_is_unknown() -> None:
     """Where the log was sampled well after it: figures of two logs make none."""
     row = told(board(commit(-6, 160)), log(0, 20))
     assert (row["lag"], row["lag_seconds"], row["status"]) == (None, None, "UNKNOWN")
     assert row["problem"] == "committed 160 above the log's end 20: truncated or made anew"
 
 
-def test_a_topic_made_anew_is_told_by_its_id() -> None:
+def test_lag_topic_id_differs_from_the_commits_is_unknown() -> None:
     """Also where the new log is long enough by now; a commit without an id is believed."""
     row = told(board(commit(-5, 10, topic_id=OTHER_TOPIC)), log(0, 150, topic_id=THIS_TOPIC))
     assert (row["lag"], row["problem"]) == (None, "the topic was deleted and made anew since the commit")
@@ -92,7 +92,7 @@ def test_a_topic_made_anew_is_told_by_its_id() -> None:
     assert told(board(commit(-5, 10)), log(0, 150, topic_id=THIS_TOPIC))["lag"] == 140
 
 
-def test_samples_of_a_log_made_anew_tell_no_time() -> None:
+def test_lag_seconds_ignores_samples_before_the_topic_was_recreated() -> None:
     """Told by the id, or by an end that went back."""
     for new in ({"topic_id": OTHER_TOPIC}, {}):
         made = board(commit(-5, 3))
@@ -103,13 +103,13 @@ def test_samples_of_a_log_made_anew_tell_no_time() -> None:
         assert (row["lag_seconds"], row["lag_seconds_method"]) == (0, "bounded")
 
 
-def test_records_deleted_unread_are_counted() -> None:
+def test_lag_committed_offset_below_log_start_counts_lost_records() -> None:
     """As lag, as Kafka's own tool has it, and as lost."""
     row = told(board(commit(-5, 100)), log(0, 150, start=130))
     assert (row["lag"], row["lost_records"]) == (50, 30)
 
 
-def test_a_silent_broker_is_no_figure() -> None:
+def test_lag_broker_without_answer_is_unknown() -> None:
     """And no lie: what was known before stands in the rows before."""
     made = board(commit(-5, 100))
     told(made, log(0, 150))
@@ -122,7 +122,7 @@ def test_a_silent_broker_is_no_figure() -> None:
     assert told(made, log(20, 151))["lag"] == 51
 
 
-def test_a_deleted_offset_ends_the_lag() -> None:
+def test_lag_deleted_offset_has_no_row_until_the_next_commit() -> None:
     """Deleted or expired: there is no row any more; a later commit begins anew."""
     made = board(commit(-9, 100), commit(-5, None))
     made.sample(pa.Table.from_pylist([log(0, 150)], LOGS))
@@ -131,14 +131,14 @@ def test_a_deleted_offset_ends_the_lag() -> None:
     assert told(made, log(10, 150))["lag"] == 40
 
 
-def test_commits_may_come_in_any_order_and_twice() -> None:
+def test_lag_unordered_and_duplicate_commits_uses_the_latest_record() -> None:
     """As from files that OPTIMIZE has written anew: the record that came last in the topic counts."""
     made = board(commit(-1, 140), commit(-5, 120))
     made.positions.add(pa.Table.from_pylist([commit(-5, 120), commit(-9, None)], COMMITS))
     assert told(made, log(0, 150))["committed_offset"] == 140
 
 
-def test_an_owned_partition_without_a_commit_is_there() -> None:
+def test_lag_owned_partition_without_commit_has_a_row_without_lag() -> None:
     """It has no lag yet, as Kafka's tool has it; once it has committed, it is there once."""
     made = board()
     row = told(made, log(0, 150), owned=[("billing", "orders", 0)])
@@ -148,7 +148,7 @@ def test_an_owned_partition_without_a_commit_is_there() -> None:
     assert told(made, log(10, 150), owned=[("billing", "orders", 0)])["lag"] == 40
 
 
-def test_lag_ends_where_nobody_subscribes_any_more() -> None:
+def test_lag_topic_without_subscribed_member_is_unsubscribed() -> None:
     """The group has members, and they read other topics; where it has none, it is still behind."""
     made = board(commit(-5, 100))
     row = told(made, log(0, 150), groups={"billing": Group("Stable", frozenset({"payments"}))})
@@ -158,7 +158,7 @@ def test_lag_ends_where_nobody_subscribes_any_more() -> None:
         assert told(made, log(10, 150), groups={"billing": group})["lag"] == 50
 
 
-def test_an_empty_group_was_left_or_has_stopped() -> None:
+def test_lag_status_of_empty_group_depends_on_how_its_members_left() -> None:
     """By what the history says of its last members, and by the group's last commit."""
     made = board(commit(-900, 100), commit(-604, 7, topic="payments"))
     told(made, log(-800, 100))
@@ -176,7 +176,7 @@ def test_an_empty_group_was_left_or_has_stopped() -> None:
         assert statuses == {"orders": status, "payments": "OK"}, endings
 
 
-def test_read_committed_groups_read_up_to_the_last_stable_offset() -> None:
+def test_lag_read_committed_group_ends_at_the_last_stable_offset() -> None:
     """An open transaction is no lag of theirs; patterns are as of a shell."""
     rules = Rules(read_committed_groups=("bill*",))
     open_transaction = {"last_stable_offset": 120}
@@ -184,7 +184,7 @@ def test_read_committed_groups_read_up_to_the_last_stable_offset() -> None:
     assert told(board(commit(-5, 120)), log(0, 150, **open_transaction))["lag"] == 30
 
 
-def test_rates_and_the_time_to_catch_up() -> None:
+def test_catch_up_seconds_is_lag_over_net_rate_or_null_if_falling_behind() -> None:
     """100 records to go, 10 a second consumed and 5 produced."""
     made = board(commit(-5, 100))
     told(made, log(0, 250))
@@ -195,7 +195,7 @@ def test_rates_and_the_time_to_catch_up() -> None:
     assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"]) == (5, 7.5, None)
 
 
-def test_a_group_that_went_back_has_no_rate() -> None:
+def test_consume_rate_after_rewind_is_null() -> None:
     """It has not consumed."""
     made = board(commit(-5, 100))
     told(made, log(0, 250))
@@ -228,7 +228,7 @@ def micros(seconds: float) -> int:
     return round(at(seconds).timestamp() * 1_000_000)
 
 
-def test_exact_groups_are_told_the_records_own_time() -> None:
+def test_lag_seconds_exact_group_uses_the_record_timestamp_fetched_once() -> None:
     """It is asked for once, as long as the group stands there."""
     made, records = board(commit(-5, 100), rules=EXACT), Records({100: FirstRecord(103, micros(-7))})
     for seconds in (0, 10):
@@ -239,7 +239,7 @@ def test_exact_groups_are_told_the_records_own_time() -> None:
     assert made.rows({}).to_pylist() == [row]
 
 
-def test_offsets_that_hold_no_record_are_no_lag_of_exact_groups() -> None:
+def test_lag_exact_group_without_unread_record_is_zero() -> None:
     """As the marker of a transaction behind the last record; it is asked again, for one may come."""
     made, records = board(commit(-5, 100), rules=EXACT), Records({100: None})
     row = told(made, log(0, 101), ask=records)
@@ -249,7 +249,7 @@ def test_offsets_that_hold_no_record_are_no_lag_of_exact_groups() -> None:
     assert (row["lag"], row["lag_seconds"]) == (3, 2)
 
 
-def test_what_brokers_do_not_tell_the_samples_do() -> None:
+def test_lag_seconds_exact_group_without_broker_answer_uses_samples() -> None:
     """The first unread record of an exact group is then as old as they show."""
     made = board(commit(-5, 100), rules=EXACT)
     told(made, log(0, 100), ask=Records({}))
@@ -257,7 +257,7 @@ def test_what_brokers_do_not_tell_the_samples_do() -> None:
     assert (row["lag"], row["lag_seconds_method"]) == (50, "observed")
 
 
-def test_earlier_samples_are_told_by_the_commits_of_their_time() -> None:
+def test_lag_earlier_sample_uses_only_commits_up_to_its_time() -> None:
     """Later ones wait for theirs."""
     made = board(commit(-5, 100), commit(15, 140))
     assert told(made, log(0, 150), until=micros(0))["lag"] == 50
@@ -265,7 +265,7 @@ def test_earlier_samples_are_told_by_the_commits_of_their_time() -> None:
     assert told(made, log(20, 150), until=micros(20))["lag"] == 10
 
 
-def test_verdicts_look_back_on_what_was_stored() -> None:
+def test_lag_rows_restored_from_storage_match_an_uninterrupted_run() -> None:
     """After a restart the first of them is as if there had been none."""
     made, rows = board(commit(-5, 100)), []
     for number in range(31):
@@ -294,7 +294,7 @@ def test_verdicts_look_back_on_what_was_stored() -> None:
     st.lists(st.one_of(st.none(), st.integers(0, 200)), min_size=8, max_size=8),
     st.integers(1, 5),
 )
-def test_lag_is_never_negative_and_always_explained(
+def test_lag_is_never_negative_and_null_only_with_a_problem(
     commits: list[tuple[str, str, int, int | None]], ends: list[int | None], cuts: int
 ) -> None:
     """One row for each standing commit whose log was sampled: end - committed, or why not; whatever comes in what

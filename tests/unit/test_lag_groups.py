@@ -37,13 +37,13 @@ def generation(*members: tuple[list[str] | None, str | None], **more: object) ->
     return {"members": shown, "started_at": small_tables.at(0)} | OPEN | more
 
 
-def test_before_the_history_nothing_is_known(tmp_path: Path) -> None:
+def test_groups_without_history_tables_are_empty(tmp_path: Path) -> None:
     """The job that is alone, or the first to start."""
     groups = read(Config(warehouse=str(tmp_path)))
     assert (groups.by_id, groups.owned) == ({}, [])
 
 
-def test_a_group_has_its_last_state_and_all_its_members_topics(config: Config) -> None:
+def test_groups_have_the_current_state_and_topics_of_all_members(config: Config) -> None:
     """What has ended, and other clusters' groups of the same name, are not looked at."""
     small_tables.lay(
         config,
@@ -62,7 +62,7 @@ def test_a_group_has_its_last_state_and_all_its_members_topics(config: Config) -
 
 
 @pytest.mark.parametrize("member", [(None, None), (["orders"], "^pay")], ids=["unreadable", "a pattern"])
-def test_a_subscription_that_is_not_known_excludes_no_topic(
+def test_groups_unknown_or_pattern_subscription_ignores_no_topic(
     config: Config, member: tuple[list[str] | None, str | None]
 ) -> None:
     """Of one member it is enough."""
@@ -73,7 +73,7 @@ def test_a_subscription_that_is_not_known_excludes_no_topic(
     assert not group.ignores("anything")
 
 
-def test_the_last_members_endings_are_those_of_the_empty_group(config: Config) -> None:
+def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) -> None:
     """Not those of members that had left before."""
     small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(5)} | OPEN)
     small_tables.lay(
@@ -100,7 +100,7 @@ def test_the_last_members_endings_are_those_of_the_empty_group(config: Config) -
         (set(), small_tables.at(5), False),
     ],
 )
-def test_who_committed_shortly_before_has_not_expired(
+def test_left_by_itself_only_after_a_leave_or_a_recent_commit(
     endings: set[str], last_commit_at: datetime | None, by_itself: bool
 ) -> None:
     """No broker lets a session be shorter than six seconds by default, and committing keeps it alive."""
@@ -108,7 +108,7 @@ def test_who_committed_shortly_before_has_not_expired(
     assert group.left_by_itself(last_commit_at) is by_itself
 
 
-def test_owned_partitions_are_those_that_are_owned_now(config: Config) -> None:
+def test_groups_owned_lists_only_current_consumer_partitions(config: Config) -> None:
     """Of consumer groups: a Connect connector is no partition, and share groups do not commit."""
     small_tables.lay(
         config,
@@ -129,7 +129,7 @@ def test_owned_partitions_are_those_that_are_owned_now(config: Config) -> None:
     assert read(config).owned == [("billing", "orders", 1)]
 
 
-def test_tables_that_have_not_changed_are_not_read_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_refresh_does_not_read_unchanged_tables_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample costs a look at their logs then."""
     small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
     groups = read(config)

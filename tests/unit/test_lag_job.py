@@ -65,7 +65,7 @@ def store_committed(config: Config, **row: Any) -> None:
     write_deltalake(config.table_path("committed_offsets"), rows, mode="append")
 
 
-def test_a_batch_is_told_by_what_has_landed(config: Config) -> None:
+def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) -> None:
     """Commits of this cluster; the state of the groups that the history knows."""
     commit(config, -5, 100)
     commit(config, -4, 7, cluster="another")
@@ -76,7 +76,7 @@ def test_a_batch_is_told_by_what_has_landed(config: Config) -> None:
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 
 
-def test_a_batch_may_hold_many_samples(config: Config) -> None:
+def test_lag_batch_of_several_samples_uses_the_commits_of_each_time(config: Config) -> None:
     """Of an absence, say: each is told by the commits of its time."""
     commit(config, -5, 100)
     commit(config, 15, 140)
@@ -84,7 +84,7 @@ def test_a_batch_may_hold_many_samples(config: Config) -> None:
     assert [(row["sampled_at"], row["lag"]) for row in rows] == [(at(0), 50), (at(10), 50), (at(20), 20)]
 
 
-def test_a_restart_changes_nothing(config: Config) -> None:
+def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     """Whether the commits were stored meanwhile or not: lag, seconds, rates and verdicts are as without it."""
     steady, commits = watch(config), 0
     for number in range(40):
@@ -103,7 +103,7 @@ def test_a_restart_changes_nothing(config: Config) -> None:
     assert None not in (row["consume_rate"], row["produce_rate"])
 
 
-def test_a_batch_that_is_tried_again_does_not_believe_itself(config: Config) -> None:
+def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
     """Rows of its own that the first try has stored are not what was before."""
     commit(config, -1, 100)
     first = landing(watch(config), config, log(0, 90), log(10, 150))
@@ -112,7 +112,7 @@ def test_a_batch_that_is_tried_again_does_not_believe_itself(config: Config) -> 
     assert again.to_pylist() == first
 
 
-def test_commits_that_were_deleted_before_a_restart_stay_so(config: Config) -> None:
+def test_lag_job_after_restart_keeps_deleted_offsets_deleted(config: Config) -> None:
     """Their tombstones come after what was stored."""
     store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
     commit(config, 0, 100)
@@ -120,7 +120,7 @@ def test_commits_that_were_deleted_before_a_restart_stay_so(config: Config) -> N
     assert landing(watch(config), config, log(10, 150)) == []
 
 
-def test_optimize_changes_nothing(config: Config) -> None:
+def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config) -> None:
     """The files it writes anew are read once more."""
     watching = watch(config)
     for number in range(3):
@@ -131,7 +131,7 @@ def test_optimize_changes_nothing(config: Config) -> None:
     assert (row["committed_offset"], row["lag"]) == (102, 48)
 
 
-def test_between_samples_the_newest_commits_count(config: Config) -> None:
+def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Config) -> None:
     """What is served meanwhile: the log's end is the sample's."""
     watching = watch(config)
     assert watching.news() is None
@@ -146,7 +146,7 @@ def test_between_samples_the_newest_commits_count(config: Config) -> None:
     assert (row["sampled_at"], row["committed_offset"], row["lag"]) == (at(0), 130, 20)
 
 
-def test_brokers_that_do_not_tell_records_are_told_of(config: Config) -> None:
+def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None:
     """The samples tell the age then."""
     lines: list[str] = []
     config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
@@ -158,7 +158,7 @@ def test_brokers_that_do_not_tell_records_are_told_of(config: Config) -> None:
     assert lines[0].startswith("lag: the records of lag.exact_groups cannot be asked: no Kafka broker answers at")
 
 
-def test_answers_of_several_brokers_are_one_sample() -> None:
+def test_one_by_one_answers_within_half_the_interval_form_one_sample() -> None:
     """Where they came within half the interval; a sample more begins behind it."""
     rows = pa.Table.from_pylist([log(0, 1), log(0.8, 1, 1), log(10, 2), log(10.2, 2, 1)], LOGS)
     times = job.ints(rows["sampled_at"])
@@ -166,7 +166,7 @@ def test_answers_of_several_brokers_are_one_sample() -> None:
     assert one_by_one(rows.slice(0, 0), times[:0], 5) == []
 
 
-def test_summary_is_one_line() -> None:
+def test_summary_counts_positions_by_status_in_one_line() -> None:
     """How many positions there are of each status."""
     assert summary(7, {"STOP": 2, "OK": 1200}, 0.31) == "lag batch 7: 1,202 positions (1,200 OK, 2 STOP) in 0.3 s"
     assert summary(0, {}, 0.31) == "lag batch 0: 0 positions (nothing) in 0.3 s"

@@ -28,7 +28,7 @@ def age(ends: LogEnds, offset: int, now: float) -> tuple[float, float]:
     return round(float(told.seconds[0]), 3), round(float(told.errors[0]), 3)
 
 
-def test_a_record_was_written_between_two_samples() -> None:
+def test_log_ends_age_is_interpolated_between_two_samples() -> None:
     """As if those between them had come evenly; the error reaches to the farther of both samples."""
     ends = ends_of((0, 100), (10, 140), (20, 140), (30, 141))
     assert age(ends, 100, now=30) == (29.974, 9.974)
@@ -36,20 +36,20 @@ def test_a_record_was_written_between_two_samples() -> None:
     assert age(ends, 140, now=30) == (5.05, 5.05)
 
 
-def test_what_is_older_than_the_samples_is_at_least_so_old() -> None:
+def test_log_ends_age_before_the_first_sample_is_a_lower_bound() -> None:
     """Without an upper bound."""
     seconds, error = age(ends_of((50, 100), (60, 140)), 99, now=60)
     assert seconds == 10
     assert np.isnan(error)
 
 
-def test_a_sample_that_nobody_told_widens_the_bound() -> None:
+def test_log_ends_age_unknown_sample_widens_the_error() -> None:
     """It neither shows that the record was there, nor that it was not."""
     ends = ends_of((0, 100), (10, UNKNOWN), (20, 140))
     assert age(ends, 120, now=20) == (9.799, 10.301)
 
 
-def test_a_log_made_anew_says_nothing_of_the_old_one() -> None:
+def test_log_ends_forget_drops_samples_of_that_partition_only() -> None:
     """Its samples are forgotten, those of other partitions are not."""
     ends = LogEnds()
     for seconds, of_each in ((0, [100, 100]), (10, [200, 200]), (20, [5, 200])):
@@ -60,14 +60,14 @@ def test_a_log_made_anew_says_nothing_of_the_old_one() -> None:
     assert told.seconds[0] == 0
 
 
-def test_a_clock_that_goes_back_voids_the_samples() -> None:
+def test_log_ends_clock_step_back_discards_earlier_samples() -> None:
     """No figure rests on times of two clocks."""
     ends = ends_of((100, 10), (110, 20), (50, 30))
     seconds, error = age(ends, 15, now=50)
     assert (seconds, np.isnan(error)) == (0, True)
 
 
-def test_a_partition_that_is_new_is_not_in_older_samples() -> None:
+def test_log_ends_new_partition_is_unknown_in_older_samples() -> None:
     """Whose columns are shorter."""
     ends = ends_of((0, 100), (10, 100))
     ends.add(Sample(20 * SECOND, 20 * SECOND, np.array([100, 7])))
@@ -76,7 +76,7 @@ def test_a_partition_that_is_new_is_not_in_older_samples() -> None:
     assert ends.end_since(np.array([0, 1]), 5 * SECOND)[0].tolist() == [100, UNKNOWN]
 
 
-def test_a_week_of_samples_is_kept_in_few() -> None:
+def test_log_ends_week_of_samples_is_thinned_within_the_error() -> None:
     """All of the last ten minutes, then the older the further apart; what is older than a week goes."""
     ends = LogEnds()
     last = HORIZON_SECONDS + 3 * 24 * 3600
@@ -94,7 +94,9 @@ def test_a_week_of_samples_is_kept_in_few() -> None:
     offset=st.integers(0, 59),
     slow=st.floats(0, 8),
 )
-def test_the_truth_lies_within_the_bound(writes: list[float], samples: list[float], offset: int, slow: float) -> None:
+def test_log_ends_age_true_age_is_within_the_error(
+    writes: list[float], samples: list[float], offset: int, slow: float
+) -> None:
     """Whenever records are written and sampled, however long the brokers take to answer."""
     written, ends = sorted(round(seconds * SECOND) for seconds in writes), LogEnds()
     now = 0
@@ -115,7 +117,7 @@ def test_the_truth_lies_within_the_bound(writes: list[float], samples: list[floa
 
 
 @given(st.sets(st.integers(0, HORIZON_SECONDS), min_size=1, max_size=300))
-def test_what_is_read_again_is_what_would_have_been_kept(times: set[int]) -> None:
+def test_kept_times_returns_ordered_disjoint_spans_up_to_the_newest(times: set[int]) -> None:
     """Spans of times that are there, in order, the newest of all among them."""
     there = np.array(sorted(times)) * SECOND
     now = int(there[-1]) + SECOND

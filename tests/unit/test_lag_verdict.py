@@ -46,13 +46,13 @@ def every(seconds: int, *figures: tuple[int, int]) -> list[tuple[float, int, int
     return [(number * seconds, *figure) for number, figure in enumerate(figures)]
 
 
-def test_no_lag_is_ok() -> None:
+def test_status_lag_not_above_allowed_lag_is_ok() -> None:
     """Also after a rewind, and in a group that nobody is in."""
     assert verdict((0, 9, 0), (10, 5, 0), is_empty=True) == ("OK", "lag is not above 0")
     assert verdict((0, 9, 7), thresholds=Thresholds(allowed_lag=7))[0] == "OK"
 
 
-def test_a_group_that_does_not_commit_has_stopped() -> None:
+def test_status_no_commit_while_records_wait_is_stop() -> None:
     """Once a record has waited for as long: one that came a moment ago is no sign of it."""
     assert verdict((0, 9, 3), commit_seconds=301, lag_seconds=300) == (
         "STOP",
@@ -62,13 +62,13 @@ def test_a_group_that_does_not_commit_has_stopped() -> None:
     assert verdict((0, 9, 3), commit_seconds=299, lag_seconds=3600)[0] == "OK"
 
 
-def test_a_group_that_was_left_on_purpose_has_not_stopped() -> None:
+def test_status_empty_or_unsubscribed_group_is_not_stop() -> None:
     """It is empty; nor is one that has gone over to other topics behind."""
     assert verdict((0, 9, 3), commit_seconds=9999, lag_seconds=9999, is_empty=True)[0] == "EMPTY"
     assert verdict((0, 9, UNKNOWN), is_unsubscribed=True)[0] == "UNSUBSCRIBED"
 
 
-def test_a_rewind_is_told_until_it_is_made_up_for() -> None:
+def test_status_rewind_lasts_until_recovered_or_out_of_the_window() -> None:
     """And only within the window."""
     assert verdict(*every(10, (100, 5), (40, 65), (60, 45))) == ("REWIND", "committed went back from 100 to 40")
     assert verdict(*every(10, (100, 5), (40, 65), (100, 9)))[0] == "OK"
@@ -76,7 +76,7 @@ def test_a_rewind_is_told_until_it_is_made_up_for() -> None:
     assert verdict((0, 100, 5), (10, 40, 65), (700, 50, 60))[0] == "OK"
 
 
-def test_a_group_that_had_caught_up_is_ok() -> None:
+def test_status_zero_lag_within_the_window_is_ok() -> None:
     """Within the window, however far behind it is now."""
     assert verdict(*every(100, (10, 5), (20, 0), (20, 50), (20, 60), (20, 70))) == (
         "OK",
@@ -84,7 +84,7 @@ def test_a_group_that_had_caught_up_is_ok() -> None:
     )
 
 
-def test_a_group_that_commits_the_same_offset_has_stalled() -> None:
+def test_status_same_offset_committed_repeatedly_is_stall() -> None:
     """It is alive: it has committed since; one that has not is not judged so."""
     same = every(100, (20, 50), (20, 60), (20, 70), (20, 80))
     assert verdict(*same) == ("STALL", "commits offset 20 again and again for 300 s, 80 unread")
@@ -92,7 +92,7 @@ def test_a_group_that_commits_the_same_offset_has_stalled() -> None:
     assert verdict(*same[:3])[0] == "OK"
 
 
-def test_lag_that_never_falls_is_a_warning() -> None:
+def test_status_lag_never_falling_is_warn() -> None:
     """It may stay as it is; once it falls, the group is coming on."""
     assert verdict(*every(100, (20, 50), (21, 50), (22, 60), (23, 70))) == (
         "WARN",
@@ -101,29 +101,29 @@ def test_lag_that_never_falls_is_a_warning() -> None:
     assert verdict(*every(100, (20, 50), (21, 60), (22, 59), (23, 70)))[0] == "OK"
 
 
-def test_what_is_not_known_is_passed_over() -> None:
+def test_status_unknown_samples_are_ignored() -> None:
     """A broker's silence is neither a fall of lag nor a rewind."""
     gap = (UNKNOWN, UNKNOWN)
     assert verdict(*every(100, (20, 50), gap, (22, 60), (23, 70)))[0] == "WARN"
     assert verdict((0, 20, 0), (10, UNKNOWN, UNKNOWN)) == ("UNKNOWN", "there is no lag to judge")
 
 
-def test_a_first_sample_is_no_verdict_yet() -> None:
+def test_status_single_sample_is_ok() -> None:
     """A window of one sample tells nothing but that a group has stopped."""
     assert verdict((0, 20, 50)) == ("OK", "too short a time to tell")
 
 
-def test_a_sample_may_be_told_again_with_newer_commits() -> None:
+def test_status_sample_repeated_at_the_same_time_is_replaced() -> None:
     """It takes the place of what was told before."""
     assert verdict((0, 20, 50), (10, 20, 60), (10, 21, 40)) == ("OK", "lag fell in the window")
 
 
-def test_a_clock_that_goes_back_begins_a_new_window() -> None:
+def test_status_clock_step_back_starts_a_new_window() -> None:
     """What was later cannot have been before."""
     assert verdict((5000, 100, 5), (0, 40, 65))[0] == "OK"
 
 
-def test_the_window_has_some_sixty_samples_at_most() -> None:
+def test_window_keeps_about_sixty_samples() -> None:
     """However often it is sampled; the oldest of the window stays."""
     window = Window(THRESHOLDS)
     for second in range(2000):
@@ -132,7 +132,7 @@ def test_the_window_has_some_sixty_samples_at_most() -> None:
     assert window.since(600, np.array([0]))[1] / SECOND == pytest.approx(1400, abs=15)
 
 
-def test_the_view_of_the_worst_groups_has_the_same_order() -> None:
+def test_worst_groups_view_orders_statuses_as_the_contract() -> None:
     """It is written once in SQL and once here."""
     severities = dict(re.findall(r"WHEN '(\w+)' THEN (\d)", contracts.views()["worst_groups"].sql))
     assert (*sorted(severities, key=lambda status: -int(severities[status])), "UNSUBSCRIBED") == contracts.statuses()

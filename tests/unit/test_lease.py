@@ -33,7 +33,7 @@ def hold(folder: Path, *jobs: str) -> None:
         pass
 
 
-def test_a_local_folder_has_one_driver_a_job_until_it_ends_by_kill_9(tmp_path: Path) -> None:
+def test_local_lock_refuses_second_driver_of_a_job_until_sigkill(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -45,7 +45,7 @@ def test_a_local_folder_has_one_driver_a_job_until_it_ends_by_kill_9(tmp_path: P
     hold(tmp_path, "decode", "lag")
 
 
-def test_what_another_wrote_into_the_lock_is_not_told(tmp_path: Path) -> None:
+def test_local_lock_foreign_content_is_not_shown_in_the_error(tmp_path: Path) -> None:
     lock = Path(f"{config(tmp_path).checkpoint_path('lag')}.lock")
     with sole_driver(None, config(tmp_path), ["lag"], print):  # type: ignore[arg-type]
         lock.write_text('{"pid": "\x1b[31mrm"}')
@@ -54,7 +54,7 @@ def test_what_another_wrote_into_the_lock_is_not_told(tmp_path: Path) -> None:
     assert "\x1b" not in str(refusal.value)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_local_lock_unwritable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "_checkpoints").touch()
     with pytest.raises(AlreadyRun, match="cannot be written"):
         hold(tmp_path, "lag")
@@ -95,7 +95,7 @@ def place() -> Shared:
     return Shared()
 
 
-def test_a_lease_whose_holder_lives_is_refused(place: Shared) -> None:
+def test_lease_take_while_holder_renews_is_refused(place: Shared) -> None:
     holder = place.lease()
     holder.take(print)
     place.meanwhile = holder.renew
@@ -104,7 +104,7 @@ def test_a_lease_whose_holder_lives_is_refused(place: Shared) -> None:
     assert holder.renew() is None
 
 
-def test_a_lease_whose_holder_was_killed_is_taken_over_whatever_the_clocks_say(place: Shared) -> None:
+def test_lease_take_after_holder_was_killed_succeeds_despite_clock_skew(place: Shared) -> None:
     dead = place.lease()
     dead.take(print)
     place.text = json.dumps({**json.loads(str(place.text)), "since": "2099-01-01 00:00:00 UTC"})
@@ -122,7 +122,7 @@ def test_a_lease_whose_holder_was_killed_is_taken_over_whatever_the_clocks_say(p
     assert place.text is None
 
 
-def test_a_lease_that_was_released_is_free_at_once(place: Shared) -> None:
+def test_lease_take_after_release_does_not_wait_for_expiry(place: Shared) -> None:
     first = place.lease()
     first.take(print)
     first.release()
@@ -131,7 +131,7 @@ def test_a_lease_that_was_released_is_free_at_once(place: Shared) -> None:
     assert place.waited < EXPIRE_SECONDS
 
 
-def test_of_two_who_take_over_at_once_one_is_refused(place: Shared) -> None:
+def test_lease_two_concurrent_takes_refuses_one(place: Shared) -> None:
     other = Lease(place, "lag", lambda _seconds: None)
     place.meanwhile = lambda: other.take(print) if place.waited == 2.0 else None
     with pytest.raises(AlreadyRun):

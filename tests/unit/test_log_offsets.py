@@ -83,7 +83,7 @@ def rows_of(options: Mapping[str, str]) -> dict[tuple[str, int], dict[str, Any]]
     return {(row["topic"], row["partition"]): row for row in rows}
 
 
-def test_each_leader_is_one_task() -> None:
+def test_by_leader_returns_one_task_per_leader() -> None:
     """And what nobody leads is one more; a task of nothing stands where there is nothing at all."""
     asked = by_leader([ORDERS_0, GONE, ORDERS_1, ORDERS_2])
     assert asked == [
@@ -96,7 +96,7 @@ def test_each_leader_is_one_task() -> None:
     assert sample(SERVERS, Asked(None, None, ())).num_rows == 0
 
 
-def test_rows_have_the_contracts_columns() -> None:
+def test_log_offsets_schema_is_the_contract_without_cluster() -> None:
     """In Arrow and in Spark's DDL alike, without the cluster."""
     columns = contracts.tables()["log_offsets"].columns[1:]
     batch = sample(SERVERS, Asked(1, "one:9092", (ORDERS_0,)))
@@ -104,7 +104,7 @@ def test_rows_have_the_contracts_columns() -> None:
     assert LogOffsetsSource(OPTIONS).schema() == ", ".join(f"`{c.name}` {c.type}" for c in columns)
 
 
-def test_each_leader_is_asked_at_its_own_address(cluster: type[Cluster]) -> None:
+def test_log_offsets_each_leader_is_queried_and_errors_are_per_partition(cluster: type[Cluster]) -> None:
     """What it tells, and what it does not tell, is in the rows; one deleted partition does not spoil the others."""
     rows = rows_of(OPTIONS | {"assign": '{"orders": [0, 1, 2], "gone": [0]}'})
     assert cluster.asked == [("one:9092", 1), ("two:9092", 2)]
@@ -126,7 +126,7 @@ def test_each_leader_is_asked_at_its_own_address(cluster: type[Cluster]) -> None
     assert None not in {row["sampled_at"] for row in rows.values()}
 
 
-def test_without_a_choice_all_partitions_are_asked_of() -> None:
+def test_log_offsets_without_assign_queries_all_partitions() -> None:
     assert list(rows_of(OPTIONS)) == [("orders", 0), ("orders", 2), ("orders", 1)]
 
 
@@ -134,7 +134,9 @@ def test_without_a_choice_all_partitions_are_asked_of() -> None:
     ("fault", "told"),
     [(KafkaUnreachable("down"), "broker 2 did not answer"), (KafkaDenied("no"), "broker 2 refuses this principal")],
 )
-def test_one_broker_down_leaves_the_others(cluster: type[Cluster], fault: ClusterError, told: str) -> None:
+def test_log_offsets_one_failing_broker_affects_only_its_partitions(
+    cluster: type[Cluster], fault: ClusterError, told: str
+) -> None:
     """Its rows say which it is; those of the other broker are whole."""
     cluster.states = {"two:9092": fault}
     rows = rows_of(OPTIONS)
@@ -142,7 +144,7 @@ def test_one_broker_down_leaves_the_others(cluster: type[Cluster], fault: Cluste
     assert (rows[("orders", 0)]["log_end_offset"], rows[("orders", 1)]["log_end_offset"]) == (7, None)
 
 
-def test_no_broker_at_all_is_a_row_for_each_partition(cluster: type[Cluster]) -> None:
+def test_log_offsets_no_broker_gives_an_error_row_per_known_partition(cluster: type[Cluster]) -> None:
     """Also where all are asked of: those that were there the last time. None of it ends the stream."""
     stream = LogOffsetsSource(OPTIONS).streamReader(None)  # type: ignore[arg-type]
     assert len(stream.partitions({}, {})) == 2
@@ -154,7 +156,7 @@ def test_no_broker_at_all_is_a_row_for_each_partition(cluster: type[Cluster]) ->
     assert rows_of(OPTIONS) == {}
 
 
-def test_a_stream_has_always_something_new() -> None:
+def test_log_offsets_stream_is_picklable_and_its_offset_always_advances() -> None:
     """Its readers go to executors before they have planned anything, and one sample follows another."""
     stream = pickle.loads(pickle.dumps(LogOffsetsSource(OPTIONS))).streamReader(None)
     sent = pickle.loads(pickle.dumps(stream))
@@ -175,7 +177,7 @@ def test_a_stream_has_always_something_new() -> None:
         (OPTIONS | {"committed": "t", "cluster": "c", "assign": "{}"}, "or none"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
+def test_log_offsets_invalid_options_raise_one_line_error_without_secrets(options: dict[str, str], told: str) -> None:
     """In one line, which repeats no value: one may be a secret."""
     with pytest.raises(OptionError) as caught:
         LogOffsetsSource({**options, "kafka.sasl.jaas.config": "hunter2"})
@@ -184,7 +186,7 @@ def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_secrets_are_not_shown() -> None:
+def test_log_offsets_repr_does_not_contain_secrets() -> None:
     """Neither by the source nor by its readers, whose repr Spark may log."""
     of = LogOffsetsSource({**OPTIONS, "kafka.sasl.jaas.config": "hunter2"})
     reader = of.reader(None)  # type: ignore[arg-type]
@@ -215,7 +217,7 @@ METADATA = {
 }
 
 
-def test_places_of_what_is_wanted() -> None:
+def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
     """Each wanted partition has one, with its leader's address, or with the reason."""
     wanted = {"orders": [0, 1, 2, 3, 9], "old": [0], "gone": [0], "secret": [0], "odd": [0], "unheard": [0]}
     places = {(place.topic, place.partition): place for place in _places(METADATA, wanted)}
@@ -234,7 +236,7 @@ def test_places_of_what_is_wanted() -> None:
     }
 
 
-def test_places_of_all() -> None:
+def test_metadata_without_selection_lists_partitions_of_existing_topics() -> None:
     """Those of topics that are there."""
     found = [(place.topic, place.partition) for place in _places(METADATA, None)]
     assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
@@ -249,7 +251,9 @@ def test_places_of_all() -> None:
         ([(0, 1), (0, 5), (78, -1)], "OffsetNotAvailableError"),
     ],
 )
-def test_a_partition_is_told_whole_or_not_at_all(answers: list[tuple[int, int]], told: LogBounds | str) -> None:
+def test_log_bounds_with_an_error_among_the_answers_is_the_error(
+    answers: list[tuple[int, int]], told: LogBounds | str
+) -> None:
     assert _bounds_or_reason(answers) == told
 
 
@@ -261,7 +265,7 @@ def commit(offset: int, group: str, topic: str, partition: int, *, deleted: bool
     return {"key_type": 1, "record_offset": offset, "is_tombstone": deleted, **of}
 
 
-def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
+def test_committed_partitions_follow_commits_and_tombstones(tmp_path: Path) -> None:
     """As commits land: what one group still has committed counts, what all have deleted does not."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     lay = small_tables.lay
@@ -279,7 +283,7 @@ def test_committed_partitions_follow_the_table(tmp_path: Path) -> None:
     assert CommittedPartitions(config.table_path("offset_commits"), "c").now() == committed.now()
 
 
-def test_an_empty_table_is_no_partition(tmp_path: Path) -> None:
+def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -> None:
     """The job makes it before the decode job has landed anything."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
@@ -289,13 +293,13 @@ def test_an_empty_table_is_no_partition(tmp_path: Path) -> None:
     assert set(rows_of(options)) == {("orders", 0)}
 
 
-def test_the_configuration_chooses() -> None:
+def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> None:
     config = Config(warehouse="/lake", cluster="c")
     assert which_partitions(config) == {"committed": "/lake/offset_commits", "cluster": "c"}
     assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}
 
 
-def test_the_summary_says_what_is_wrong() -> None:
+def test_summary_counts_partitions_and_errors() -> None:
     found = {None: 1200, "no such topic": 3, "broker 2 did not answer": 40}
     told = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
     assert summary(4, found, 0.51) == told

@@ -38,7 +38,7 @@ def polled(*polls: Seen) -> tuple[Known, list[Change]]:
 # --- what has changed --------------------------------------------------------------------------------------------
 
 
-def test_a_position_is_told_when_it_has_moved_and_when_it_is_gone() -> None:
+def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
     """In the columns of a commit; its time is not known."""
     known = Known()
     found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
@@ -63,12 +63,12 @@ def test_a_position_is_told_when_it_has_moved_and_when_it_is_gone() -> None:
     ],
     ids=["classic", "empty", "consumer", "reconciling"],
 )
-def test_the_same_again_is_no_change(seen: Seen) -> None:
+def test_changes_same_poll_twice_gives_nothing(seen: Seen) -> None:
     assert polled(seen)[1]
     assert polled(seen, seen)[1] == []
 
 
-def test_generations_of_a_classic_group_are_counted_by_what_polls_show() -> None:
+def test_changes_classic_group_new_members_give_the_next_generation() -> None:
     """Who joined and what is assigned is there as if it had been read; the leader and timeouts are not told."""
     _, found = polled(
         classic_group("Stable", member("a", 0, 1)), classic_group("Stable", member("b", 1), member("a", 0))
@@ -81,19 +81,19 @@ def test_generations_of_a_classic_group_are_counted_by_what_polls_show() -> None
 
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
-def test_a_classic_group_between_two_assignments_stays_as_it_is_known(state: str) -> None:
+def test_changes_classic_group_without_described_assignment_gives_nothing(state: str) -> None:
     """What was not told does as well: no tombstones follow from a silence."""
     steady = classic_group("Stable", member("a", 0), commits=AT_5)
     assert polled(steady, classic_group(state, commits=AT_5))[1] == []
     assert polled(steady, Seen("billing", "classic", "consumer", "Stable", None, None, "denied"))[1] == []
 
 
-def test_a_group_that_only_commits_has_no_record_of_its_own() -> None:
+def test_changes_group_with_only_commits_gives_no_group_record() -> None:
     seen = Seen("billing", "classic", "", "Empty", {"group_state": "Empty", "members": []}, AT_5)
     assert [table for table, _ in rows(polled(seen)[1])] == ["offset_commits"]
 
 
-def test_a_consumer_group_has_its_own_epochs_and_assignments() -> None:
+def test_changes_consumer_group_gives_epochs_assignments_and_member_tombstones() -> None:
     """A member that goes takes its records with it."""
     known, found = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
     told_of = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
@@ -105,7 +105,7 @@ def test_a_consumer_group_has_its_own_epochs_and_assignments() -> None:
     assert {change.key.type for change in found if change.value is not None} == {3, 6, 7, 8}
 
 
-def test_a_group_that_is_gone_leaves_a_tombstone_for_each_record() -> None:
+def test_removal_gives_a_tombstone_for_each_record() -> None:
     known, _ = polled(classic_group("Stable", member("a", 0), commits=AT_5))
     found = removal("billing", known)
     assert [(change.key.type, change.value) for change in found] == [(1, None), (2, None)]
@@ -116,7 +116,7 @@ def test_a_group_that_is_gone_leaves_a_tombstone_for_each_record() -> None:
 # --- the history of polled groups --------------------------------------------------------------------------------
 
 
-def test_the_history_says_what_polls_cannot_tell() -> None:
+def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() -> None:
     """No skipped generations, no beginning, no certain cause, no exact time; and not why a group went."""
     at = {"is_polled": True}
     records = [
@@ -142,7 +142,7 @@ def test_the_history_says_what_polls_cannot_tell() -> None:
 # --- asking ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only goes on when it is waited for."""
     now, waits = [100.0], list[float]()
 
@@ -160,7 +160,7 @@ def test_requests_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [0, 0.25, 0.25, 0, 0.25]
 
 
-def test_the_description_of_a_classic_group_keeps_the_members_bytes() -> None:
+def test_classic_group_description_keeps_member_metadata_bytes() -> None:
     """Which kafka-python would make text of."""
     group = DescribeGroupsResponse.DescribedGroup
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
@@ -195,7 +195,7 @@ def config() -> Config:
     return load_config(None, {"source": "admin", "admin.deny_groups": "tmp-*"}, {})
 
 
-def test_a_broker_that_is_silent_stops_no_other_and_no_group_is_taken_for_gone(
+def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group is gone where its coordinator told its groups, and it is not among them."""

@@ -15,13 +15,13 @@ def landed(commits: int, first_offset: int) -> Landed:
     return found
 
 
-def test_offsets_are_rows_holes_or_losses() -> None:
+def test_batch_progress_splits_offsets_into_rows_holes_and_lost() -> None:
     bounds = {3: LogBounds(log_start_offset=20, last_stable_offset=60, log_end_offset=60)}
     [row] = batch_progress({3: landed(25, 22)}, start={3: 10}, end={3: 60}, bounds=bounds)
     assert (row["lost"], row["offset_commits"], row["holes"]) == (10, 25, 15)
 
 
-def test_a_batch_of_more_rows_than_offsets_is_stopped() -> None:
+def test_batch_progress_more_rows_than_offsets_raises() -> None:
     """Before its progress is written: what reads on from there never hears of it."""
     [row] = batch_progress({3: landed(50, 10)}, start={3: 10}, end={3: 60}, bounds={})
     assert row["holes"] == 0

@@ -31,7 +31,7 @@ def typed(config: Config, keys: str) -> str:
     return out.getvalue()
 
 
-def test_prompt_answers_until_it_is_left(tmp_path: Path) -> None:
+def test_prompt_continues_after_errors_and_ctrl_c(tmp_path: Path) -> None:
     """An error is one line, and does not end it; nor does Ctrl-C."""
     told = typed(
         Config(warehouse=str(tmp_path)),
@@ -44,19 +44,19 @@ def test_prompt_answers_until_it_is_left(tmp_path: Path) -> None:
     assert "by how many offsets" in told
 
 
-def test_prompt_lists_the_tables(tmp_path: Path) -> None:
+def test_prompt_tables_lists_the_tables_and_exit_leaves(tmp_path: Path) -> None:
     """And `exit` leaves it."""
     told = typed(Config(warehouse=str(tmp_path)), "TABLES\rexit\rSELECT 3 AS three\r")
     assert "offset_commits" in told
     assert "three" not in told
 
 
-def test_prompt_says_again_what_its_keys_do(tmp_path: Path) -> None:
+def test_prompt_help_prints_the_key_bindings_again(tmp_path: Path) -> None:
     """As at its beginning."""
     assert typed(Config(warehouse=str(tmp_path)), "help\r\x04").count("Ctrl-D leaves") == 2
 
 
-def test_queries_are_kept_for_this_user_alone(tmp_path: Path) -> None:
+def test_prompt_history_file_is_private_to_the_user(tmp_path: Path) -> None:
     """In the history file, as they were typed."""
     typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one;\r\x04")
     [file] = (tmp_path / "state").rglob("sql_history")
@@ -64,7 +64,7 @@ def test_queries_are_kept_for_this_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_prompt_needs_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_unwritable_history_file_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home that cannot be written is no reason not to answer."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -85,13 +85,13 @@ def test_prompt_needs_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("SELECT ", set()),
     ],
 )
-def test_names_are_completed(text: str, completed: set[str]) -> None:
+def test_completion_suggests_tables_views_columns_and_keywords(text: str, completed: set[str]) -> None:
     """Tables, views, columns, keywords."""
     found = Names().get_completions(Document(text), None)  # type: ignore[arg-type]
     assert {completion.text for completion in found} == completed
 
 
-def test_columns_are_those_of_the_tables_that_are_named() -> None:
+def test_completion_columns_are_limited_to_the_named_tables() -> None:
     """Of all while none is."""
     assert "lag_seconds" in candidates("SELECT ")
     assert "lag_seconds" not in candidates("SELECT x FROM group_metadata")

@@ -79,14 +79,14 @@ def said(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("type_", sorted(record_types()))
-def test_type_belongs_to_one_table(type_: int) -> None:
+def test_table_of_maps_each_record_type_to_its_table(type_: int) -> None:
     """Offset commits, the classic groups' metadata, and all others."""
     expected = {0: "offset_commits", 1: "offset_commits", 2: "group_metadata"}.get(type_, "group_records")
     assert table_of(type_) == expected
 
 
 @pytest.mark.parametrize("vector", RECORDS, ids=lambda vector: vector.name)
-def test_row_of_a_vector_fits_its_table_and_loses_nothing(vector: Vector) -> None:
+def test_decode_row_vector_fits_its_schema_and_encodes_back(vector: Vector) -> None:
     """Its columns are the contract's, Arrow takes their values as they are, and the row gives the bytes back."""
     table, row = decode_row(vector.key, vector.value)
     [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
@@ -97,7 +97,7 @@ def test_row_of_a_vector_fits_its_table_and_loses_nothing(vector: Vector) -> Non
 
 
 @pytest.mark.parametrize("vector", [v for v in RECORDS if v.name.endswith("/tombstone")], ids=lambda v: v.name)
-def test_tombstone_has_a_key_and_nothing_else(vector: Vector) -> None:
+def test_decode_row_tombstone_has_only_key_columns(vector: Vector) -> None:
     """Every column that comes from the value is null."""
     table, row = decode_row(vector.key, vector.value)
     key_columns = {"group_id", "topic", "partition", "record_type", "member_id", "key_json", "key_type"}
@@ -110,7 +110,7 @@ def test_tombstone_has_a_key_and_nothing_else(vector: Vector) -> None:
 # --- offset commits -----------------------------------------------------------------------------------------
 
 
-def test_commit_has_a_column_for_each_field() -> None:
+def test_decode_row_commit_has_a_column_for_each_field() -> None:
     """Times are timestamps; what the columns say gives the bytes back, so nothing is kept verbatim."""
     assert row_of("offset-commit/v4-topic-id", "offset_commits") == {
         "group_id": "billing",
@@ -130,13 +130,13 @@ def test_commit_has_a_column_for_each_field() -> None:
     }
 
 
-def test_expiry_of_version_1_is_a_time() -> None:
+def test_decode_row_commit_v1_expiry_is_a_timestamp() -> None:
     """A week after the commit, in the vector."""
     row = row_of("offset-commit/v1", "offset_commits")
     assert (row["expire_at"] - row["commit_at"]).days == 7
 
 
-def test_unknown_leader_epoch_is_null() -> None:
+def test_decode_row_unknown_leader_epoch_is_null() -> None:
     """Kafka writes -1."""
     assert row_of("offset-commit/v3-unicode", "offset_commits")["leader_epoch"] is None
 
@@ -145,14 +145,14 @@ def test_unknown_leader_epoch_is_null() -> None:
     ("name", "table"),
     [("offset-commit/v4-unknown-tags", "offset_commits"), ("group-metadata/v4-unknown-tags", "group_metadata")],
 )
-def test_what_columns_cannot_hold_is_kept_verbatim(name: str, table: str) -> None:
+def test_decode_row_unknown_tagged_fields_keep_the_value_verbatim(name: str, table: str) -> None:
     """Unknown tagged fields have no column: the value's bytes have."""
     row = row_of(name, table)
     assert row["verbatim_value"] == BY_NAME[name].value
     assert row["verbatim_key"] is None
 
 
-def test_bytes_behind_the_last_field_are_kept_verbatim() -> None:
+def test_decode_row_trailing_bytes_keep_key_and_value_verbatim() -> None:
     """In key and value; the columns say what Kafka reads."""
     vector = BY_NAME["offset-commit/v3-trailing-bytes-ignored"]
     row = row_of(vector.name, "offset_commits")
@@ -160,7 +160,7 @@ def test_bytes_behind_the_last_field_are_kept_verbatim() -> None:
     assert row["committed_offset"] == 671
 
 
-def test_time_that_no_timestamp_holds_is_null_and_kept() -> None:
+def test_decode_row_out_of_range_commit_time_is_null_and_kept_verbatim() -> None:
     """A client may have set it, with version 1 of the request."""
     value = b"\0\3" + bytes(14) + b"\x7f" + b"\xff" * 7
     table, row = decode_row(COMMIT_KEY, value)
@@ -170,7 +170,7 @@ def test_time_that_no_timestamp_holds_is_null_and_kept() -> None:
 # --- classic groups -----------------------------------------------------------------------------------------
 
 
-def test_group_has_its_generation_and_members() -> None:
+def test_decode_row_classic_group_has_generation_and_members() -> None:
     """Version 3: a range group of two."""
     row = row_of("group-metadata/v3", "group_metadata")
     assert {name: row[name] for name in ("group_id", "protocol_type", "generation", "protocol", "leader")} == {
@@ -185,13 +185,13 @@ def test_group_has_its_generation_and_members() -> None:
     assert [member["group_instance_id"] for member in row["members"]] == [None, "inst-2"]
 
 
-def test_group_without_members_has_an_empty_list() -> None:
+def test_decode_row_classic_group_without_members_has_empty_list() -> None:
     """Null members mean a tombstone; the protocol is null while there are none."""
     row = row_of("group-metadata/v3-empty", "group_metadata")
     assert (row["members"], row["protocol"], row["leader"]) == ([], None, None)
 
 
-def test_fields_that_a_version_lacks_are_null() -> None:
+def test_decode_row_classic_group_v0_missing_fields_are_null() -> None:
     """Version 0 has neither a state's time nor a rebalance timeout nor static members."""
     row = row_of("group-metadata/v0", "group_metadata")
     assert row["state_at"] is None
@@ -199,7 +199,7 @@ def test_fields_that_a_version_lacks_are_null() -> None:
     assert {member["rebalance_timeout_ms"] for member in row["members"]} == {None}
 
 
-def test_member_has_its_own_fields() -> None:
+def test_decode_row_member_has_ids_host_and_timeouts() -> None:
     """Timeouts in milliseconds, the host as Java prints it."""
     member = member_of(*classic_group(subscription(b"")))
     assert {name: member[name] for name in member if name not in ("subscription", "assignment")} == {
@@ -212,7 +212,7 @@ def test_member_has_its_own_fields() -> None:
     }
 
 
-def test_consumer_says_what_it_subscribed_to_and_was_assigned() -> None:
+def test_decode_row_consumer_member_has_subscription_and_assignment() -> None:
     """Both blobs in columns, with their version; user data as bytes."""
     assigned = blob(ASSIGNMENT, 1, assignedPartitions=ORDERS, userData=b"\3")
     member = member_of(*classic_group(subscription(b"\1"), assigned))
@@ -233,7 +233,7 @@ def test_consumer_says_what_it_subscribed_to_and_was_assigned() -> None:
     }
 
 
-def test_sticky_member_remembers_its_partitions() -> None:
+def test_decode_row_sticky_user_data_gives_previous_partitions() -> None:
     """What the sticky assignor keeps in the user data, version 1 with and version 0 without a generation."""
     before = [{"topic": "payments", "partitions": [1]}, {"topic": "orders", "partitions": [0, 3]}]
     for layout, generation in ((1, 12), (0, None)):
@@ -244,7 +244,7 @@ def test_sticky_member_remembers_its_partitions() -> None:
         assert columns["user_data"] == user_data
 
 
-def test_cooperative_sticky_member_remembers_its_generation() -> None:
+def test_decode_row_cooperative_sticky_user_data_gives_previous_generation() -> None:
     """Its partitions are the owned ones."""
     user_data = BY_NAME["blob/cooperative-sticky-user-data"].value
     columns = member_of(*classic_group(subscription(user_data), protocol="cooperative-sticky"))["subscription"]
@@ -256,7 +256,7 @@ def test_cooperative_sticky_member_remembers_its_generation() -> None:
     ("protocol", "user_data"),
     [("range", b"\0\0\0\x0c"), ("sticky", b"\0\0"), ("sticky", b""), ("sticky", None), (None, b"\0\0\0\x0c")],
 )
-def test_user_data_that_is_no_memory_stays_bytes(protocol: str | None, user_data: bytes | None) -> None:
+def test_decode_row_other_or_unreadable_user_data_stays_bytes(protocol: str | None, user_data: bytes | None) -> None:
     """Of another assignor, unreadable, empty or null: the subscription stands without it."""
     columns = member_of(*classic_group(subscription(user_data), protocol=protocol))["subscription"]
     assert columns["previous_partitions"] is None
@@ -264,7 +264,7 @@ def test_user_data_that_is_no_memory_stays_bytes(protocol: str | None, user_data
     assert (columns["topics"], columns["user_data"], columns["error"]) == (["orders"], user_data, None)
 
 
-def test_connect_worker_speaks_json() -> None:
+def test_decode_row_connect_worker_blobs_become_json() -> None:
     """Of Connect's protocol both blobs are JSON by Kafka's names, the allocation inside the metadata too."""
     metadata = BY_NAME["blob/connect-metadata-v2-allocation"]
     assigned = BY_NAME["blob/connect-assignment-v1-revoked-delay"]
@@ -278,14 +278,14 @@ def test_connect_worker_speaks_json() -> None:
         assert json.loads(columns["connect"]) == vector.expected["data"]
 
 
-def test_blobs_of_other_protocols_stay_bytes() -> None:
+def test_decode_row_unknown_protocol_type_blobs_stay_bytes() -> None:
     """The Schema Registry's, for one: no layout, no error."""
     columns = member_of(*classic_group(b'{"host":"a"}', b"{}", protocol_type="sr", protocol="v0"))
     assert said(columns["subscription"]) == {"verbatim": b'{"host":"a"}'}
     assert said(columns["assignment"]) == {"verbatim": b"{}"}
 
 
-def test_assignment_of_no_bytes_is_no_error() -> None:
+def test_decode_row_empty_assignment_is_not_an_error() -> None:
     """So the leader says that a member gets nothing; an empty list says it too, with a version."""
     nothing = member_of(*classic_group(subscription(None), b""))["assignment"]
     assert said(nothing) == {"layout": ASSIGNMENT, "verbatim": b""}
@@ -303,14 +303,14 @@ def test_assignment_of_no_bytes_is_no_error() -> None:
         (BY_NAME["blob/consumer-subscription-v1-without-owned-partitions"].value, "truncated_tail"),
     ],
 )
-def test_faulty_blob_never_costs_the_member(content: bytes, error: str) -> None:
+def test_decode_row_undecodable_subscription_keeps_the_member_and_the_reason(content: bytes, error: str) -> None:
     """The blob stays, with the reason; group, generation and member are known."""
     member = member_of(*classic_group(content))
     assert member["member_id"] == "m"
     assert said(member["subscription"]) == {"layout": SUBSCRIPTION, "verbatim": content, "error": error}
 
 
-def test_blob_not_written_as_kafka_does_is_read_and_kept() -> None:
+def test_decode_row_subscription_with_trailing_bytes_is_decoded_and_kept_verbatim() -> None:
     """A subscription with bytes behind its last field: columns, and the bytes."""
     content = BY_NAME["blob/consumer-subscription-v7-read-as-v3"].value
     assert content is not None
@@ -334,7 +334,7 @@ EPOCHS = {
 
 
 @pytest.mark.parametrize(("name", "epoch"), EPOCHS.items())
-def test_epoch_is_whichever_the_type_has(name: str, epoch: int | str | None) -> None:
+def test_decode_row_epoch_column_holds_the_record_types_own_epoch(name: str, epoch: int | str | None) -> None:
     """The group's, the assignment's or the member's, under one column."""
     value = BY_NAME[name].expected["value"]["data"]
     assert row_of(name, "group_records")["epoch"] == (value[epoch] if isinstance(epoch, str) else epoch)
@@ -345,7 +345,7 @@ def test_epoch_is_whichever_the_type_has(name: str, epoch: int | str | None) -> 
     [vector for vector in RECORDS if vector.expected.get("key", {"type": 0})["type"] > 2],
     ids=lambda v: v.name,
 )
-def test_group_record_is_its_key_and_value_in_kafkas_json(vector: Vector) -> None:
+def test_decode_row_group_record_has_key_and_value_in_kafka_json(vector: Vector) -> None:
     """By the record type's name, with the member it is about."""
     if "error" in vector.expected:
         assert decode_row(vector.key, vector.value)[0] == "undecodable_records"
@@ -359,7 +359,7 @@ def test_group_record_is_its_key_and_value_in_kafkas_json(vector: Vector) -> Non
     assert (row["value_json"] and json.loads(row["value_json"])) == (value and value["data"])
 
 
-def test_unknown_tags_of_group_records_are_in_their_json() -> None:
+def test_decode_row_group_record_unknown_tags_are_base64_in_the_json() -> None:
     """As base64, so nothing need be kept verbatim."""
     key = Key(3, {"groupId": "g"})
     value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {"9": b"new"}})
@@ -369,7 +369,7 @@ def test_unknown_tags_of_group_records_are_in_their_json() -> None:
 
 
 @pytest.mark.parametrize("tag", [b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08"])
-def test_unknown_tag_with_a_negative_number_is_no_crash(tag: bytes) -> None:
+def test_decode_row_negative_unknown_tag_encodes_back(tag: bytes) -> None:
     """A varint of 32 bits is a negative number to Kafka."""
     key, value = b"\0\3\0\1g", b"\0\0\0\0\0\1\1" + tag + b"\1x"
     assert encode_row(*decode_row(key, value)) == (key, value)
@@ -378,7 +378,7 @@ def test_unknown_tag_with_a_negative_number_is_no_crash(tag: bytes) -> None:
 # --- undecodable records ------------------------------------------------------------------------------------
 
 
-def test_undecodable_record_is_kept_whole_with_its_reason() -> None:
+def test_decode_row_undecodable_record_keeps_its_bytes_and_the_reason() -> None:
     """Group and type are known where the key could be read."""
     table, row = decode_row(COMMIT_KEY, b"\0\5x")
     assert table == "undecodable_records"
@@ -397,7 +397,7 @@ def test_undecodable_record_is_kept_whole_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("key", "key_type"), [(None, None), (b"", None), (b"\0", None), (b"\0\1", 1), (b"\xff\xff", -1), (b"\0\x18g", 24)]
 )
-def test_undecodable_key_says_at_most_its_type(key: bytes | None, key_type: int | None) -> None:
+def test_decode_row_undecodable_key_has_at_most_its_type(key: bytes | None, key_type: int | None) -> None:
     """Which may be none that is known."""
     _, row = decode_row(key, None)
     assert (row["key_type"], row["group_id"], row["fault_in"]) == (key_type, None, "key")
@@ -421,7 +421,7 @@ FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_fault_is_met(kind: str) -> None:
+def test_decode_example_of_each_error_kind_gives_that_kind(kind: str) -> None:
     """A kind that no input leads to, or that has no input here, fails."""
     first, second = FAULTS[kind]
     if isinstance(first, str):
@@ -432,7 +432,7 @@ def test_every_kind_of_fault_is_met(kind: str) -> None:
         assert decode_row(first, second)[1]["reason"] == kind
 
 
-def test_every_kind_of_fault_is_explained_in_the_docs() -> None:
+def test_docs_explain_every_error_kind() -> None:
     """`docs/undecodable.md` has a heading for each reason, and for no other."""
     text = (Path(__file__).parents[2] / "docs" / "undecodable.md").read_text("utf-8")
     assert sorted(re.findall(r"^### `(\w+)`$", text, re.MULTILINE)) == sorted(KINDS)

@@ -38,7 +38,7 @@ REMEDY = "grouptrail doctor looks for the reason"
         ("", "RuntimeError"),
     ],
 )
-def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
+def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, told: str) -> None:
     assert reason(RuntimeError(text)) == f"{told}: {REMEDY}"
 
 
@@ -50,7 +50,7 @@ def test_a_failed_job_says_its_cause_in_one_line(text: str, told: str) -> None:
         ("Concurrent update to the log. Multiple streaming jobs detected for 7", "stop one of them"),
     ],
 )
-def test_what_spark_says_of_a_checkpoint(text: str, remedy: str) -> None:
+def test_reason_checkpoint_error_names_the_fix(text: str, remedy: str) -> None:
     """Of a file that is not looked at beforehand, or of a driver that no lease kept out."""
     told = reason(RuntimeError(f"{HEAD}{text} SQLSTATE: XXKST\n=== Streaming Query ==="))
     assert told.startswith(text.rstrip("."))
@@ -68,7 +68,7 @@ def test_what_spark_says_of_a_checkpoint(text: str, remedy: str) -> None:
         "Caused by: java.io.IOException: No space left on device\n",
     ],
 )
-def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
+def test_reason_full_disk_in_any_error_text_is_recognised(text: str) -> None:
     told = reason(RuntimeError(text))
     assert told.startswith("the disk is full: make room")
     assert "\n" not in told
@@ -89,7 +89,7 @@ def test_a_full_disk_is_told_wherever_it_shows(text: str) -> None:
         ("o\n: java.io.IOException: No space left on device\n", "the disk is full"),
     ],
 )
-def test_what_is_wrong_with_the_warehouse_is_told_where_a_job_makes_its_tables(text: str, told: str) -> None:
+def test_table_creation_storage_error_becomes_job_failed_and_others_pass(text: str, told: str) -> None:
     with pytest.raises(JobFailed, match=told), told_of_the_warehouse():
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="anything else"), told_of_the_warehouse():
@@ -114,7 +114,7 @@ class Query:
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_a_job_that_fails_is_seen_however_soon(looks: int) -> None:
+def test_any_runs_failed_query_raises_job_failed(looks: int) -> None:
     """Also before it was first looked at: a full disk shows when the query writes what it is about to do."""
     from pyspark.errors import StreamingQueryException
 
@@ -126,7 +126,7 @@ def test_a_job_that_fails_is_seen_however_soon(looks: int) -> None:
     assert not any_runs([Query(), Query()])  # type: ignore[list-item]
 
 
-def test_a_clock_that_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's trigger would wait for it to be where it was; a leap forward, or a small step, is no matter."""
     now, shift = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: now() + shift[0])
@@ -140,7 +140,7 @@ def test_a_clock_that_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("call", "found"), [("collect_soon()", True), ("", False)])
-def test_what_is_dropped_in_a_cycle_is_found_soon_however_much_was_imported(call: str, found: bool) -> None:
+def test_collect_soon_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
     """In a process of its own: its garbage collector is set for good."""
     program = f"""
         import gc, weakref

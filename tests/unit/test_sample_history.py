@@ -26,7 +26,7 @@ def asked(config: Config, text: str) -> list[dict[str, Any]]:
 
 
 @each_view
-def test_view_finds_what_is_there(shop: Config, view: View) -> None:
+def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
     """Literal rows in, literal rows out; the other cluster's are not among them."""
     query, wanted = ASKED[view.name]
     assert wanted
@@ -34,7 +34,7 @@ def test_view_finds_what_is_there(shop: Config, view: View) -> None:
 
 
 @each_view
-def test_columns_are_as_told(shop: Config, view: View) -> None:
+def test_view_example_columns_match_the_contract(shop: Config, view: View) -> None:
     """Names and types, in their order; in the example, too, which is answered as it stands."""
     schema, _ = ask(shop, view.example, DeltaRs(shop))
     assert schema.names == [column.name for column in view.columns]
@@ -47,7 +47,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 @each_view
-def test_view_says_what_it_is(view: View) -> None:
+def test_view_contract_matches_its_sql(view: View) -> None:
     """In a sentence; every placeholder is one of its parameters; it reads what it names, of one cluster."""
     assert view.about.rstrip().endswith(".")
     named = {"cluster", "now", "seconds"} | {parameter.name for parameter in view.parameters}
@@ -60,13 +60,13 @@ def test_view_says_what_it_is(view: View) -> None:
 
 
 @each_view
-def test_views_in_views_need_neither_argument_nor_time(view: View) -> None:
+def test_nested_views_take_no_parameters_and_no_current_time(view: View) -> None:
     """They are put in as they are, also into a function that is installed to stay."""
     for name in re.findall(r"FROM (\w+)\(\)", view.sql):
         assert not views()[name].parameters
         assert ":now" not in views()[name].sql
 
 
-def test_every_view_is_asked() -> None:
+def test_expected_rows_cover_every_view() -> None:
     """And nothing that is none."""
     assert set(ASKED) == set(views())

@@ -67,20 +67,20 @@ def read(*paths: Path) -> tuple[list[int], Found]:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
-def test_every_codec_is_read(segment: Segment, codec: int) -> None:
+def test_read_partition_every_compression_codec_is_read(segment: Segment, codec: int) -> None:
     """With offsets, timestamps, keys and values."""
     offsets, found = read(segment(batch(5, 3, codec=codec), batch(11, codec=codec)))
     assert offsets == [5, 6, 7, 11]
     assert (found.start, found.end, found.stable, found.faults) == (5, 12, 12, [])
 
 
-def test_a_tombstone_has_no_value(segment: Segment) -> None:
+def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     builder.append(0, 7, b"key", None, [])
     assert list(read_partition([segment(bytes(builder.build()))], Found())) == [(0, 7, b"key", None)]
 
 
-def test_what_a_transaction_wrote_counts_once_it_is_committed(segment: Segment) -> None:
+def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
     """Its marker may lie in a later segment; transactions of other producers come between."""
     first = segment(batch(0), batch(1, 2, producer=7), batch(3, producer=8), batch(4))
     second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
@@ -90,7 +90,7 @@ def test_what_a_transaction_wrote_counts_once_it_is_committed(segment: Segment) 
 
 
 @pytest.mark.parametrize("left", [8, 16, 40, 100])
-def test_a_batch_that_is_cut_off_at_the_end_is_no_fault(segment: Segment, left: int) -> None:
+def test_read_partition_incomplete_last_batch_is_not_a_fault(segment: Segment, left: int) -> None:
     """As a killed broker leaves it, or a copy of a live one's file."""
     whole = batch(0, 2)
     offsets, found = read(segment(whole, batch(2)[:left]))
@@ -100,19 +100,19 @@ def test_a_batch_that_is_cut_off_at_the_end_is_no_fault(segment: Segment, left: 
     assert (found.cut_off.position, found.cut_off.skipped) == (len(whole), left)
 
 
-def test_space_that_was_allocated_and_not_written_is_passed_over(segment: Segment) -> None:
+def test_read_partition_preallocated_space_is_ignored(segment: Segment) -> None:
     offsets, found = read(segment(batch(0, 2), bytes(5_000)))
     assert (offsets, found.faults, found.cut_off) == ([0, 1], [], None)
 
 
-def test_a_segment_that_is_cut_off_with_another_behind_it_is_a_fault(segment: Segment) -> None:
+def test_read_partition_incomplete_batch_before_another_segment_is_a_fault(segment: Segment) -> None:
     offsets, found = read(segment(batch(0), batch(1)[:70]), segment(batch(2), first=2))
     assert offsets == [0, 2]
     assert [fault.reason for fault in found.faults] == ["the batch is cut off"]
 
 
 @pytest.mark.parametrize("place", ["record", "length", "negative length", "magic"])
-def test_a_damaged_batch_is_told_with_its_place_and_costs_no_other(segment: Segment, place: str) -> None:
+def test_read_partition_damaged_batch_is_reported_and_others_are_read(segment: Segment, place: str) -> None:
     """Also where its length, which leads to the next batch, is what was damaged."""
     before, damaged, behind = batch(0, 2), bytearray(batch(2, 3)), batch(5, 2)
     where, value = {"record": (100, 0xFF), "length": (9, 0x7F), "negative length": (8, 0xFF), "magic": (16, 0x77)}[
@@ -127,19 +127,19 @@ def test_a_damaged_batch_is_told_with_its_place_and_costs_no_other(segment: Segm
     assert f"{path}, byte {len(before)}: " in str(fault)
 
 
-def test_what_two_segments_both_hold_is_read_once(segment: Segment) -> None:
+def test_read_partition_overlapping_segments_return_each_record_once(segment: Segment) -> None:
     """As where a broker stopped while it swapped a compacted segment in."""
     offsets, _ = read(segment(batch(0, 4)), segment(batch(2, 4), first=2))
     assert offsets == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_batch_that_compaction_emptied_moves_the_end_alone(segment: Segment) -> None:
+def test_read_partition_batch_emptied_by_compaction_only_moves_the_end(segment: Segment) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     offsets, found = read(segment(batch(0), at(builder.build(), 5)))
     assert (offsets, found.end) == ([0], 6)
 
 
-def test_folders_are_found_below_a_broker_s_by_partition(segment: Segment, tmp_path: Path) -> None:
+def test_partition_folders_lists_segments_by_partition_and_replica(segment: Segment, tmp_path: Path) -> None:
     """Other topics' and other files are passed over; replicas come apart."""
     later, first = segment(batch(9), first=9, partition=10), segment(batch(0), partition=10)
     third = segment(batch(0), partition=3)
@@ -169,21 +169,23 @@ def _old() -> bytes:
         (_old(), "is of message format v1, which brokers wrote before Kafka 0.11"),
     ],
 )
-def test_what_is_no_segment_is_told_in_a_line(segment: Segment, tmp_path: Path, content: bytes, told: str) -> None:
+def test_partition_folders_invalid_segment_raises_one_line_error(
+    segment: Segment, tmp_path: Path, content: bytes, told: str
+) -> None:
     path = segment(content)
     with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + told) as error:
         partition_folders(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_no_folder_and_no_segments_are_told_apart(tmp_path: Path) -> None:
+def test_partition_folders_missing_folder_and_no_segments_raise_different_errors(tmp_path: Path) -> None:
     with pytest.raises(SegmentsError, match=r"there is no folder .*/absent: give a broker's log folder"):
         partition_folders(tmp_path / "absent")
     with pytest.raises(SegmentsError, match=r"no segment .* lies below"):
         partition_folders(tmp_path)
 
 
-def test_an_old_batch_behind_new_ones_is_told_and_passed_over(segment: Segment) -> None:
+def test_read_partition_old_format_batch_is_reported_and_skipped(segment: Segment) -> None:
     head: Any = batch(0)
     offsets, found = read(segment(head, _old(), batch(4)))
     assert offsets == [0, 4]

@@ -22,7 +22,7 @@ def without_java_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("cores", "small"), [(1, True), (4, True), (5, False), (None, True)])
-def test_the_heap_is_kept_small_where_there_are_few_cores(
+def test_collector_options_few_cores_use_the_serial_collector(
     monkeypatch: pytest.MonkeyPatch, cores: int | None, small: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
@@ -30,7 +30,7 @@ def test_the_heap_is_kept_small_where_there_are_few_cores(
 
 
 @pytest.mark.parametrize("way", ["configuration", "environment"])
-def test_a_collector_that_was_chosen_stands(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_collector_options_user_chosen_collector_is_kept(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     given = {OPTIONS: "-Xss8m -XX:+UseZGC"} if way == "configuration" else {}
     if way == "environment":
@@ -38,19 +38,19 @@ def test_a_collector_that_was_chosen_stands(monkeypatch: pytest.MonkeyPatch, way
     assert collector_options(load_config(None, given, {})) == ""
 
 
-def test_other_options_for_java_choose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collector_options_other_java_options_keep_the_serial_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert "UseSerialGC" in collector_options(load_config(None, {OPTIONS: "-XX:+UseStringDeduplication"}, {}))
 
 
 @pytest.mark.parametrize(("ui", "kept"), [("false", "20"), ("true", None)])
-def test_what_only_the_ui_shows_stays_where_there_is_one(
+def test_spark_settings_limit_retained_executions_only_without_the_ui(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ui: str, kept: str | None
 ) -> None:
     for name in ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, "17.0.1", 17, "test"))
-    monkeypatch.setattr(session, "connector_jars", lambda _: tmp_path)
+    monkeypatch.setattr(session, "connector_jars", lambda _=None: tmp_path)
     settings = settings_of(load_config(None, {"spark.spark.ui.enabled": ui}, {}))
     assert settings.get("spark.sql.ui.retainedExecutions") == kept

@@ -88,7 +88,7 @@ def shown(config: Config, time: datetime | None = None, *, generations: int = 10
     return "\n".join(" ".join(line.split()) for line in out.getvalue().splitlines())
 
 
-def test_a_group_as_it_was(warehouse: Config) -> None:
+def test_show_group_at_a_time_prints_state_members_and_rebalances(warehouse: Config) -> None:
     """State, members and what they owned then; the newest generation first."""
     text = shown(warehouse, at(7))
     assert text.startswith(
@@ -105,7 +105,7 @@ def test_a_group_as_it_was(warehouse: Config) -> None:
     assert "ambiguous" not in text
 
 
-def test_what_cannot_be_read_is_unknown(warehouse: Config) -> None:
+def test_show_group_unreadable_assignment_is_unknown(warehouse: Config) -> None:
     """Neither none nor zero."""
     text = shown(warehouse)
     assert "assignment: unknown, not every member's can be read" in text
@@ -114,18 +114,18 @@ def test_what_cannot_be_read_is_unknown(warehouse: Config) -> None:
     assert "~ likely, ? ambiguous; other causes are recorded as such\n5: not to be read" in text
 
 
-def test_an_inferred_state_is_marked(warehouse: Config) -> None:
+def test_show_group_inferred_state_is_marked(warehouse: Config) -> None:
     """It began at that time at the latest."""
     assert "PreparingRebalance since 2026-03-04 12:04:00 UTC at the latest (inferred)" in shown(warehouse, at(4.5))
 
 
-def test_so_many_generations_as_asked(warehouse: Config) -> None:
+def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
     """The last ones."""
     found = describe_group(warehouse, "billing", at=None, generations=2)
     assert [row["generation"] for row in found["generations"]] == [5, 4]
 
 
-def test_json_is_one_object(warehouse: Config) -> None:
+def test_show_group_json_is_one_object(warehouse: Config) -> None:
     """With whole times, and what people see in words."""
     out = io.StringIO()
     show_group(warehouse, "billing", at=at(7), generations=1, format="json", out=out)
@@ -139,7 +139,7 @@ def test_json_is_one_object(warehouse: Config) -> None:
     assert found["generations"][0]["members_joined"] == [{"member_id": "b", "client_id": "\x1b[31mb"}]
 
 
-def test_another_coordinator_than_recorded_is_told(warehouse: Config) -> None:
+def test_show_group_coordinator_partition_mismatch_is_reported(warehouse: Config) -> None:
     """The number of partitions is the highest seen, of the configured cluster."""
     lay(
         warehouse,
@@ -154,13 +154,13 @@ def test_another_coordinator_than_recorded_is_told(warehouse: Config) -> None:
     assert "state not known" in text
 
 
-def test_before_its_history_a_group_is_not_shown(warehouse: Config) -> None:
+def test_show_group_before_its_history_raises(warehouse: Config) -> None:
     """It may have been there: nobody knows."""
     with pytest.raises(QueryError, match="history of billing begins after 2026-03-04T11:59:00Z: give a later --at"):
         shown(warehouse, at(-1))
 
 
-def test_a_group_that_is_not_there(warehouse: Config) -> None:
+def test_show_group_unknown_group_exits_1_with_a_suggestion(warehouse: Config) -> None:
     """One line with near names, and exit status 1."""
     result = CliRunner().invoke(cli.app, ["show", "group", "biling", "--warehouse", warehouse.warehouse])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -169,7 +169,7 @@ def test_a_group_that_is_not_there(warehouse: Config) -> None:
     ]
 
 
-def test_the_command_takes_a_time(warehouse: Config) -> None:
+def test_show_group_at_option_takes_a_time_or_exits_2(warehouse: Config) -> None:
     """Or says what one is."""
     command = ["show", "group", "billing", "--warehouse", warehouse.warehouse, "--format", "json", "--at"]
     result = CliRunner().invoke(cli.app, [*command, "2026-03-04 12:07"])
@@ -189,7 +189,7 @@ def test_the_command_takes_a_time(warehouse: Config) -> None:
         ([-1, 0, 1], "-1,0-1"),
     ],
 )
-def test_ranges(numbers: list[int], text: str) -> None:
+def test_ranges_lists_partitions_ascending_with_runs_joined(numbers: list[int], text: str) -> None:
     """Ascending; the connector itself is no part of a range."""
     assert ranges(numbers) == text
     assert ranges(numbers, is_connect=True) == text.replace("-1,", "connector,")
@@ -208,12 +208,12 @@ def test_ranges(numbers: list[int], text: str) -> None:
         ("grüppe-群组-😀", 33),
     ],
 )
-def test_coordinator_partition(group_id: str, partition: int) -> None:
+def test_coordinator_partition_matches_kafka(group_id: str, partition: int) -> None:
     """As Kafka says it is."""
     assert coordinator_partition(group_id, 50) == partition
 
 
-def test_java_hash() -> None:
+def test_java_hash_is_a_signed_32_bit_hash() -> None:
     """Of 32 bits, with their sign."""
     assert java_hash("polygenelubricants") == -(2**31)
     assert java_hash("Hello") == 69609650

@@ -54,7 +54,7 @@ def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[li
     ]
 
 
-def test_a_line_a_group_the_worst_first(config: Config) -> None:
+def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
     """Sums of what is told, the longest time, the worst verdict and why; what is gone is not there."""
     head, *lines, last = shown(config)
     assert [word.strip() for word in head[:5]] == ["group", "status", "partitions", "lag", "behind"]
@@ -72,7 +72,7 @@ def test_a_line_a_group_the_worst_first(config: Config) -> None:
     assert "2026-03-04 12:01:00 UTC" in " ".join(last)
 
 
-def test_a_line_a_partition_of_named_groups(config: Config) -> None:
+def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: Config) -> None:
     """With what its lag was told by."""
     head, *lines, _ = shown(config, "bill*")
     assert [word.strip() for word in head[:8]] == [
@@ -85,7 +85,7 @@ def test_a_line_a_partition_of_named_groups(config: Config) -> None:
     assert len(shown(config, topics=("ord*",))) == 2 + 7
 
 
-def test_json_has_every_column(config: Config) -> None:
+def test_show_lag_json_prints_one_object_per_partition(config: Config) -> None:
     """A line a partition, as it lies in the table."""
     out = StringIO()
     show_lag(config, groups=("billing",), topics=(), format="json", out=out)
@@ -94,7 +94,7 @@ def test_json_has_every_column(config: Config) -> None:
     assert (second["partition"], second["catch_up_seconds"]) == (1, None)
 
 
-def test_what_is_not_there_is_said(config: Config, tmp_path: Path) -> None:
+def test_show_lag_unknown_group_cluster_or_missing_table_raises(config: Config, tmp_path: Path) -> None:
     """A group that does not exist, a cluster without lag, a warehouse without the table."""
     with pytest.raises(
         QueryError, match="there is no lag of group bilinng in cluster default: `grouptrail show lag`"

@@ -22,7 +22,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.3])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_signal_is_told_whenever_it_comes(number: signal.Signals, seconds: float) -> None:
+def test_ending_returns_the_first_signal_before_or_during_the_wait(number: signal.Signals, seconds: float) -> None:
     """Before it is waited for, and then; a second one changes nothing."""
     wait = signals.ending()
     if seconds:

@@ -64,7 +64,7 @@ def refused(config: Config, text: str) -> str:
     return str(caught.value)
 
 
-def test_json_has_a_line_a_row(warehouse: Config) -> None:
+def test_sql_json_prints_one_object_per_row(warehouse: Config) -> None:
     """UTC in ISO 8601, bytes in base64, null as null."""
     lines = asked(warehouse, "SELECT * FROM offset_commits WHERE group_id = 'billing' ORDER BY committed_offset")
     assert [json.loads(line) for line in lines.splitlines()] == [
@@ -83,7 +83,7 @@ def test_json_has_a_line_a_row(warehouse: Config) -> None:
     ]
 
 
-def test_nested_values_are_json_in_every_format(warehouse: Config) -> None:
+def test_sql_nested_values_are_json_in_every_format(warehouse: Config) -> None:
     """Lists and structs, with the bytes inside them."""
     query, members = "SELECT members FROM group_metadata", [{"member_id": "m", "user_data": "YWI=", "ports": [1, 2]}]
     assert json.loads(asked(warehouse, query)) == {"members": members}
@@ -92,32 +92,34 @@ def test_nested_values_are_json_in_every_format(warehouse: Config) -> None:
     assert json.dumps(members) in asked(warehouse, query, "table")
 
 
-def test_csv_has_a_head_and_nothing_for_null(warehouse: Config) -> None:
+def test_sql_csv_has_a_header_and_empty_nulls(warehouse: Config) -> None:
     """Booleans in lower case."""
     text = asked(warehouse, "SELECT committed_offset c, group_id = 'billing' b FROM offset_commits ORDER BY c", "csv")
     assert text == "c,b\n7,true\n8,true\n,false\n"
 
 
-def test_table_counts_its_rows(warehouse: Config) -> None:
+def test_sql_table_ends_with_the_row_count_and_time(warehouse: Config) -> None:
     """The number of rows and the time stand below."""
     lines = asked(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
     assert [line.strip() for line in lines if "─" not in line][:2] == ["newest", "2026-03-04 05:06:07.890Z"]
     assert lines[-1].startswith("1 row in 0.")
 
 
-def test_table_obeys_no_text(warehouse: Config) -> None:
+def test_sql_table_markup_and_control_codes_are_shown_as_text(warehouse: Config) -> None:
     """Neither markup nor a terminal's control codes that lie in the data."""
     assert r"[bold]\x1b[31m" in asked(warehouse, "SELECT group_id FROM offset_commits", "table")
 
 
-def test_table_shows_the_first_rows_of_many(warehouse: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_table_many_rows_shows_the_first_and_counts_all(
+    warehouse: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All are counted, and the way to see the others is told."""
     text = asked(warehouse, "SELECT value FROM generate_series(1, 1000)", "table")
     assert f"1000 rows in 0.{text.split(' in 0.')[1][:2]} s, the first {formats.MAX_TABLE_ROWS} shown" in text
     assert len(text.splitlines()) == formats.MAX_TABLE_ROWS + 3
 
 
-def test_rows_too_wide_for_the_terminal_stand_one_below_the_other(
+def test_sql_table_too_wide_for_the_terminal_prints_one_column_per_line(
     warehouse: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each column on a line of its own."""
@@ -127,7 +129,7 @@ def test_rows_too_wide_for_the_terminal_stand_one_below_the_other(
     assert "committed_offset  7\n" in out.getvalue()
 
 
-def test_equal_column_names_are_told_apart(warehouse: Config) -> None:
+def test_sql_duplicate_column_names_get_a_suffix(warehouse: Config) -> None:
     """A join of a table with itself loses no column in JSON."""
     query = (
         "SELECT a.group_id, b.group_id FROM offset_commits a JOIN offset_commits b USING (committed_offset) LIMIT 1"
@@ -135,13 +137,13 @@ def test_equal_column_names_are_told_apart(warehouse: Config) -> None:
     assert json.loads(asked(warehouse, query)) == {"group_id": "billing", "group_id_2": "billing"}
 
 
-def test_times_beyond_pythons_are_shown(warehouse: Config) -> None:
+def test_sql_json_timestamp_after_year_9999_is_printed(warehouse: Config) -> None:
     """Python's datetime ends at the year 9999."""
     query = "SELECT record_at + INTERVAL '9000 years' t FROM offset_commits WHERE committed_offset = 7"
     assert json.loads(asked(warehouse, query)) == {"t": "+11026-03-04T05:06:07.890Z"}
 
 
-def test_numbers_json_lacks_are_null(warehouse: Config) -> None:
+def test_sql_json_nan_and_infinity_are_null(warehouse: Config) -> None:
     """NaN and infinity would break every reader."""
     assert json.loads(asked(warehouse, "SELECT 'NaN'::double n, 1.0/0.0 i")) == {"n": None, "i": None}
 
@@ -162,14 +164,16 @@ def test_numbers_json_lacks_are_null(warehouse: Config) -> None:
         "",
     ],
 )
-def test_only_queries_are_answered(warehouse: Config, tmp_path: Path, text: str) -> None:
+def test_sql_statement_that_is_not_a_query_is_rejected_and_writes_nothing(
+    warehouse: Config, tmp_path: Path, text: str
+) -> None:
     """Nothing is written, not even by way of EXPLAIN or behind comments."""
     assert "only queries are answered" in refused(warehouse, text.format(folder=tmp_path))
     assert not (tmp_path / "out.csv").exists()
     assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
 
 
-def test_writing_behind_with_is_refused_too(warehouse: Config) -> None:
+def test_sql_insert_after_with_is_rejected_and_writes_nothing(warehouse: Config) -> None:
     """By the engine, which has no such statement."""
     refused(warehouse, "WITH x AS (SELECT 1) INSERT INTO offset_commits SELECT * FROM x")
     assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
@@ -187,12 +191,12 @@ def test_writing_behind_with_is_refused_too(warehouse: Config) -> None:
         "SHOW TABLES",
     ],
 )
-def test_queries_of_every_form_are_answered(warehouse: Config, text: str) -> None:
+def test_sql_every_form_of_query_is_answered(warehouse: Config, text: str) -> None:
     """With comments and parentheses before them."""
     assert asked(warehouse, text)
 
 
-def test_answer_is_written_to_a_file(warehouse: Config, tmp_path: Path) -> None:
+def test_save_sql_writes_parquet_and_csv_files(warehouse: Config, tmp_path: Path) -> None:
     """As Parquet with the types of the columns, equal names told apart; or as text."""
     query = (
         "SELECT a.group_id, b.group_id, committed_offset FROM offset_commits a "
@@ -207,7 +211,7 @@ def test_answer_is_written_to_a_file(warehouse: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
-def test_file_that_was_there_stays_if_the_query_fails(warehouse: Config, tmp_path: Path, format: str) -> None:
+def test_save_sql_failed_query_keeps_the_existing_file(warehouse: Config, tmp_path: Path, format: str) -> None:
     """Also where it fails only while it runs; nothing half-written is left."""
     folder = tmp_path / "out"
     folder.mkdir()
@@ -218,7 +222,7 @@ def test_file_that_was_there_stays_if_the_query_fails(warehouse: Config, tmp_pat
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("file", "before")]
 
 
-def test_types_that_parquet_lacks_are_told(warehouse: Config, tmp_path: Path) -> None:
+def test_save_sql_type_unknown_to_parquet_raises_and_leaves_no_file(warehouse: Config, tmp_path: Path) -> None:
     """With the way out; no file is left."""
     query = "SELECT INTERVAL '1 month' AS length"
     with pytest.raises(QueryError, match="cast the column"):
@@ -226,13 +230,13 @@ def test_types_that_parquet_lacks_are_told(warehouse: Config, tmp_path: Path) ->
     assert not list(tmp_path.glob("*parquet*"))
 
 
-def test_file_that_cannot_be_written_is_told(warehouse: Config, tmp_path: Path) -> None:
+def test_save_sql_unwritable_path_raises_naming_the_out_option(warehouse: Config, tmp_path: Path) -> None:
     """With the option to correct."""
     with pytest.raises(QueryError, match="--out"):
         save_sql(warehouse, "SELECT 1", format="csv", path=tmp_path / "no" / "folder", engine=DeltaRs(warehouse))
 
 
-def test_offsets_are_told_as_kafka_takes_them(warehouse: Config) -> None:
+def test_sql_reset_offsets_prints_topic_partition_offset(warehouse: Config) -> None:
     """topic,partition,offset without a head, whatever else there is; a query without them is told."""
     query = "SELECT 'x' AS metadata, 7 AS committed_offset, 2 AS partition, 'orders' AS topic"
     assert asked(warehouse, query, "reset-offsets") == "orders,2,7\n"
@@ -240,18 +244,18 @@ def test_offsets_are_told_as_kafka_takes_them(warehouse: Config) -> None:
         asked(warehouse, "SELECT 1 AS committed_offset", "reset-offsets")
 
 
-def test_unknown_table_is_told_with_the_nearest(warehouse: Config) -> None:
+def test_sql_unknown_table_error_suggests_the_nearest_name(warehouse: Config) -> None:
     """And one that is like none, with the way to list them."""
     assert refused(warehouse, "SELECT * FROM offset_commit").endswith("did you mean offset_commits?")
     assert "`grouptrail tables`" in refused(warehouse, "SELECT * FROM zebra")
 
 
-def test_table_without_rows_yet_is_told(warehouse: Config) -> None:
+def test_sql_table_not_yet_written_error_says_nothing_has_landed(warehouse: Config) -> None:
     """A table of the contracts that nothing has landed in is no misspelling."""
     assert "nothing has landed in group_records" in refused(warehouse, "SELECT * FROM group_records")
 
 
-def test_absent_warehouse_is_told_and_not_made(tmp_path: Path) -> None:
+def test_sql_missing_warehouse_raises_and_is_not_created(tmp_path: Path) -> None:
     """A question leaves no trace."""
     config = Config(warehouse=str(tmp_path / "nowhere"))
     assert "--warehouse" in refused(config, "SELECT * FROM offset_commits")
@@ -267,12 +271,12 @@ def test_absent_warehouse_is_told_and_not_made(tmp_path: Path) -> None:
         ("SELECT 1; SELECT 2", "single SQL statement"),
     ],
 )
-def test_wrong_sql_is_told_in_one_line(warehouse: Config, text: str, told: str) -> None:
+def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, told: str) -> None:
     """Also what fails only while it runs."""
     assert told in refused(warehouse, text)
 
 
-def test_tables_are_listed_with_what_is_in_them(warehouse: Config) -> None:
+def test_list_tables_reports_rows_files_and_size(warehouse: Config) -> None:
     """Rows, files and the newest time come from Delta's log."""
     found = {table.name: table for table in list_tables(warehouse)}
     commits = found["offset_commits"]
@@ -282,14 +286,14 @@ def test_tables_are_listed_with_what_is_in_them(warehouse: Config) -> None:
     assert found["group_records"].rows is None
 
 
-def test_newest_time_and_rows_come_from_the_log_where_it_tells(warehouse: Config) -> None:
+def test_list_tables_newest_at_is_the_latest_record_time(warehouse: Config) -> None:
     """A file without statistics is counted by a query; both ways agree."""
     found = {table.name: table for table in list_tables(warehouse)}
     assert found["group_metadata"].newest_at == "2026-03-04T05:06:07.890Z"
     assert found["offset_commits"].newest_at == "2026-03-04T05:06:07.890Z"
 
 
-def test_tables_are_printed_for_people(warehouse: Config) -> None:
+def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: Config) -> None:
     """One line a table, with what a row of it is."""
     out = io.StringIO()
     print_tables(warehouse, out)
@@ -298,14 +302,14 @@ def test_tables_are_printed_for_people(warehouse: Config) -> None:
     assert "One OffsetCommit record or its tombstone" in line
 
 
-def test_empty_warehouse_says_what_to_do(tmp_path: Path) -> None:
+def test_print_tables_empty_warehouse_suggests_grouptrail_run(tmp_path: Path) -> None:
     """Listing nothing is no error."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)
     assert "run `grouptrail run`" in out.getvalue()
 
 
-def test_columns_are_printed_with_their_meaning() -> None:
+def test_print_columns_prints_descriptions_and_unknown_table_raises() -> None:
     """From the contract: no warehouse is needed."""
     out = io.StringIO()
     print_columns("offset_commits", out)

@@ -31,7 +31,7 @@ def config(options: dict[str, str]) -> Config:
     return Config(cluster="c", warehouse=f"s3a://{BUCKET}/grouptrail", storage=options)
 
 
-def test_what_delta_rs_is_told_spark_is_told(config: Config, options: dict[str, str]) -> None:
+def test_storage_spark_settings_map_delta_rs_options_to_hadoop_names(config: Config, options: dict[str, str]) -> None:
     """By Hadoop's names; s3:// is s3a:// there."""
     told = storage.spark_settings("s3a://lake/x", options)
     assert told["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
@@ -49,7 +49,7 @@ def test_what_delta_rs_is_told_spark_is_told(config: Config, options: dict[str, 
     assert storage.spark_settings("/lake/x", options) == {}
 
 
-def test_options_come_from_file_and_environment_and_secrets_stay_hidden(tmp_path: Path) -> None:
+def test_storage_options_come_from_file_and_environment_with_secrets_redacted(tmp_path: Path) -> None:
     file = tmp_path / "grouptrail.toml"
     file.write_text('[storage]\naws_region = "eu-central-1"\nazure_storage_account_key = "hunter2"\n')
     config = load_config(file, {}, {"GROUPTRAIL_STORAGE__AWS_SECRET_ACCESS_KEY": "hunter2"})
@@ -64,7 +64,7 @@ def test_options_come_from_file_and_environment_and_secrets_stay_hidden(tmp_path
     assert "hunter2" not in str(caught.value)
 
 
-def test_every_reader_without_a_jvm_reads_there(config: Config, options: dict[str, str]) -> None:
+def test_object_store_is_read_by_every_reader_without_a_jvm(config: Config, options: dict[str, str]) -> None:
     """SQL, the exporter, checks, and what the log-offsets job follows."""
     row = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 3, "is_tombstone": False}
     whole = {column.name: row.get(column.name) for column in contracts.tables()["offset_commits"].columns}
@@ -78,7 +78,7 @@ def test_every_reader_without_a_jvm_reads_there(config: Config, options: dict[st
     assert SnapshotReader(config)._commits.now(table)["count"].to_pylist() == [1]
 
 
-def test_a_store_that_cannot_be_reached_is_one_line(config: Config) -> None:
+def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: Config) -> None:
     """Whether the bucket is not there or nobody answers; a kind that delta-rs does not know is not looked into."""
     tables.check_warehouse(config)
     absent = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})

@@ -19,7 +19,7 @@ INTERVALS = (
 )
 
 
-def test_two_generations_of_a_classic_group() -> None:
+def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
     """A second member joins: generations, states, members, ownership and the rebalance."""
     rows = told(
         [
@@ -65,7 +65,9 @@ def test_two_generations_of_a_classic_group() -> None:
         (9_000, {"group_instance_id": "static-1"}, "expired_or_removed", "static_member_expired_or_removed"),
     ],
 )
-def test_a_member_that_is_gone(state_at: int, more: dict[str, str], ended: str, cause: str) -> None:
+def test_fold_departed_member_ending_depends_on_timeout_and_instance_id(
+    state_at: int, more: dict[str, str], ended: str, cause: str
+) -> None:
     """Only what the session timeout proves is told."""
     rows = told(
         [
@@ -78,7 +80,7 @@ def test_a_member_that_is_gone(state_at: int, more: dict[str, str], ended: str, 
     assert of(rows, "rebalances")[-1]["cause"] == cause
 
 
-def test_a_static_member_that_restarts_is_no_rebalance() -> None:
+def test_fold_static_member_restart_is_not_a_rebalance() -> None:
     """The same generation, a new member id under the same instance id."""
     rows = told(
         [
@@ -92,14 +94,14 @@ def test_a_static_member_that_restarts_is_no_rebalance() -> None:
     assert of(rows, "rebalances")[0]["handed_over"] == []
 
 
-def test_generations_that_were_never_synced_are_counted() -> None:
+def test_fold_skipped_generations_are_counted() -> None:
     """From 1 to 4 two came to nothing."""
     rows = told([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
     assert [row["skipped"] for row in of(rows, "generations")] == [0, 2]
     assert of(rows, "rebalances")[-1]["skipped"] == 2
 
 
-def test_where_history_begins_nothing_is_claimed() -> None:
+def test_fold_first_record_mid_life_has_unknown_cause() -> None:
     """A first record in the middle of a group's life."""
     rows = told([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
     [generation], [rebalance], [state] = of(rows, "generations"), of(rows, "rebalances"), of(rows, "group_states")
@@ -107,7 +109,7 @@ def test_where_history_begins_nothing_is_claimed() -> None:
     assert "history begins here" in state["note"]
 
 
-def test_deletion_and_remaking_are_kept_apart() -> None:
+def test_fold_recreated_group_starts_a_new_incarnation() -> None:
     """The same name, another incarnation; nothing stays open from the first."""
     day = 86_400_000
     rows = told(
@@ -144,7 +146,7 @@ def owned(generation: Row) -> dict[str, frozenset[Partition]]:
         ({"sink": [0], "source": [-1], "late": [0]}, "partitions_added", "of late"),
     ],
 )
-def test_what_connect_keeps_back_is_not_new_when_it_is_given_away(
+def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
     started: dict[str, list[int]], cause: str, note: str
 ) -> None:
     """Not even where a connector was made in between."""
@@ -163,7 +165,7 @@ def test_what_connect_keeps_back_is_not_new_when_it_is_given_away(
     assert told(log, range(len(log))) == rows
 
 
-def test_workers_first_connector_was_made() -> None:
+def test_fold_connect_first_connector_cause_is_topic_created() -> None:
     """A leader of consumers may not have known their topics; one of workers has nothing but its connectors."""
     log = [
         classic(1, 1_000, 1, {"a": worker({})}, **CONNECT),
@@ -172,7 +174,7 @@ def test_workers_first_connector_was_made() -> None:
     assert of(told(log), "rebalances")[-1]["cause"] == "topic_created"
 
 
-def test_a_worker_that_had_to_start_anew_has_what_it_is_given() -> None:
+def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
     """A worker that lost its coordinator stopped all that it had, and joins under its old id."""
     log = [
         classic(1, 1_000, 1, {"a": worker({"sink": [-1], "source": [-1]}), "b": worker({"sink": [0]})}, **CONNECT),
@@ -183,7 +185,7 @@ def test_a_worker_that_had_to_start_anew_has_what_it_is_given() -> None:
     assert second == {"a": {("sink", 0)}, "b": {("sink", -1), ("source", -1)}}
 
 
-def test_of_a_worker_whose_metadata_cannot_be_read_what_it_had_is_counted_on() -> None:
+def test_fold_connect_worker_with_unreadable_metadata_keeps_previous_tasks() -> None:
     unreadable = worker({"late": [-1]}) | {"subscription": {"error": {"kind": "truncated"}}}
     log = [
         classic(1, 1_000, 1, {"a": worker({"sink": [-1, 0]})}, **CONNECT),
@@ -194,7 +196,7 @@ def test_of_a_worker_whose_metadata_cannot_be_read_what_it_had_is_counted_on() -
 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
-def test_real_logs_are_told_alike_however_they_are_cut(name: str, records: list[Record]) -> None:
+def test_fold_real_log_does_not_depend_on_batch_boundaries(name: str, records: list[Record]) -> None:
     """Record by record, in halves, and at once."""
     whole = told(records)
     assert told(records, range(len(records))) == whole
@@ -203,7 +205,7 @@ def test_real_logs_are_told_alike_however_they_are_cut(name: str, records: list[
 
 
 @given(st.data())
-def test_generated_logs_are_told_alike_however_they_are_cut(data: st.DataObject) -> None:
+def test_fold_generated_log_does_not_depend_on_batch_boundaries(data: st.DataObject) -> None:
     """Random histories of a classic group, cut at random."""
     records = data.draw(classic_logs())
     cuts = data.draw(st.lists(st.integers(0, len(records))))

@@ -51,7 +51,7 @@ def commit_tombstone(offset: int, at: int) -> Record:
 
 
 @pytest.mark.parametrize("before", [1, 5])
-def test_tombstones_of_commits_before_their_groups_record_change_nothing(before: int) -> None:
+def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: int) -> None:
     """Expired offsets of a group that is not known yet; also where they lie right before its record."""
     group = classic(6, 1_000, 1, {"a": ORDERS_0})
     rows = told_every_way([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
@@ -60,7 +60,7 @@ def test_tombstones_of_commits_before_their_groups_record_change_nothing(before:
     assert owned(rows) == [(0, "a", 1_000, None, None)]
 
 
-def test_a_tombstone_first() -> None:
+def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None:
     """Of the group before it only its end is known; what comes is another incarnation, which begins here."""
     rows = told_every_way([gone(1, 500), classic(2, 1_000, 0, {}), classic(3, 1_500, 1, {"a": ORDERS_0})])
     assert states(rows) == [
@@ -78,7 +78,7 @@ def test_a_tombstone_first() -> None:
     ]
 
 
-def test_nothing_but_tombstones() -> None:
+def test_fold_only_tombstones_gives_only_dead_states() -> None:
     """What compaction leaves of a group that was deleted twice: two ends."""
     rows = told_every_way([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
     assert states(rows) == [
@@ -89,7 +89,7 @@ def test_nothing_but_tombstones() -> None:
 
 
 @pytest.mark.parametrize("with_tombstone", [True, False])
-def test_a_generation_that_goes_back_after_a_re_creation(with_tombstone: bool) -> None:
+def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) -> None:
     """Two incarnations, whether or not compaction has left the tombstone between them."""
     tombstone = [gone(2, 2_000)] if with_tombstone else []
     rows = told_every_way(
@@ -137,7 +137,7 @@ def shall_have(offset: int, at: int, name: str, numbers: list[int]) -> Record:
     return consumer(offset, at, "TargetAssignmentMember", name, {"topicPartitions": topics})
 
 
-def test_a_kip_848_group_as_compaction_leaves_it() -> None:
+def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
     """Each key's last record, in whatever order they were written: the group shows when its epoch is known."""
     rows = told_every_way(
         [
@@ -171,7 +171,7 @@ def test_a_kip_848_group_as_compaction_leaves_it() -> None:
 # --- blobs ---------------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_that_cannot_be_read_is_unknown_not_empty() -> None:
+def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
     """Its generation stays; whose partitions these are is not told until an assignment can be read again."""
     broken = {"assignment": {"layout": "ConsumerProtocolAssignment", "version": None, "error": "truncated"}}
     both = {"a": {"orders": [0, 1]}, "b": {"orders": [2]}}
@@ -206,14 +206,14 @@ def test_an_assignment_that_cannot_be_read_is_unknown_not_empty() -> None:
     ]
 
 
-def test_a_first_assignment_that_cannot_be_read_owns_nothing() -> None:
+def test_fold_unreadable_first_assignment_owns_nothing() -> None:
     rows = told_every_way([classic(1, 1_000, 1, {"a": {"assignment": {}}})])
     assert owned(rows) == []
     columns = ("member_count", "partition_count", "skew", "is_assignors_own")
     assert lines(rows, "generations", *columns) == [(1, None, None, None)]
 
 
-def test_a_subscription_that_cannot_be_read_is_unknown_not_empty() -> None:
+def test_fold_unreadable_subscription_is_unknown_not_empty() -> None:
     """Nobody is said to have changed it, and no assignor to have given what was not subscribed to."""
     whole = {"a": ORDERS_0, "b": {"orders": [1]}}
     broken = {**whole, "a": member(ORDERS_0, subscription={"error": "trailing_bytes"})}
@@ -234,7 +234,7 @@ def test_a_subscription_that_cannot_be_read_is_unknown_not_empty() -> None:
     assert owned(rows) == [(0, "a", 1_000, None, None), (1, "b", 1_000, None, None)]
 
 
-def test_members_with_empty_assignments() -> None:
+def test_fold_members_with_empty_assignments_own_nothing() -> None:
     """No partitions, or no bytes at all where there were none to give: members all the same, who own nothing."""
     layout = "ConsumerProtocolAssignment"
     rows = told_every_way(
@@ -272,7 +272,7 @@ def names(count: int) -> list[str]:
     return [f"m{number:05}" for number in range(count)]
 
 
-def test_ten_thousand_members_hand_everything_over() -> None:
+def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
     """Each takes over its neighbour's partition."""
     before = {name: {"orders": [number]} for number, name in enumerate(names(MANY))}
     after = {name: {"orders": [(number + 1) % MANY]} for number, name in enumerate(names(MANY))}
@@ -307,7 +307,7 @@ def test_ten_thousand_members_hand_everything_over() -> None:
     assert lines(rows, "generations", *columns) == [(1, MANY, MANY, 0), (2, MANY, MANY, 0)]
 
 
-def test_ten_thousand_members_of_a_kip_848_group() -> None:
+def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
     """They come at once, and settle one by one."""
     records = [joins(offset, 1_000, name) for offset, name in enumerate(names(MANY))]
     records.append(consumer(len(records), 1_000, "Metadata", None, {"epoch": 2, "metadataHash": 1}))
@@ -368,7 +368,7 @@ def _said(columns: Row) -> Row:
     return {name: value for name, value in columns.items() if value is not None}
 
 
-def test_the_largest_record() -> None:
+def test_fold_largest_record_gives_every_member_and_partition() -> None:
     """A megabyte of members and topics, from its bytes on."""
     whole = members_of_largest()
     fields = {"protocolType": "consumer", "generation": 1, "protocol": "range", "leader": "member-000"}

@@ -40,14 +40,14 @@ def test_every_table_has_expectations() -> None:
 
 
 @pytest.mark.parametrize("table", contracts.tables().values(), ids=lambda table: table.name)
-def test_names_are_unique(table: contracts.Table) -> None:
+def test_expectation_names_are_unique_in_their_table(table: contracts.Table) -> None:
     """By which a result is found again; the exporter counts by them."""
     names = [one["meta"]["name"] for one in suites.expectations(table)]
     assert sorted(names) == sorted(set(names))
 
 
 @each_expectation
-def test_expectation_selects_keys_of_the_rows_looked_at(table: str, one: suites.Expectation) -> None:
+def test_expectation_query_selects_only_key_columns(table: str, one: suites.Expectation) -> None:
     """A sample of what it finds is kept and shown: nothing else of a row may be in it."""
     query = one["kwargs"]["unexpected_rows_query"]
     assert "{batch}" in query
@@ -58,7 +58,7 @@ def test_expectation_selects_keys_of_the_rows_looked_at(table: str, one: suites.
     assert one["description"]
 
 
-def test_suites_are_in_the_form_of_great_expectations() -> None:
+def test_suite_files_have_the_great_expectations_format() -> None:
     """So that they can be loaded without grouptrail; named as their table."""
     folder = Path(__file__).resolve().parents[2] / "schemas" / "tables"
     for file in folder.glob("*.expectations.json"):
@@ -67,7 +67,7 @@ def test_suites_are_in_the_form_of_great_expectations() -> None:
         assert all(one.keys() == {"type", "kwargs", "description", "meta"} for one in suite["expectations"])
 
 
-def test_contract_gives_key_nulls_and_types() -> None:
+def test_from_contract_gives_key_null_and_type_expectations() -> None:
     """A column that a table lacks may be null in all its rows."""
     table = contracts.tables()["topic_names"]
     by_name = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table)}
@@ -78,7 +78,7 @@ def test_contract_gives_key_nulls_and_types() -> None:
     assert "told_at IS NULL" not in lacking["never_null"]["unexpected_rows_query"]
 
 
-def test_tables_that_an_expectation_looks_at() -> None:
+def test_tables_read_returns_the_other_tables_of_an_expectation() -> None:
     """Beside its own; a column of a table's name is none."""
     read = {
         one["meta"]["name"]: suites.tables_read(one) for one in suites.expectations(contracts.tables()["generations"])
@@ -90,7 +90,7 @@ def test_tables_that_an_expectation_looks_at() -> None:
     assert suites.tables_read(adds_up) == set()
 
 
-def test_great_expectations_is_loaded_by_a_run_alone() -> None:
+def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> None:
     """It takes seconds."""
     program = (
         "import sys, grouptrail.quality.check; print('great_expectations' in sys.modules, 'pyspark' in sys.modules)"
@@ -99,7 +99,7 @@ def test_great_expectations_is_loaded_by_a_run_alone() -> None:
     assert run.stdout == "False False\n"
 
 
-def test_batch_is_under_way_until_its_last_table_is_written() -> None:
+def test_under_way_lists_tables_written_after_the_batchs_last_table() -> None:
     """Of the decode job ingest_progress, of the history job history_positions."""
     found = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
     assert under_way(found) == ["offset_commits"]
@@ -107,7 +107,9 @@ def test_batch_is_under_way_until_its_last_table_is_written() -> None:
     assert under_way(found | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
 
 
-def test_snapshot_waits_for_the_batch_to_end(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_waits_for_the_batch_until_its_patience_ends(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And takes what is there when it takes too long."""
     lay(config, "ingest_progress", {})
     lay(config, "offset_commits", {})
@@ -120,7 +122,7 @@ def test_snapshot_waits_for_the_batch_to_end(config: Config, monkeypatch: pytest
     assert take(config, patience_seconds=60).versions["ingest_progress"].version == 1
 
 
-def test_snapshot_knows_what_a_table_lacks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_lists_the_contract_columns_a_table_lacks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the columns of its contract."""
     for table in HISTORY:
         lay(config, table, {})
@@ -137,7 +139,7 @@ def test_snapshot_knows_what_a_table_lacks(config: Config, monkeypatch: pytest.M
 NEW = contracts.Column("coolness", "double", "how cool it was", null_means="written before version 9")
 
 
-def test_table_that_cannot_be_read_is_told_in_a_line(config: Config) -> None:
+def test_snapshot_unreadable_table_is_reported_and_others_are_taken(config: Config) -> None:
     """The others are taken all the same."""
     lay(config, "rebalances", {})
     log = Path(config.table_path("generations")) / "_delta_log"
@@ -157,7 +159,7 @@ HOLDS = Result("key_unique", "no two rows alike", True, 0)
 BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "{EVIL}"}}',))
 
 
-def test_breaches_are_printed_with_their_keys(config: Config) -> None:
+def test_print_checked_breach_is_printed_without_control_codes(config: Config) -> None:
     """Names from the log cannot steer the terminal."""
     out = io.StringIO()
     print_checked([checked(HOLDS, BREACH)], config, console_on(out))
@@ -166,7 +168,7 @@ def test_breaches_are_printed_with_their_keys(config: Config) -> None:
     assert "\\x1b[2J" in out.getvalue()
 
 
-def test_what_could_not_be_looked_at_is_a_breach(config: Config) -> None:
+def test_expectation_that_could_not_be_evaluated_is_a_breach(config: Config) -> None:
     """With its reason."""
     result = Result("led_to", "it led to a generation", False, None, problem="no such column")
     out = io.StringIO()
@@ -177,14 +179,14 @@ def test_what_could_not_be_looked_at_is_a_breach(config: Config) -> None:
         refuse_breaches([checked(HOLDS, result)])
 
 
-def test_nothing_to_check_is_no_success() -> None:
+def test_refuse_breaches_without_tables_raises() -> None:
     """An empty folder is a wrong --warehouse."""
     with pytest.raises(ExpectationsBreached, match="there is no table to check"):
         refuse_breaches([])
     refuse_breaches([checked(HOLDS)])
 
 
-def test_pages_load_and_run_nothing() -> None:
+def test_offline_page_has_no_scripts_and_no_external_resources() -> None:
     """Whatever Great Expectations puts there."""
     page = (
         '<html><head><link rel="stylesheet" href="https://cdn.example/a.css"><script>alert(1)</script></head><body>'
@@ -198,7 +200,7 @@ def test_pages_load_and_run_nothing() -> None:
     assert "default-src 'none'" in text
 
 
-def test_index_shows_names_as_text() -> None:
+def test_index_page_escapes_html_in_names() -> None:
     """Those of groups come from strangers."""
     text = index(f"Tables of cluster {EVIL}", ("table", "rows"), [Entry("rebalances", ("7",), [EVIL])])
     assert "<script" not in text

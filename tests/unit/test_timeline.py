@@ -51,7 +51,7 @@ def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datet
     return found
 
 
-def test_lanes_tell_who_owned_what(lake: Config) -> None:
+def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
     """From the first assignment on; a crash gives its partitions to the others until it is back."""
     data = drawn(lake)
     assert [(one["topic"], len(one["lanes"])) for one in data["topics"]] == [("orders", 8), ("payments", 3)]
@@ -64,7 +64,7 @@ def test_lanes_tell_who_owned_what(lake: Config) -> None:
     assert [since for since, _ in owners(data, "orders", 7)] == [at(75)]
 
 
-def test_rebalances_have_their_cause_and_members(lake: Config) -> None:
+def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
     """As the table tells them, with members by number."""
     data = drawn(lake)
     rebalances = table(data["rebalances"])
@@ -75,7 +75,7 @@ def test_rebalances_have_their_cause_and_members(lake: Config) -> None:
     assert [data["members"][number]["id"] for number in crash["members_left"]] == ["billing-boris"]
 
 
-def test_a_member_that_comes_back_keeps_its_row_and_colour(lake: Config) -> None:
+def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> None:
     """As the same static instance, or as the same client on the same host."""
     data = drawn(lake)
     rows = [[data["members"][life["member"]] for life in lives] for lives in data["people"]]
@@ -91,7 +91,7 @@ def test_a_member_that_comes_back_keeps_its_row_and_colour(lake: Config) -> None
     assert len({row[0]["slot"] for row in rows}) == 5
 
 
-def test_lag_is_the_worst_and_the_sum_and_says_where_it_is_the_least(lake: Config) -> None:
+def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(lake: Config) -> None:
     """Of all partitions in one slot of time; it rises while the storm lasts."""
     data = drawn(lake)
     points = table(data["lag"])
@@ -107,7 +107,7 @@ def test_lag_is_the_worst_and_the_sum_and_says_where_it_is_the_least(lake: Confi
     assert words == {"WARN", "STALL"}
 
 
-def test_an_interval_holds_what_reaches_into_it(lake: Config) -> None:
+def test_timeline_interval_includes_rows_that_overlap_it(lake: Config) -> None:
     """Whole: with the true beginning of what began before."""
     data = drawn(lake, since=at(30), until=at(35))
     assert moment(data, 0) == at(30)
@@ -117,7 +117,7 @@ def test_an_interval_holds_what_reaches_into_it(lake: Config) -> None:
     assert [row["generation"] for row in table(data["generations"])] == [6]
 
 
-def test_without_lag_there_is_the_history(lake: Config, tmp_path: Path) -> None:
+def test_timeline_without_lag_shows_the_history(lake: Config, tmp_path: Path) -> None:
     """The table may not be there, or hold nothing of the group."""
     assert drawn(lake, "audit")["lag"]["rows"] == []
     own = Config(warehouse=str(tmp_path))
@@ -126,7 +126,7 @@ def test_without_lag_there_is_the_history(lake: Config, tmp_path: Path) -> None:
     assert (data["kind"], data["lag"]["rows"], data["rebalances"]["rows"]) == ("share", [], [])
 
 
-def test_several_owners_lie_on_tracks(lake: Config) -> None:
+def test_timeline_share_group_owners_are_on_separate_tracks(lake: Config) -> None:
     """Of a share group."""
     data = drawn(lake, "notifications")
     [topic] = data["topics"]
@@ -134,14 +134,14 @@ def test_several_owners_lie_on_tracks(lake: Config) -> None:
     assert topic["lanes"][0]["spans"][1::6] == [0, 1, 2]
 
 
-def test_open_rows_are_known_as_far_as_was_read(lake: Config) -> None:
+def test_timeline_open_rows_are_known_until_the_last_data_read(lake: Config) -> None:
     """Up to the last sample or the last batch that landed; what is dead is known to its end."""
     data = drawn(lake)
     assert moment(data, data["known"]) == TOLD_UNTIL
     assert data["until"] > data["known"]
 
 
-def test_a_dead_group_ends(tmp_path: Path) -> None:
+def test_timeline_dead_group_ends_when_it_died(tmp_path: Path) -> None:
     """The others' samples do not make it longer."""
     config = Config(warehouse=str(tmp_path))
     group = billing(config, group_id="over")
@@ -153,7 +153,9 @@ def test_a_dead_group_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("since", "until"), [(at(-9), at(-3)), (at(200), at(300)), (at(200), None)])
-def test_a_time_of_which_nothing_is_known_is_an_error(lake: Config, since: datetime, until: datetime | None) -> None:
+def test_read_group_interval_outside_the_history_raises(
+    lake: Config, since: datetime, until: datetime | None
+) -> None:
     """It says of which time something is."""
     with pytest.raises(
         QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
@@ -161,7 +163,7 @@ def test_a_time_of_which_nothing_is_known_is_an_error(lake: Config, since: datet
         read_group(lake, "billing", since=since, until=until)
 
 
-def test_a_picture_of_too_much_is_an_error(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw it."""
     monkeypatch.setattr("grouptrail.explore.picture.rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
@@ -169,7 +171,7 @@ def test_a_picture_of_too_much_is_an_error(lake: Config, monkeypatch: pytest.Mon
     assert len(read_group(lake, "billing", since=at(30), until=at(31)).spans) == 9
 
 
-def test_the_commands_write_files(lake: Config, tmp_path: Path) -> None:
+def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: Path) -> None:
     """And say where."""
     out = tmp_path / "picture.html"
     arguments = [
@@ -200,21 +202,23 @@ def test_the_commands_write_files(lake: Config, tmp_path: Path) -> None:
         (["report", "--cluster", "other"], "nothing has landed of cluster other"),
     ],
 )
-def test_what_cannot_be_drawn_is_told_in_a_line(lake: Config, arguments: list[str], message: str) -> None:
+def test_timeline_and_report_commands_invalid_input_exits_with_message(
+    lake: Config, arguments: list[str], message: str
+) -> None:
     """On stderr, with what to do."""
     result = CliRunner().invoke(cli.app, [*arguments, "--warehouse", lake.warehouse])
     assert result.exit_code in (1, 2)
     assert message in result.stderr
 
 
-def test_a_page_asks_nothing_of_the_net(lake: Config) -> None:
+def test_timeline_page_loads_no_external_resources(lake: Config) -> None:
     """Neither scripts nor styles nor pictures nor fonts."""
     text = timeline_page(lake, "billing", since=None, until=None)
     assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_json_stays_inside_its_element() -> None:
+def test_embedded_json_escapes_html_and_parses_back() -> None:
     """Whatever is in it, and it is still the same JSON."""
     data = {"name": "</script><!--<script>&\u2028\u2029", "é": "群"}
     text = embedded(data)
@@ -226,12 +230,12 @@ def test_json_stays_inside_its_element() -> None:
     ("name", "shown"),
     [("orders", "orders"), ("a\x1b[31mb", "a\\u001b[31mb"), ("x\u202ey\u200b", "x\\u202ey\\u200b"), ("群 é", "群 é")],
 )
-def test_invisible_characters_are_shown(name: str, shown: str) -> None:
+def test_visible_escapes_invisible_characters(name: str, shown: str) -> None:
     """And what turns the direction of writing."""
     assert visible(name) == shown
 
 
-def test_members_of_the_same_client_id_are_numbered(tmp_path: Path) -> None:
+def test_timeline_members_with_the_same_client_id_are_numbered(tmp_path: Path) -> None:
     """Each row of them has its number; one that comes back has the same."""
     config = Config(warehouse=str(tmp_path))
     shared(config)
@@ -245,7 +249,7 @@ def test_members_of_the_same_client_id_are_numbered(tmp_path: Path) -> None:
     assert labels["share-0"] == "share-0"
 
 
-def test_a_connector_has_no_number() -> None:
+def test_lane_name_connector_has_no_number_but_task_has() -> None:
     """Its tasks have."""
     assert [lane_name("sink", number) for number in (-1, 0)] == ["sink", "sink-0"]
 
@@ -260,12 +264,12 @@ def test_a_connector_has_no_number() -> None:
         ("é", "grouptrail timeline $'\\xc3\\xa9'"),
     ],
 )
-def test_a_command_can_be_pasted(group: str, typed: str) -> None:
+def test_command_quotes_the_group_name_for_the_shell(group: str, typed: str) -> None:
     """The shell takes the group's name as one word, and runs nothing."""
     assert command(group) == typed
 
 
-def test_every_cause_has_a_sort() -> None:
+def test_causes_are_exactly_those_of_the_contract() -> None:
     """Those that the contract names, and no others."""
     [about] = [column.about for column in contracts.tables()["rebalances"].columns if column.name == "cause"]
     sorted_causes = [cause for causes in CAUSES.values() for cause in causes]
@@ -278,7 +282,7 @@ def member(number: int, *, began: int = 0, ended: int | None = None) -> Member:
 
 
 @pytest.mark.parametrize(("count", "apart"), [(2, 4), (3, 2), (6, 1), (12, 1)])
-def test_colours_of_few_members_are_vivid_and_apart(count: int, apart: int) -> None:
+def test_colour_slots_few_members_are_vivid_and_apart(count: int, apart: int) -> None:
     """Of twelve hues; so many steps between any two."""
     slots = sorted(colour_slots(member(number) for number in range(count)).values())
     assert max(slots) < HUES
@@ -286,7 +290,7 @@ def test_colours_of_few_members_are_vivid_and_apart(count: int, apart: int) -> N
     assert min(gaps) >= apart
 
 
-def test_colours_of_many_members_are_used_again() -> None:
+def test_colour_slots_many_members_reuses_those_of_departed_members() -> None:
     """First those of members that are gone."""
     gone = [member(number, began=0, ended=5) for number in range(24)]
     present = [member(number, began=9) for number in range(24, 48)]
@@ -295,7 +299,7 @@ def test_colours_of_many_members_are_used_again() -> None:
     assert slots == colour_slots([*gone, *present])
 
 
-def test_the_report_knows_every_group(lake: Config) -> None:
+def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
     """Also one that only commits, and the worst partition of each."""
     data = arrange_report(read_cluster(lake))
     groups = {row["group_id"]: row for row in table(data["groups"])}
@@ -317,7 +321,7 @@ def test_the_report_knows_every_group(lake: Config) -> None:
     assert groups["billing"]["rebalances_day"] == 24
 
 
-def test_the_report_tells_storms_and_causes(lake: Config) -> None:
+def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
     """With what to type for a picture of that time."""
     data = arrange_report(read_cluster(lake))
     [storm] = table(data["storms"])

@@ -88,7 +88,7 @@ def timeline(config: Config, group: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_three_members(lake: Config, opened: Open, scheme: str) -> None:
+def test_timeline_page_small_group_draws_every_lane_and_table(lake: Config, opened: Open, scheme: str) -> None:
     """Every lane, life, rebalance and state is drawn, and the tables below."""
     page = opened(timeline(lake, "billing"), dark=scheme == "dark")
     page.screenshot(f"timeline-3-{scheme}")
@@ -111,7 +111,9 @@ def test_three_members(lake: Config, opened: Open, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_three_hundred_members(crowded: Config, opened: Open, scheme: str) -> None:
+def test_timeline_page_three_hundred_members_draws_only_visible_lanes(
+    crowded: Config, opened: Open, scheme: str
+) -> None:
     """Begin as a strip of the topic; opened, only lanes in sight are drawn, and scrolling draws others."""
     page = opened(timeline(crowded, "crowd"), dark=scheme == "dark")
     page.screenshot(f"timeline-300-{scheme}")
@@ -131,7 +133,7 @@ def test_three_hundred_members(crowded: Config, opened: Open, scheme: str) -> No
     assert box(page, "#head")["top"] < box(page, "#lanes")["top"]
 
 
-def test_zooming_and_moving(lake: Config, opened: Open) -> None:
+def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, opened: Open) -> None:
     """By drag, wheel, keys and buttons; the axis, the lanes and the tables follow."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
@@ -158,7 +160,7 @@ def test_zooming_and_moving(lake: Config, opened: Open) -> None:
     assert shown_seconds(page) == pytest.approx(whole)
 
 
-def test_pointing_tells_what_who_when_and_why(lake: Config, opened: Open) -> None:
+def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None:
     """Of a partition, a member, a rebalance, a state and of lag."""
     page = opened(timeline(lake, "billing"))
     place = box(page, "#lanes svg")
@@ -187,7 +189,7 @@ def test_pointing_tells_what_who_when_and_why(lake: Config, opened: Open) -> Non
     assert tip(5, 5) == ""
 
 
-def test_rebalances_can_be_read_by_keyboard(lake: Config, opened: Open) -> None:
+def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, opened: Open) -> None:
     """From mark to mark; what is told of one is its label, too."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
@@ -203,7 +205,7 @@ def test_rebalances_can_be_read_by_keyboard(lake: Config, opened: Open) -> None:
     assert shown_seconds(page) == whole
 
 
-def test_choosing_members(lake: Config, opened: Open) -> None:
+def test_timeline_page_selected_member_fades_the_others_until_escape(lake: Config, opened: Open) -> None:
     """By a click or by a name: the others fade, and Escape brings them back."""
     page = opened(timeline(lake, "billing"))
     page.drag(middle(box(page, "#lanes .span")), middle(box(page, "#lanes .span")))
@@ -221,7 +223,7 @@ def test_choosing_members(lake: Config, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("group", ["notifications", "audit", "campaign-2025"])
-def test_other_groups(lake: Config, opened: Open, group: str) -> None:
+def test_timeline_page_share_kip_848_and_empty_groups_are_drawn(lake: Config, opened: Open, group: str) -> None:
     """Share groups, KIP-848 epochs, a group that has no members and no lag."""
     page = opened(timeline(lake, group))
     page.screenshot(f"timeline-{group}")
@@ -236,7 +238,7 @@ def test_other_groups(lake: Config, opened: Open, group: str) -> None:
     assert group != "notifications" or tracks == 2 * 3 + 3
 
 
-def test_names_of_strangers_are_only_text(tmp_path: Path, opened: Open) -> None:
+def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> None:
     """No element, no script, no style comes of them; what is invisible in them is shown."""
     config = Config(warehouse=str(tmp_path / "lake"))
     group = hostile(config)
@@ -251,7 +253,7 @@ def test_names_of_strangers_are_only_text(tmp_path: Path, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report(lake: Config, opened: Open, scheme: str) -> None:
+def test_report_page_shows_groups_and_filters_them_by_status(lake: Config, opened: Open, scheme: str) -> None:
     """Verdicts, groups, storms, causes and dormant groups; a verdict shows its groups alone."""
     page = opened(report_page(lake), dark=scheme == "dark", size=(1400, 1500))
     page.screenshot(f"report-{scheme}")
@@ -266,7 +268,7 @@ def test_the_report(lake: Config, opened: Open, scheme: str) -> None:
     assert texts(page, "#shown") == ["1 group"]
 
 
-def test_many_groups_leave_the_rest_of_the_report_in_reach(tmp_path: Path, opened: Open) -> None:
+def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opened: Open) -> None:
     """They scroll in a place of their own, below their heads."""
     config = Config(warehouse=str(tmp_path / "lake"))
     sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
@@ -315,7 +317,7 @@ CONTRASTS = """
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_is_written_and_drawn_has_contrast(lake: Config, opened: Open, scheme: str) -> None:
+def test_timeline_page_colours_have_wcag_contrast(lake: Config, opened: Open, scheme: str) -> None:
     """As WCAG 2.2 asks: 4.5 for text on what it stands on, 3 for a member's colour on the ground."""
     page = opened(timeline(lake, "billing"), dark=scheme == "dark")
     found = page.value(CONTRASTS)

@@ -36,7 +36,7 @@ _PIECES = st.lists(st.sampled_from(_MARKS))
 
 @pytest.mark.parametrize("pattern", [STANDARD, SPARK])
 @given(text=st.one_of(st.text(), _PIECES.map("".join)))
-def test_pieces_are_the_whole_query(pattern: re.Pattern[str], text: str) -> None:
+def test_tokens_joined_are_the_whole_query(pattern: re.Pattern[str], text: str) -> None:
     """Nothing is lost, whatever is left open."""
     assert "".join(token.text for token in tokens(text, pattern)) == text
 
@@ -49,7 +49,7 @@ def test_pieces_are_the_whole_query(pattern: re.Pattern[str], text: str) -> None
         (r"WITH x AS (SELECT '\'') DELETE FROM t", {"with", "x", "as", "delete", "from", "t"}),
     ],
 )
-def test_words_of_the_statement_itself(text: str, words: set[str]) -> None:
+def test_words_outside_parentheses_has_statement_words_but_no_comment_words(text: str, words: set[str]) -> None:
     """Neither those in parentheses nor in strings and comments."""
     assert words <= words_outside_parentheses(tokens(text, SPARK))
     assert "update" not in words_outside_parentheses(tokens(text, SPARK))

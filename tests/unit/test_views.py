@@ -94,7 +94,9 @@ def refused(config: Config, text: str) -> str:
         ("9999-12-31T23:59:59Z", {0: "b", 1: "b"}, 3),
     ],
 )
-def test_owners_at_a_time(warehouse: Config, time: str, owners: dict[int, str], generation: int | None) -> None:
+def test_owners_at_returns_the_owners_at_the_given_time(
+    warehouse: Config, time: str, owners: dict[int, str], generation: int | None
+) -> None:
     """From its beginning an interval holds a time, to its end it does not; times are UTC unless they say more."""
     rows = asked(warehouse, f"SELECT * FROM owners_at('billing', '{time}')")
     assert {row["partition"]: row["member_id"] for row in rows} == owners
@@ -103,7 +105,7 @@ def test_owners_at_a_time(warehouse: Config, time: str, owners: dict[int, str], 
     assert {row["client_host"] for row in rows} <= {"/10.0.0.1"}
 
 
-def test_members_at_a_time(warehouse: Config) -> None:
+def test_members_at_excludes_a_member_that_leaves_then(warehouse: Config) -> None:
     """A member that leaves at a time is not there then."""
     count = "SELECT (SELECT count(*) FROM members_at('billing', '{}')) n"
     times = ("2026-03-04T12:00:00Z", "2026-03-04T12:05:00Z", "2026-03-04T12:10:00Z")
@@ -111,7 +113,7 @@ def test_members_at_a_time(warehouse: Config) -> None:
     assert [row["member_id"] for row in asked(warehouse, "SELECT * FROM members_at('billing', now())")] == ["b"]
 
 
-def test_timeline_is_in_the_order_of_time(warehouse: Config) -> None:
+def test_group_timeline_lists_events_in_time_order(warehouse: Config) -> None:
     """Why comes before what; of one time all are there."""
     rows = asked(warehouse, "SELECT * FROM group_timeline('billing') ORDER BY step")
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
@@ -132,7 +134,7 @@ def test_timeline_is_in_the_order_of_time(warehouse: Config) -> None:
     assert rows[-1]["what"] == "a: left"
 
 
-def test_storms_are_told_apart(tmp_path: Path) -> None:
+def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) -> None:
     """Those that a window joins are one; of a window with no more than the number none is."""
     config = Config(warehouse=str(tmp_path))
     minutes = (0, 1, 2, 3, 8, 30, 40, 41, 42, 43)
@@ -163,7 +165,7 @@ def test_storms_are_told_apart(tmp_path: Path) -> None:
     assert {"g": "calm", "n": 3} in asked(config, counts.format(2))
 
 
-def test_rebalances_of_a_day(tmp_path: Path) -> None:
+def test_rebalances_by_cause_counts_one_utc_day(tmp_path: Path) -> None:
     """From midnight to midnight, UTC."""
     config = Config(warehouse=str(tmp_path))
     hours = (-12.001, -12, 0, 11.999, 12)
@@ -180,7 +182,7 @@ def test_rebalances_of_a_day(tmp_path: Path) -> None:
         "members_at(/* of /* the */ , ) */ 'billing', -- then\n '2026-03-04T12:05:00Z') AS m",
     ],
 )
-def test_calls_are_found_however_they_are_written(warehouse: Config, call: str) -> None:
+def test_view_call_in_any_case_with_blanks_and_comments_is_recognised(warehouse: Config, call: str) -> None:
     """In any case, with blanks and comments."""
     assert len(asked(warehouse, f"SELECT * FROM {call}")) == 2
 
@@ -197,7 +199,7 @@ def test_calls_are_found_however_they_are_written(warehouse: Config, call: str) 
         "SELECT 'open",
     ],
 )
-def test_what_is_no_call_stays(text: str) -> None:
+def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
     """In strings, names and comments."""
     assert expand(text, "c").text == text
 
@@ -213,12 +215,12 @@ def test_what_is_no_call_stays(text: str) -> None:
         ("SELECT * FROM partitions_moved_most", 0),
     ],
 )
-def test_views_that_need_no_argument_are_called_by_name(warehouse: Config, text: str, rows: int) -> None:
+def test_view_without_required_arguments_is_queried_by_name(warehouse: Config, text: str, rows: int) -> None:
     """Like tables; a query's own name goes first."""
     assert len(asked(warehouse, text)) == rows
 
 
-def test_each_dialect_has_its_own_strings_and_times() -> None:
+def test_dialects_write_strings_and_durations_in_their_own_syntax() -> None:
     """Spark reads backslashes and ${variables}, and counts the time between two timestamps in its own way."""
     assert DELTA_RS.literal("it's \\ ${x}") == "'it''s \\ ${x}'"
     assert SPARK.literal("it's \\ ${x}") == r"'it\'s \\ \u0024{x}'"
@@ -229,7 +231,7 @@ def test_each_dialect_has_its_own_strings_and_times() -> None:
     assert expand(text, "c", SPARK).text == text
 
 
-def test_an_argument_stays_a_string(warehouse: Config) -> None:
+def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
     """Whatever it holds; and it is no placeholder."""
     text = expand("SELECT * FROM members_at('o''x :time) --', now())", "it's").text
     assert "group_id = 'o''x :time) --'" in text
@@ -262,12 +264,12 @@ def test_an_argument_stays_a_string(warehouse: Config) -> None:
         ("owner_at('billing', now())", "did you mean owners_at(group, time)?"),
     ],
 )
-def test_wrong_calls_are_told(warehouse: Config, call: str, told: str) -> None:
+def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, told: str) -> None:
     """In one line, with the way to do it right."""
     assert told in refused(warehouse, f"SELECT * FROM {call}")
 
 
-def test_only_the_configured_cluster_is_read(warehouse: Config) -> None:
+def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
     """One without groups is told as such."""
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
@@ -275,7 +277,7 @@ def test_only_the_configured_cluster_is_read(warehouse: Config) -> None:
     assert "correct --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
 
 
-def test_tables_lists_the_views(tmp_path: Path) -> None:
+def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
     """With what a row is; by its name one is told in full."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)

@@ -46,7 +46,7 @@ def answer_to(vector: Vector) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
-def test_vector_says_what_kafka_says(vector: Vector) -> None:
+def test_decode_vector_matches_kafka(vector: Vector) -> None:
     """Key, value and version as Kafka's classes read them; where Kafka fails, the same place and kind of error."""
     assert answer_to(vector) == expected_of(vector)
 
@@ -62,7 +62,7 @@ def test_every_record_type_and_blob_has_a_vector() -> None:
 @pytest.mark.parametrize(
     "vector", [vector for vector in RECORDS if "error" not in vector.expected], ids=lambda v: v.name
 )
-def test_record_encodes_to_its_bytes(vector: Vector) -> None:
+def test_encode_decoded_record_returns_its_bytes(vector: Vector) -> None:
     """Encoding what was decoded gives the key and the value back, but for the vectors named in NOT_CANONICAL."""
     record = decode_record(vector.key, vector.value, strict=False)
     assert record.key is not None
@@ -73,7 +73,7 @@ def test_record_encodes_to_its_bytes(vector: Vector) -> None:
 @pytest.mark.parametrize(
     "vector", [vector for vector in BLOBS if "error" not in vector.expected], ids=lambda v: v.name
 )
-def test_blob_encodes_to_its_bytes(vector: Vector) -> None:
+def test_encode_decoded_blob_returns_its_bytes(vector: Vector) -> None:
     """Encoding a decoded blob gives its bytes back, but for the vectors named in NOT_CANONICAL."""
     assert vector.blob is not None
     assert vector.value is not None
@@ -84,7 +84,7 @@ def test_blob_encodes_to_its_bytes(vector: Vector) -> None:
 @pytest.mark.parametrize(
     "vector", [vector for vector in RECORDS if vector.expected.get("value")], ids=lambda v: v.name
 )
-def test_json_gives_the_values_back(vector: Vector) -> None:
+def test_values_from_json_restores_the_decoded_values(vector: Vector) -> None:
     """`values_from_json` undoes `data_json` with unknown tags: bytes, UUIDs and nested structs included."""
     record = decode_record(vector.key, vector.value, strict=False)
     assert record.key is not None
@@ -94,7 +94,7 @@ def test_json_gives_the_values_back(vector: Vector) -> None:
     assert values_from_json(message, message.value, data_json(data, unknown_tags=True)) == data
 
 
-def test_unknown_tags_are_kept_in_the_struct_that_has_them() -> None:
+def test_decode_record_unknown_tags_are_kept_but_not_in_kafka_json() -> None:
     """By their number, as bytes, beside the known ones; the JSON in Kafka's form has none of them."""
     vector = BY_NAME["offset-commit/v4-unknown-tags"]
     record = decode_record(vector.key, vector.value)
@@ -103,7 +103,7 @@ def test_unknown_tags_are_kept_in_the_struct_that_has_them() -> None:
     assert UNKNOWN_TAGS not in record_json(record)["value"]["data"]
 
 
-def test_unknown_tags_are_kept_in_nested_structs() -> None:
+def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
     """The group's own tag and its second member's, each in its place."""
     vector = BY_NAME["group-metadata/v4-unknown-tags"]
     record = decode_record(vector.key, vector.value)
@@ -128,7 +128,9 @@ def test_unknown_tags_are_kept_in_nested_structs() -> None:
         (Key(17, {"groupId": "g"}), 0, "lastAssignmentConfigs", []),
     ],
 )
-def test_tagged_field_with_its_default_reads_as_absent(key: Key, version: int, name: str, default: Any) -> None:
+def test_decode_record_tagged_field_with_its_default_reads_as_absent(
+    key: Key, version: int, name: str, default: Any
+) -> None:
     """Kafka does not write it, and its JSON leaves it out; bytes that say it anyway say nothing new."""
     vector = next(v for v in RECORDS if v.expected.get("key", {}).get("type") == key.type and v.expected.get("value"))
     plain = decode_record(vector.key, vector.value).value
@@ -142,7 +144,7 @@ def test_tagged_field_with_its_default_reads_as_absent(key: Key, version: int, n
 
 
 @pytest.mark.parametrize("tag", [1, 127, 128, (1 << 31) - 1, -1, -(1 << 31)])
-def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
+def test_encode_value_unknown_tag_of_any_number_decodes_back(tag: int) -> None:
     """Kafka reads a tag's number into a signed int, so bytes may say a negative one."""
     value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {str(tag): b"x"}})
     key = Key(3, {"groupId": "g"})
@@ -193,17 +195,19 @@ def test_unknown_tag_of_any_number_is_written_back(tag: int) -> None:
         (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768, "value", "length_not_allowed", 14),
     ],
 )
-def test_fault_has_its_place(key: bytes | None, value: bytes | None, where: Any, kind: str, position: int) -> None:
+def test_decode_record_error_has_its_kind_and_position(
+    key: bytes | None, value: bytes | None, where: Any, kind: str, position: int
+) -> None:
     """`position` is where the field begins that could not be read, counted from the start of key or value."""
     assert decode_record(key, value).error == Undecodable(where, kind, position)
 
 
-def test_key_is_known_where_only_the_value_is_at_fault() -> None:
+def test_decode_record_undecodable_value_keeps_the_key() -> None:
     """So an undecodable record still has a group."""
     assert decode_record(COMMIT_KEY, b"").key == Key(1, {"group": "g", "topic": "t", "partition": 0})
 
 
-def test_text_that_is_not_utf8_is_refused_only_where_strict() -> None:
+def test_decode_record_invalid_utf8_is_an_error_only_if_strict() -> None:
     """Strict decoding can give the bytes back; the other says U+FFFD, as Kafka's tools do."""
     vector = BY_NAME["offset-commit/v3-invalid-utf8-metadata"]
     assert decode_record(vector.key, vector.value, strict=True).error == Undecodable("value", "not_utf8", 17)
@@ -212,13 +216,13 @@ def test_text_that_is_not_utf8_is_refused_only_where_strict() -> None:
     assert lenient.value.data["metadata"] == "a\ufffdb"
 
 
-def test_fault_in_an_allocation_has_its_place_in_the_whole_blob() -> None:
+def test_decode_blob_error_in_nested_allocation_has_its_position_in_the_whole_blob() -> None:
     """A Connect worker's allocation is a blob inside a blob; positions count from the outer one's start."""
     metadata = bytes.fromhex("0001 0001 75 000000000000002a 00000002 ffff")
     assert decode_blob("ConnectProtocolMetadata", metadata).error == Undecodable("blob", "unknown_version", 17)
 
 
-def test_missing_tail_of_connect_reads_as_null_or_zero() -> None:
+def test_decode_blob_connect_missing_tail_reads_as_null_or_zero() -> None:
     """Connect's own classes tolerate fields that are missing at the end of version 1 and 2."""
     until_url = bytes.fromhex("0001 0000 0001 6c 0001 75 000000000000002a")
     blob = decode_blob("ConnectProtocolAssignment", until_url)
@@ -228,7 +232,7 @@ def test_missing_tail_of_connect_reads_as_null_or_zero() -> None:
 
 
 @pytest.mark.parametrize("rest", range(4))
-def test_sticky_user_data_too_short_for_a_generation_is_version_0(rest: int) -> None:
+def test_decode_blob_sticky_user_data_too_short_for_a_generation_is_version_0(rest: int) -> None:
     """It says nowhere which version it is; a generation would be four bytes behind the partitions."""
     vector = BY_NAME["blob/sticky-user-data-v0"]
     assert vector.value is not None
@@ -236,7 +240,7 @@ def test_sticky_user_data_too_short_for_a_generation_is_version_0(rest: int) -> 
     assert (blob.version, blob.data and data_json(blob.data)) == (0, vector.expected["data"])
 
 
-def test_sticky_user_data_of_kafka_python_is_not_taken_for_the_java_clients() -> None:
+def test_decode_blob_kafka_python_sticky_user_data_is_an_error_in_the_java_layout() -> None:
     """It writes a version before it, which read as Java's would be a count of 65,536 topics."""
     content = StickyAssignorUserData([("seven", [0, 3])], 4).encode()
     assert decode_blob("StickyAssignorUserData", content).error is not None
@@ -244,13 +248,13 @@ def test_sticky_user_data_of_kafka_python_is_not_taken_for_the_java_clients() ->
     assert data == {"previous_assignment": [{"topic": "seven", "partitions": [0, 3]}], "generation": 4}
 
 
-def test_undecodable_blob_has_no_encoding() -> None:
+def test_encode_blob_without_data_raises() -> None:
     """A caller that lost the bytes hears of it."""
     with pytest.raises(ValueError, match="ConsumerProtocolAssignment"):
         encode_blob(Blob("ConsumerProtocolAssignment"))
 
 
-def test_unknown_version_has_no_encoding() -> None:
+def test_encode_value_unknown_version_raises() -> None:
     """Only what has a layout is written."""
     with pytest.raises(ValueError, match="OffsetCommit has no version 5"):
         encode_value(Key(1, {}), Value(5, {}))

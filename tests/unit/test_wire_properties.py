@@ -40,14 +40,14 @@ def holds_or_says_why(key: Bytes, value: Bytes, *, strict: bool) -> None:
 
 @MANY
 @given(st.none() | st.binary(), st.none() | st.binary(), st.booleans())
-def test_any_bytes_are_a_record_or_undecodable(key: Bytes, value: Bytes, strict: bool) -> None:
+def test_decode_record_any_bytes_gives_a_record_or_an_error(key: Bytes, value: Bytes, strict: bool) -> None:
     """Nothing is raised, and a fault has a kind and a place."""
     holds_or_says_why(key, value, strict=strict)
 
 
 @MANY
 @given(st.sampled_from(sorted(record_types())), st.integers(0, 5), st.binary(), st.binary(), st.booleans())
-def test_any_bytes_behind_a_known_type_and_version(
+def test_decode_record_any_bytes_after_known_type_gives_a_record_or_an_error(
     type_: int, version: int, key: bytes, value: bytes, strict: bool
 ) -> None:
     """The same, past the first two bytes."""
@@ -57,14 +57,14 @@ def test_any_bytes_behind_a_known_type_and_version(
 
 @MANY
 @given(strategies.mutated_records(), st.booleans())
-def test_changed_vectors_are_records_or_undecodable(record: tuple[Bytes, Bytes], strict: bool) -> None:
+def test_decode_record_mutated_vector_gives_a_record_or_an_error(record: tuple[Bytes, Bytes], strict: bool) -> None:
     """The same for vectors with bits flipped, bytes cut off, put in or overwritten by lying lengths."""
     holds_or_says_why(*record, strict=strict)
 
 
 @MANY
 @given(st.sampled_from(BLOB_NAMES), st.binary() | st.binary().map(lambda rest: b"\0\1" + rest), st.booleans())
-def test_any_bytes_are_a_blob_or_undecodable(name: str, content: bytes, strict: bool) -> None:
+def test_decode_blob_any_bytes_gives_a_blob_or_an_error(name: str, content: bytes, strict: bool) -> None:
     """Nothing is raised, and a fault has a kind and a place."""
     blob = decode_blob(name, content, strict=strict)
     assert (blob.error is None) is (blob.data is not None) is (blob.version is not None)
@@ -75,7 +75,7 @@ def test_any_bytes_are_a_blob_or_undecodable(name: str, content: bytes, strict: 
 
 @MANY
 @given(strategies.mutated_blobs())
-def test_changed_blobs_are_blobs_or_undecodable(blob: tuple[str, bytes]) -> None:
+def test_decode_blob_mutated_vector_gives_a_blob_or_an_error(blob: tuple[str, bytes]) -> None:
     """The same for blob vectors, changed."""
     name, content = blob
     error = decode_blob(name, content).error
@@ -84,7 +84,7 @@ def test_changed_blobs_are_blobs_or_undecodable(blob: tuple[str, bytes]) -> None
 
 @pytest.mark.parametrize(("type_", "version"), RECORD_VERSIONS)
 @given(data=st.data())
-def test_record_gives_its_values_back(type_: int, version: int, data: st.DataObject) -> None:
+def test_record_values_round_trip_through_bytes(type_: int, version: int, data: st.DataObject) -> None:
     """Any values that a layout allows, encoded and decoded, are the same, unknown tagged fields included."""
     message = record_types()[type_]
     key = data.draw(strategies.keys(message))
@@ -94,7 +94,7 @@ def test_record_gives_its_values_back(type_: int, version: int, data: st.DataObj
 
 @pytest.mark.parametrize(("name", "version"), BLOB_VERSIONS)
 @given(data=st.data())
-def test_blob_gives_its_values_back(name: str, version: int, data: st.DataObject) -> None:
+def test_blob_values_round_trip_through_bytes(name: str, version: int, data: st.DataObject) -> None:
     """Any values that a blob's layout allows, encoded and decoded, are the same."""
     blob = Blob(name, version, data.draw(strategies.data(messages()[name], version)))
     assert decode_blob(name, encode_blob(blob)) == blob
@@ -102,7 +102,7 @@ def test_blob_gives_its_values_back(name: str, version: int, data: st.DataObject
 
 @pytest.mark.parametrize("name", [name for name in BLOB_NAMES if messages()[name].newer_as_highest])
 @given(data=st.data(), version=st.integers(4, 32767))
-def test_newer_blob_reads_as_the_highest_known(name: str, data: st.DataObject, version: int) -> None:
+def test_decode_blob_newer_version_reads_as_the_highest_known(name: str, data: st.DataObject, version: int) -> None:
     """With its own version number, which it also gets back."""
     highest = messages()[name].versions.last
     assert highest is not None
@@ -115,7 +115,7 @@ def test_newer_blob_reads_as_the_highest_known(name: str, data: st.DataObject, v
 @example((None, None))
 @example((None, b""))
 @example((b"", None))
-def test_no_byte_is_lost_in_a_row(record: tuple[Bytes, Bytes]) -> None:
+def test_decode_row_any_record_encodes_back_to_its_bytes(record: tuple[Bytes, Bytes]) -> None:
     """Whatever the bytes, decodable or not: a row of some table, and from that row the same bytes again."""
     table, row = decode_row(*record)
     assert table in TABLES
@@ -125,6 +125,6 @@ def test_no_byte_is_lost_in_a_row(record: tuple[Bytes, Bytes]) -> None:
 
 @MANY
 @given(strategies.mutated_records())
-def test_no_byte_of_a_changed_vector_is_lost(record: tuple[Bytes, Bytes]) -> None:
+def test_decode_row_mutated_vector_encodes_back_to_its_bytes(record: tuple[Bytes, Bytes]) -> None:
     """The same for changed vectors alone."""
     assert encode_row(*decode_row(*record)) == record

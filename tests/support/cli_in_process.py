@@ -1,0 +1,42 @@
+"""Commands run in the process of the tests, on its one Spark session: what a command prints and its exit status are
+those of a process of its own, without the start of a JVM. Signals, kills and the JVM's settings need `cli_process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from grouptrail.cli import app
+from grouptrail.config import Config
+from support.cli_process import settings_of
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended; `printed` is stdout and stderr as they came."""
+
+    returncode: int
+    printed: str
+
+
+Cli = Callable[..., Finished]
+
+
+def run_cli(config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> Finished:
+    """Runs a command, which may use the session that there is, but not stop it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkSession, "stop", lambda _session: None)
+        result = CliRunner().invoke(app, arguments, env=settings_of(config) | (environ or {}), prog_name="grouptrail")
+    return Finished(result.exit_code, result.output)
+
+
+def succeeded(finished: Finished) -> str:
+    """What a command printed that ended well."""
+    assert finished.returncode == 0, finished.printed
+    return finished.printed

@@ -1,0 +1,28 @@
+"""How long tests wait: longer on a machine on which a JVM takes longer to start."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from functools import cache
+
+from grouptrail.java import find_java
+
+# `java -version` on two idle cores.
+_EXPECTED_SECONDS = 0.1
+_MOST = 5.0
+
+
+@cache
+def slowness() -> float:
+    """By how much this machine, as loaded as it is, is slower than two idle cores: from 1 to 5."""
+    java = find_java().command
+    started = time.monotonic()
+    for _ in range(3):
+        subprocess.run([java, "-version"], check=True, capture_output=True)
+    return min(max((time.monotonic() - started) / 3 / _EXPECTED_SECONDS, 1.0), _MOST)
+
+
+def scaled(seconds: float) -> float:
+    """A deadline for what takes `seconds` at most on two idle cores."""
+    return seconds * slowness()

@@ -1,0 +1,31 @@
+"""The versions that `grouptrail doctor` accepts."""
+
+from __future__ import annotations
+
+import pytest
+
+from grouptrail import doctor
+from grouptrail.config import Config
+
+INSTALLED = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "kafka-python": "3.0.12"}
+REQUIRED = ["pyspark==4.2.0", "delta-spark==4.4.0", "deltalake>=1.6", "kafka-python[lz4]>=3.0"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "state", "remedy"),
+    [
+        ({}, "ok", ""),
+        ({"pyspark": "4.3.0"}, "warn", "pip install 'pyspark==4.2.0'"),
+        ({"delta-spark": "4.4.1", "pyspark": "4.3.0"}, "warn", "pip install 'pyspark==4.2.0' 'delta-spark==4.4.0'"),
+        ({"deltalake": "1.5.9"}, "FAIL", "pip install 'deltalake>=1.6'"),
+        ({"kafka-python": "2.3.1"}, "FAIL", "pip install 'kafka-python>=3.0'"),
+    ],
+)
+def test_check_versions_installed_packages_are_compared_with_the_requirements(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], state: str, remedy: str
+) -> None:
+    monkeypatch.setattr(doctor, "version", (INSTALLED | installed).__getitem__)
+    monkeypatch.setattr(doctor, "requires", lambda _package: [*REQUIRED, "mypy>=9; extra == 'dev'"])
+    [finding] = doctor.check_versions(Config())
+    assert finding.status == state
+    assert finding.text.endswith(remedy)
