@@ -19,7 +19,7 @@ from kafka import KafkaAdminClient
 
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
-from grouptrail.history.open_rows import TABLES
+from grouptrail.history.rows import TABLES
 from support.cli_process import Grouptrail
 from support.history_tables import History, Row, partitions_of, seats, told_of
 from support.observed_groups import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLE = "topic_names"
 
 # Only these records hold names beside ids.
-_TELLING = {
+_NAMING = {
     "ConsumerGroupPartitionMetadata": ("topics",),
     "ShareGroupStatePartitionMetadata": ("initializingTopics", "initializedTopics", "deletingTopics"),
 }
@@ -43,9 +43,12 @@ class TopicNames:
         wanted = self._ids(group_records) - self._names.keys() - self._nameless
         if wanted:
             self._learn("record", self._told_by_records(group_records), wanted)
-            self._learn("broker", self._told_by_broker(), wanted)
+            by_broker = self._told_by_broker()
+            self._learn("broker", by_broker, wanted)
             self._learn("commit", self._told_by_commits(wanted - self._names.keys()), wanted)
-            self._nameless |= wanted - self._names.keys()
+            # A cluster that answers names its offsets topic at least: one that names none is asked again.
+            if by_broker:
+                self._nameless |= wanted - self._names.keys()
         return self.known()
 
     @staticmethod
@@ -59,16 +62,16 @@ class TopicNames:
     def _told_by_records(group_records: DataFrame) -> dict[str, str]:
         from pyspark.sql import functions as F
 
-        telling = group_records.where(F.col("type").isin(*_TELLING) & F.col("body").isNotNull())
+        naming = group_records.where(F.col("type").isin(*_NAMING) & F.col("body").isNotNull())
         return {
             topic["topicId"]: topic["topicName"]
-            for row in telling.select("type", "body").distinct().collect()
-            for field in _TELLING[row.type]
+            for row in naming.select("type", "body").distinct().collect()
+            for field in _NAMING[row.type]
             for topic in json.loads(row.body).get(field) or ()
         }
 
     def _told_by_broker(self) -> dict[str, str]:
-        """Nothing while no broker answers: the records are there, and their ids are true."""
+        """Empty while no broker answers: the records are there, and their ids are true."""
         try:
             with OffsetsTopic(self._config) as topic:
                 return topic.topic_names()
