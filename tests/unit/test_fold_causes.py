@@ -77,6 +77,8 @@ def test_ending_after_the_rebalance_timeout_within_the_session_timeout_is_left_o
     )
     assert [row["ended"] for row in rows["memberships"] if row["member_id"] == "b"] == ["left_or_expired"]
     assert rows["rebalances"][-1]["certainty"] != "recorded"
+    note = rows["rebalances"][-1]["cause_note"]
+    assert note == "gone 15000 ms after the last join phase: its time to rejoin (10000 ms) may have expired"
 
 
 def test_ending_after_a_static_restart_counts_from_the_join_phase() -> None:

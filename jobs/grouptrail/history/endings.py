@@ -43,12 +43,15 @@ def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
     rebalance = member.rebalance_timeout_ms if (member.rebalance_timeout_ms or -1) >= 0 else session
     assert rebalance is not None
     elapsed = after.state_at - before.join_ended_at
-    is_within = 0 <= elapsed < min(session, rebalance)
-    evidence = EndingEvidence.WITHIN_TIMEOUTS if is_within else EndingEvidence.AFTER_TIMEOUTS
-    return _concluded(evidence, elapsed=elapsed, session=session, rebalance=rebalance)
+    if 0 <= elapsed < min(session, rebalance):
+        return _concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
+    timeouts = {f"its session ({session} ms)": session, f"its time to rejoin ({rebalance} ms)": rebalance}
+    # Below 0 the coordinator's clock was set back: either may have.
+    passed = [name for name, timeout in timeouts.items() if not 0 <= elapsed < timeout]
+    return _concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
 
 
-def _concluded(evidence: EndingEvidence, **figures: int) -> Ending:
+def _concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
     conclusion = ENDINGS[evidence]
     return Ending(evidence, conclusion.ended, conclusion.because.format(**figures))
 

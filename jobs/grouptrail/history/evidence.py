@@ -306,13 +306,12 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
         "left",
         Evidence.GONE_WITHIN_TIMEOUTS,
         "gone {elapsed} ms after the last join phase, within its session timeout of {session} ms and its rebalance "
-        "timeout of {rebalance} ms: it left, or an administrator removed it",
+        "timeout of {rebalance} ms",
     ),
     EndingEvidence.AFTER_TIMEOUTS: EndingConclusion(
         "left_or_expired",
         Evidence.GONE,
-        "gone {elapsed} ms after the last join phase: its session ({session} ms) may have expired, or the time to "
-        "rejoin ({rebalance} ms)",
+        "gone {elapsed} ms after the last join phase: {timeouts} may have expired",
     ),
     EndingEvidence.STATIC_WAS_AWAY: EndingConclusion(
         "expired",
