@@ -156,6 +156,25 @@ def test_status_of_a_group_that_left_and_was_reset_stays_empty() -> None:
     assert sampled(made, log(600, 150), groups=group)["status"] == "EMPTY"
 
 
+def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:
+    """It commits on from where the group was, before the history has read the record of its group."""
+    made = board(commit(-603, 100))
+    group = {"billing": Group("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
+    assert sampled(made, log(-500, 150), groups=group)["status"] == "EMPTY"
+    made.positions.add(commits_of(commit(5, 140)))
+    assert sampled(made, log(10, 160), groups=group)["status"] != "EMPTY"
+    # The history, which has long come so far, knows of no member: an administrator has set the offset.
+    assert sampled(made, log(100, 160), groups=group)["status"] == "EMPTY"
+
+
+def test_status_of_a_group_that_left_and_was_set_back_is_empty_at_once() -> None:
+    made = board(commit(-603, 100))
+    group = {"billing": Group("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
+    assert sampled(made, log(-500, 150), groups=group)["status"] == "EMPTY"
+    made.positions.add(commits_of(commit(5, 20)))
+    assert sampled(made, log(10, 160), groups=group)["status"] == "EMPTY"
+
+
 def test_status_after_a_restart_does_not_look_back_on_a_remade_topic() -> None:
     """The samples of the logs are read again first, then the lag that was stored of the same time."""
     made = board(commit(55, 5))

@@ -42,6 +42,9 @@ COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000
 
+# By then the history has the record of a member that commits.
+_HISTORY_FOLLOWS_MICROS = 60 * _MICROS
+
 Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
 """Finds first records, as far as they can be told; None: none is left in the log."""
 
@@ -263,7 +266,6 @@ class Board:
         self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, of_each: Sequence[Group]
     ) -> dict[str, pa.Array]:
         committed_at = entries.committed_at
-        group_ids = entries.commits["group_id"].to_pylist()
         now = Now(
             positions=entries.positions,
             committed=entries.committed,
@@ -271,7 +273,7 @@ class Board:
             lost=lag.lost,
             lag_seconds=age.seconds,
             commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
-            is_empty=self._last_commits.left_by_themselves(group_ids, committed_at, of_each),
+            is_empty=self._last_commits.left_by_themselves(entries, of_each),
             is_unsubscribed=is_ignored,
         )
         verdict = self._window.judge(now)
@@ -298,21 +300,34 @@ def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
 class LastCommits:
     """The last commit of each group that has no members, from before its last member was gone.
 
-    Later ones are no sign of life: an administrator resets the offsets of a group that has no members.
+    Later ones are no sign of life: an administrator resets the offsets of a group that has no members. One that goes
+    on from where the group was may be a new member's, whose record the history has not read yet.
     """
 
     def __init__(self) -> None:
         self._before_end: dict[str, tuple[datetime, int]] = {}
+        self._offsets_before_end: dict[int, int] = {}
 
-    def left_by_themselves(self, group_ids: list[str], committed_at: Ints, of_each: Sequence[Group]) -> Bools:
-        """Whether the group's members left on purpose, judged by its last commit (microseconds) to any partition."""
-        for group_id, at, group in zip(group_ids, committed_at.tolist(), of_each, strict=True):
+    def left_by_themselves(self, entries: Entries, of_each: Sequence[Group]) -> Bools:
+        """Whether the group's members left on purpose, judged by its last commit to any partition."""
+        group_ids = entries.commits["group_id"].to_pylist()
+        columns = (entries.committed_at.tolist(), entries.positions.tolist(), entries.committed.tolist())
+        returned = set()
+        for group_id, group, at, position, offset in zip(group_ids, of_each, *columns, strict=True):
             end = group.emptied_at
-            if end is None or at == UNKNOWN or moment(at) > end:
+            if end is None or at == UNKNOWN:
+                continue
+            if moment(at) > end:
+                goes_on = offset >= self._offsets_before_end.get(position, offset + 1)
+                if goes_on and entries.at - at < _HISTORY_FOLLOWS_MICROS:
+                    returned.add(group_id)
                 continue
             known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
             self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
-        left = [self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)]
+            self._offsets_before_end[position] = offset
+        left = [
+            name not in returned and self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)
+        ]
         return np.array(left, bool)
 
     def _left(self, group_id: str, group: Group) -> bool:
