@@ -24,12 +24,12 @@ def update_ownership(state: FoldState, change: Change, *, is_rebalance: bool) ->
         if had is None or not lost:
             continue
         stays = has is not None and has.owned is not None
-        is_told = stays and change.after.is_cooperative
+        is_instructed = stays and change.after.is_cooperative
         ended = "unknown" if has is not None and has.owned is None else "given_up" if has else "member_gone"
-        until = change.at if is_told else boundary
+        until = change.at if is_instructed else boundary
         for partition in sorted(lost):
             give_up(state, had, partition, until, generation=change.after.generation, ended=ended)
-        if is_told and change.after.kind == "classic":
+        if is_instructed and change.after.kind == "classic":
             state.revoked |= lost
     for name in change.touched:
         has = after.get(name)

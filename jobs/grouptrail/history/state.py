@@ -69,7 +69,7 @@ class FoldState:
     - `group` as the records so far describe it, and `incarnation` of it; `was_removed`: none is there since the last;
     - `last_at` (ms), when the last operation was written, `commit_tombstone_at` (ms) the last tombstone of a commit;
     - `partition_counts` by topic, as many as were ever assigned or claimed;
-    - `owners`, who had each partition last; `revoked`, those whose owner was told to give them up by the newest
+    - `owners`, who had each partition last; `revoked`, those whose owner is to give them up by the newest
       assignment of a cooperative group, and learns of it after the record;
     - `given_up`: partitions that nobody has since the newest rebalance; `kept_back`: since one before it;
     - `withdrawn`: those among both whose topic went away;
