@@ -94,6 +94,22 @@ def test_samples_that_waited_are_judged_by_the_commits_made_before_them() -> Non
     assert not late, f"{len(late)} of {len(rows)} samples, such as {late[-1]['sampled_at']}: lag {late[-1]['lag']}"
 
 
+def test_samples_that_waited_are_not_judged_by_what_was_served_in_between() -> None:
+    """The newest sample is served by all commits there are, again and again, while older ones still wait."""
+    made = board(commit(-5, 100), commit(45, 160), commit(3_600, 460))
+    first = pa.Table.from_pylist([log(0, 500)], LOGS)
+    made.sample(first)
+    [row] = made.rows({}, until=round(at(0).timestamp() * 1e6)).to_pylist()
+    assert row["committed_offset"] == 100
+    [served] = made.rows({}).to_pylist()
+    assert served["committed_offset"] == 460
+    made.positions.standing()  # as it is stored now and then
+    made.sample(pa.Table.from_pylist([log(60, 510)], LOGS))
+    [row] = made.rows({}, until=round(at(60).timestamp() * 1e6)).to_pylist()
+    assert (row["committed_offset"], row["lag"]) == (160, 350)
+    assert row["status"] != "REWIND", row["status_reason"]
+
+
 @pytest.mark.parametrize("ids", [(OLD_TOPIC, NEW_TOPIC), (None, None)])
 @pytest.mark.parametrize("sampled_between", [False, True])
 def test_status_after_a_topic_was_remade_is_not_rewind(

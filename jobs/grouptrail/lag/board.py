@@ -144,11 +144,15 @@ class Board:
         lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
+        known = self._window.newest_at(entries.at)
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
         self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
         columns = self._measured(entries, lag, age)
         columns |= self._rates(entries, lag)
         columns |= self._judged(entries, lag, age, is_ignored, of_each)
+        if known is not None and until is None:
+            # Later samples may wait that were taken before the commits that have come since.
+            self._window.restore(known)
         return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS)
 
     def _others(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:

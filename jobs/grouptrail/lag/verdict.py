@@ -100,6 +100,14 @@ class Window:
         self._past.append(past)
         self._past = [past for past in self._past if past.at >= at - micros]
 
+    def newest_at(self, at: int) -> _Past | None:
+        """The newest sample, if it is of this time: for `restore`."""
+        return self._past[-1] if self._past and self._past[-1].at == at else None
+
+    def restore(self, past: _Past) -> None:
+        """Puts a sample back in place of the newest, which is of the same time."""
+        self._past[-1] = past
+
     def forget(self, positions: Ints) -> None:
         """Forgets these positions' samples: their logs are others since."""
         for past in self._past:
