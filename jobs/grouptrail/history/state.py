@@ -181,21 +181,21 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
     state = FoldState(
         group_id=group_id,
         record_partition=record_partition,
-        processed_to=values["told_to"],
-        pending=tuple(Record(*one) for one in values["pending"]),
-        group=_group(values["group"]),
-        incarnation=values["incarnation"],
-        was_removed=values["was_removed"],
-        last_at=values["last_at"],
+        processed_to=values.get("told_to", 0),
+        pending=tuple(Record(*one) for one in values.get("pending", ())),
+        group=_group(values["group"]) if "group" in values else Group(),
+        incarnation=values.get("incarnation", 1),
+        was_removed=values.get("was_removed", False),
+        last_at=values.get("last_at"),
         commit_tombstone_at=values.get("commit_tombstone_at"),
-        rows=_open_rows(values["open"]),
-        partition_counts=values["counts"],
-        owners={(topic, number): Owner(*rest) for topic, number, *rest in values["owners"]},
+        rows=_open_rows(values.get("open", {})),
+        partition_counts=values.get("counts", {}),
+        owners={(topic, number): Owner(*rest) for topic, number, *rest in values.get("owners", ())},
         revoked=_places(values.get("revoked", ())),
-        given_up=_places(values["given_up"]),
-        kept_back=_places(values["kept_back"]),
+        given_up=_places(values.get("given_up", ())),
+        kept_back=_places(values.get("kept_back", ())),
         withdrawn=_places(values.get("withdrawn", ())),
-        taken_over=values["opened"],
+        taken_over=values.get("opened", 0),
         baseline=None
         if targets is None
         else TargetBaseline(frozenset(_places(targets)), values.get("target_topic_ids", {})),
@@ -237,9 +237,10 @@ def _group_values(group: Group) -> Values:
 
 def _group(values: Values) -> Group:
     members = {
-        name: {member.member_id: member for member in map(_member, values[name])} for name in ("members", "fragments")
+        name: {member.member_id: member for member in map(_member, values.get(name, ()))}
+        for name in ("members", "fragments")
     }
-    regexes = {regex: tuple(topics) for regex, topics in values["regexes"].items()}
+    regexes = {regex: tuple(topics) for regex, topics in values.get("regexes", {}).items()}
     counts = values.get("partition_counts")
     if counts is not None:
         counts = {topic_id: (name, count) for topic_id, (name, count) in counts.items()}
