@@ -166,13 +166,13 @@ def measure(
 
 def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, length: int, groups: int) -> list[float]:
     """Seconds of each of some micro-batches, after as many as Java takes to compile what they run."""
-    telling = job.Telling(spark, config, app=lambda: "bench", report=silent)
+    writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=silent)
     progress = tables.read(spark, config, job.PROGRESS)
     took = []
     for number in range(ROUNDS + WARM_UP):
         log.add(length + 1 + number, length + 1 + number, min(groups, BATCH))
         landed = progress.where(F.col("batch_id") == number + 1)
         started = time.monotonic()
-        telling.land(landed, number)
+        writer.land(landed, number)
         took.append(round(time.monotonic() - started, 2))
     return took[WARM_UP:]

@@ -17,7 +17,7 @@ from demo.cluster import SparkCluster
 from demo.kafka import Broker, load_raw, read_records
 from demo.workload import SCENARIOS, Workload
 from grouptrail.config import Config
-from grouptrail.history.open_rows import TABLES as HISTORY
+from grouptrail.history.rows import TABLES as HISTORY
 from spark.archive import archive_package, archive_requirements
 from support import landed
 from support.cli_process import Grouptrail

@@ -15,9 +15,9 @@ from grouptrail.config import Config
 from grouptrail.decode import job as decode
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.history.job import PROGRESS, HistoryUnfit, Telling, ensure_tables, refuse_half_rebuilt
-from grouptrail.history.open_rows import TABLES
+from grouptrail.history.job import PROGRESS, HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
+from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
 from grouptrail.ivy import silent
 from grouptrail.kafka import LogBounds
@@ -77,13 +77,13 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     delta-rs writes."""
     monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
     log = Log(spark, config)
-    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):
         progress = log.land(batch)
         if table:
             with landed.dying_before(table):
-                telling.land(progress, batch)
-        telling.land(progress, batch)
+                writer.land(progress, batch)
+        writer.land(progress, batch)
     streamed = history(config)
     written = take(config, patience_seconds=0).versions
     assert all(written[table].written_at_ms for table in WRITES)
@@ -109,7 +109,7 @@ def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: S
     log.land(0)
     with landed.dying_before("memberships"):
         rebuild(spark, config, silent)
-    with pytest.raises(HistoryUnfit, match="run grouptrail rebuild history"):
+    with pytest.raises(HistoryError, match="run grouptrail rebuild history"):
         refuse_half_rebuilt(spark, config)
     rebuild(spark, config, silent)
     refuse_half_rebuilt(spark, config)
@@ -122,9 +122,9 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
 ) -> None:
     """From tables as Spark writes them, batch by batch, after OPTIMIZE, and after a rebuild, which adds nothing."""
     log, reader = Log(spark, config), SnapshotReader(config)
-    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     for batch in range(len(BATCHES)):
-        telling.land(log.land(batch), batch)
+        writer.land(log.land(batch), batch)
         found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
         told = history(config)
         causes = Counter((row["group_id"], row["cause"]) for row in told["rebalances"])

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from grouptrail import maintain, retention, tables
 from grouptrail.config import Config, MaintainConfig
 from grouptrail.explore.warehouse import Warehouse
-from grouptrail.history.open_rows import TABLES as HISTORY
 from grouptrail.history.rebuild import rebuild
+from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.ivy import silent
 from grouptrail.quality import check
 from grouptrail.retention import PROGRESS

@@ -20,7 +20,7 @@ from grouptrail import contracts, tables
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job as decode
 from grouptrail.explore.warehouse import Warehouse
-from grouptrail.history.job import Telling, ensure_tables
+from grouptrail.history.job import HistoryBatchWriter, ensure_tables
 from grouptrail.ivy import silent
 from grouptrail.kafka import LogBounds
 from grouptrail.session import start_session
@@ -76,7 +76,7 @@ def land(spark: SparkSession, config: Config) -> None:
     """The decoded tables and their history, a micro-batch after the other."""
     ensure_tables(spark, config)
     tables.ensure_table(spark, config, "undecodable_records")
-    telling = Telling(spark, config, app=lambda: "history", report=silent)
+    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     ends = [sum(map(len, LANDED[: number + 1])) for number in range(len(LANDED))]
     for number, batch in enumerate(LANDED):
         start = ends[number] - len(batch)
@@ -93,7 +93,7 @@ def land(spark: SparkSession, config: Config) -> None:
             report=silent,
         ).land(spark.createDataFrame(records, COLUMNS).coalesce(1), number)
         progress = tables.read(spark, config, "ingest_progress").where(f"batch_id = {number}")
-        telling.land(progress, number)
+        writer.land(progress, number)
 
 
 def sample(config: Config) -> None:

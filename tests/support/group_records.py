@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.story import tell
+from grouptrail.history.state import decode_state, encode_state
 
 Row = dict[str, Any]
 Rows = dict[tuple[Any, ...], Row]
@@ -109,9 +110,10 @@ def told(
     for start, stop in pairwise(bounds):
         is_last = stop == len(log)
         read_to = end + 1 if is_last and reaches_end else log[stop - 1].offset + 1 if not is_last else end
-        piece = tell(group_id, 0, log[start:stop], complete_to=read_to, names=names or {}, state=state)
-        state = piece.state
-        for table, row in json.loads(json.dumps(piece.rows)):
+        before = decode_state(group_id, 0, state, names or {})
+        result = fold_group(before, log[start:stop], complete_to=read_to, names=names or {})
+        state = encode_state(result.state)
+        for table, row in json.loads(json.dumps([(row.table, row.values()) for row in result.rows])):
             key = contracts.tables()[table].key[2:]
             known = rows.get((table, *(row[column] for column in key)))
             assert known is None or known["is_open"], f"a closed row of {table} was written again"

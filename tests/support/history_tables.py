@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.history.open_rows import TABLES
+from grouptrail.history.rows import TABLES
 from support.observed_groups import Partition, Partitions, Rest, Seat, Sight
 
 Row = dict[str, Any]

@@ -102,6 +102,11 @@ def test_backtest_empty_group_does_not_fire(config: Config) -> None:
     small_tables.lay(
         config,
         "consumer_lag",
-        *({**one, "status": status} for one, status in zip(rows, ["OK", "EMPTY"] * 30, strict=True)),
+        *(
+            {**one, "status": status, "status_reason": reason}
+            for one, (status, reason) in zip(
+                rows, [("OK", "lag is not above 20"), ("EMPTY", "the members left the group")] * 30, strict=True
+            )
+        ),
     )
     assert fired(config, None, "left") == []

@@ -26,13 +26,16 @@ def verdict(
     """Of one position, from (seconds, committed, lag), the newest last."""
     window = Window(thresholds)
     for seconds, committed, lag in samples:
-        window.add(round(seconds * SECOND), np.array([0]), np.array([committed]), np.array([lag]))
+        at = round(seconds * SECOND)
+        committed_at = np.array([at - round(commit_seconds * SECOND)])
+        window.add(at, np.array([0]), np.array([committed]), committed_at, np.array([lag]))
     _, committed, lag = samples[-1]
     told = window.judge(
         Now(
             positions=np.array([0]),
             committed=np.array([committed]),
             lag=np.array([lag]),
+            lost=np.array([0]),
             lag_seconds=np.array([lag_seconds]),
             commit_seconds=np.array([commit_seconds]),
             is_empty=np.array([is_empty]),
@@ -127,7 +130,7 @@ def test_window_keeps_about_sixty_samples() -> None:
     """However often it is sampled; the oldest of the window stays."""
     window = Window(THRESHOLDS)
     for second in range(2000):
-        window.add(second * SECOND, np.array([0]), np.array([second]), np.array([1]))
+        window.add(second * SECOND, np.array([0]), np.array([second]), np.array([second]), np.array([1]))
     assert 55 <= len(window) <= 65
     assert window.since(600, np.array([0]))[1] / SECOND == pytest.approx(1400, abs=15)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -198,6 +199,10 @@ def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
     return pa.schema([schema.field(column) for column in dict.fromkeys(columns)])
 
 
+# What a change of topic metadata was shows when the assignment after it is computed (docs/history.md).
+_REFINED_LATER = "topic_metadata_changed"
+
+
 class Rising:
     """Counts that do not fall while the process lives, though rows that were counted are deleted or made anew."""
 
@@ -213,9 +218,22 @@ class Rising:
             return counted
         numbers = [name for name in counted.column_names if name not in self._keys]
         change = self._sum([counted, _each(self._counted, numbers, pc.negate)])
-        self._risen = self._sum([self._risen, _each(change, numbers, lambda column: pc.max_element_wise(column, 0))])
+        is_refined = self._refined(change)
+        risen = _each(change, numbers, lambda column: pc.if_else(is_refined, column, pc.max_element_wise(column, 0)))
+        self._risen = self._sum([self._risen, risen])
         self._counted = counted
         return self._risen
+
+    @staticmethod
+    def _refined(change: pa.Table) -> pa.ChunkedArray | pa.BooleanArray:
+        """The falls of a cause that is refined later, where as many of the group's rebalances have another now."""
+        if not {"group_id", "cause", "count"} <= set(change.column_names):
+            return pa.array([False] * len(change))
+        rises: dict[str, int] = defaultdict(int)
+        rows = list(zip(*(change[name].to_pylist() for name in ("group_id", "cause", "count")), strict=True))
+        for group_id, cause, count in rows:
+            rises[group_id] += max(count, 0) if cause != _REFINED_LATER else 0
+        return pa.array([cause == _REFINED_LATER and -rises[group] <= count < 0 for group, cause, count in rows])
 
     def _sum(self, parts: list[pa.Table]) -> pa.Table:
         names = parts[0].column_names

@@ -51,7 +51,10 @@ _READ = {
         "cluster", "group_id", "record_offset", "generation", "member_count", "protocol_type", "protocol",
         "open_bucket",
     ),
-    "rebalances": ("cluster", "group_id", "cause", "at", "partitions_moved", "seconds_since_previous"),
+    "rebalances": (
+        *("cluster", "group_id", "cause", "certainty", "at", "ended_at", "is_open"),
+        *("partitions_moved", "seconds_since_previous"),
+    ),
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
     "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
     "history_positions": ("cluster", "record_partition", "told_to"),
@@ -97,6 +100,10 @@ class Snapshot:
         names = pa.array(sorted(groups), pa.string())
         by_group = ("lag", "groups", "rebalances", "intervals", "commits")
         return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
+
+
+# The assignment computed for it will tell its cause; a counter cannot take back what it has counted.
+_NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_changed' AND certainty = 'recorded'"
 
 
 class SnapshotReader:
@@ -224,7 +231,7 @@ class SnapshotReader:
             "SELECT group_id, cause, COUNT(*) AS count, COALESCE(SUM(CAST(partitions_moved AS BIGINT)), 0) AS moved, "
             f"COALESCE(SUM({since}), 0.0) AS seconds, {', '.join(buckets)}, "
             "MAX(arrow_cast(at, 'Int64')) / 1e6 AS last_at "
-            f"FROM rebalances WHERE {self._ours()} GROUP BY group_id, cause"
+            f"FROM rebalances WHERE {self._ours()} AND NOT ({_NOT_YET_KNOWN}) GROUP BY group_id, cause"
         )
 
     def _history_waits_since(self) -> float | None:

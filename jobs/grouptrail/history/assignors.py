@@ -26,7 +26,7 @@ Owners = dict[Partition, str]
 # Members and partitions together: some 20 ms. The time grows with more than the square.
 _KAFKA_PYTHON_LIMIT = 200
 
-_JAVA, _KAFKA_PYTHON = " of the Java client", " of kafka-python"
+_JAVA, _KAFKA_PYTHON, _SARAMA = " of the Java client", " of kafka-python", " of Sarama"
 _RACKS = "members have racks: a rack-aware or unknown assignor"
 
 
@@ -140,6 +140,8 @@ def _explain_dealt(
         # Without static members there is but one order.
         is_shared = len(targets) == 1 or same[:2] == [_JAVA, _KAFKA_PYTHON]
         return Explanation(True, f"{protocol}{'' if is_shared else same[0]} gives the same")
+    if protocol == "roundrobin" and _round_robin(subscribers, counts, _id_order, _as_texts) == owners:
+        return Explanation(True, f"{protocol}{_SARAMA} gives the same")
     java = targets[_JAVA]
     partition = next(each for each in _partitions(counts) if owners.get(each) != java[each])
     if partition not in owners:
@@ -186,13 +188,23 @@ def _range(subscribers: Iterable[Subscriber], counts: Mapping[str, int], in_orde
     return owners
 
 
-def _round_robin(subscribers: Iterable[Subscriber], counts: Mapping[str, int], in_order: Order) -> Owners:
+def _as_texts(partitions: list[Partition]) -> list[Partition]:
+    """Partitions as Sarama sorts them: orders-10 comes before orders-2 (IBM/sarama balance_strategy.go)."""
+    return sorted(partitions, key=_name)
+
+
+def _round_robin(
+    subscribers: Iterable[Subscriber],
+    counts: Mapping[str, int],
+    in_order: Order,
+    sort: Callable[[list[Partition]], list[Partition]] = list,
+) -> Owners:
     members = in_order(subscribers)
     wanted = {topic for member in members for topic in member.topics}
     turns = cycle(members)
     return {
         (topic, number): next(member.member_id for member in turns if topic in member.topics)
-        for topic, number in _partitions(counts)
+        for topic, number in sort(_partitions(counts))
         if topic in wanted
     }
 

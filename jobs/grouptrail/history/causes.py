@@ -1,164 +1,300 @@
-"""Why a group rebalanced, told from what the operation changed; never more than the records can tell."""
+"""Find the evidence of why a group rebalanced; the table in `evidence` says what it amounts to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from grouptrail.history.changes import Change, ending
-from grouptrail.history.group import Group, Member, Partition
+from grouptrail.history.changes import Change
+from grouptrail.history.endings import ending
+from grouptrail.history.evidence import CAUSES, ENDINGS, POLLED_NOTE, Evidence
+from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
+from grouptrail.history.state import FoldState, TargetBaseline
+
+# A leader asks for the metadata of topics that are new to its group at once (ConsumerCoordinator.onLeaderElected).
+_RECENT_MS = 60_000
+
+# The first epoch of a group: 2 from Kafka 4.3 on, 1 before.
+_LATEST_FIRST_EPOCH = 2
+
+
+class Finding(NamedTuple):
+    """Evidence, and what in particular it is."""
+
+    evidence: Evidence
+    detail: str | None = None
 
 
 class Cause(NamedTuple):
     """A cause, how sure it is (recorded, likely, ambiguous), and what else it may have been."""
 
     name: str
-    certainty: str = "recorded"
-    note: str | None = None
+    certainty: str
+    note: str | None
 
 
-_BY_ENDING = {
-    frozenset({"left"}): Cause("member_left"),
-    frozenset({"expired"}): Cause("member_expired", "likely"),
-    frozenset({"expired_or_removed"}): Cause("static_member_expired_or_removed", "likely"),
-}
-_LEADER = "leader_rejoined_or_coordinator_moved"
+@dataclass(frozen=True)
+class Rebalance:
+    """A new generation and what led to it.
+
+    `joined`: the members that are new since the generation before. `left_over`: partitions that nobody has since an
+    earlier rebalance. `recent_topics`: those that members had subscribed to so shortly before that their leader
+    may not have known them. `is_beginning`: the group's life begins with it, as far as it was read.
+    """
+
+    change: Change
+    joined: tuple[Member, ...]
+    left_over: Collection[Partition]
+    recent_topics: Collection[str]
+    is_first: bool
+    is_beginning: bool
+    is_after_downgrade: bool
+
+    @classmethod
+    def of(cls, state: FoldState, change: Change) -> Rebalance:
+        """The rebalance of a change that begins a generation, seen from the state before it."""
+        earlier = [
+            change.after.members[name] for name in sorted(state.joined_before_epoch & change.after.members.keys())
+        ]
+        joined = (*(member for member in earlier if member not in change.joined), *change.joined)
+        is_first = change.before.generation is None
+        return cls(
+            change,
+            joined,
+            left_over=(state.given_up | state.kept_back) - state.withdrawn,
+            recent_topics=recent_topics(state, change.at),
+            is_first=is_first,
+            is_beginning=is_first and is_beginning(change, state.joined_before_epoch),
+            is_after_downgrade=state.is_converted and change.after.kind == "classic",
+        )
 
 
-def cause(seen: Change, *, is_first: bool, given_up: Collection[Partition]) -> Cause:
-    """Why the generation behind `seen` came; `given_up` are the partitions that rebalances before left to nobody."""
-    if is_first and (seen.after.is_polled or not _is_beginning(seen)):
-        return Cause("unknown", "ambiguous", "history begins here")
-    if seen.after.is_polled:
-        return _as_polled(_cause(seen, given_up))
-    return _cause(seen, given_up)
+def recent_topics(state: FoldState, at: int) -> list[str]:
+    """Return the topics that members had first subscribed to shortly before a time (ms)."""
+    return [topic for topic, since in state.subscribed_since.items() if at - since < _RECENT_MS]
 
 
-def _as_polled(told: Cause) -> Cause:
-    """Between two polls there may have been several rebalances, each with a cause of its own."""
-    certainty = "likely" if told.certainty == "recorded" else told.certainty
-    note = "polled: all that changed since the poll before is told as one rebalance"
-    return Cause(told.name, certainty, f"{told.note}; {note}" if told.note else note)
-
-
-def _cause(seen: Change, given_up: Collection[Partition]) -> Cause:
-    if seen.is_conversion:
-        return Cause("protocol_migrated", note=f"from {seen.before.kind} to {seen.after.kind}")
-    found = _by_members(seen)
-    if found is not None:
-        return found
-    if seen.after.kind == "classic":
-        return _classic_cause(seen, given_up)
-    return _epoch_cause(seen)
-
-
-def _is_beginning(seen: Change) -> bool:
-    """Whether a group's first record can be its first at all."""
-    first = {"classic": 1, "consumer": 2, "share": 2, "streams": 2}
-    return (seen.after.generation or 0) <= first[seen.after.kind or "classic"]
-
-
-def _by_members(seen: Change) -> Cause | None:
-    """From who joined and who left; the first that fits."""
-    if not seen.after.members:
-        return Cause("group_emptied", note=_endings(seen.left, seen))
-    if not seen.before.members:
-        return Cause("group_started", note="the first members")
-    if seen.joined:
-        return Cause("members_joined_and_left" if seen.left or seen.rejoined else "member_joined")
-    if seen.left:
-        kinds = frozenset(ending(member, seen).ended for member in seen.left)
-        told = _BY_ENDING.get(kinds, Cause("member_left_or_expired", "ambiguous"))
-        return told._replace(note=_endings(seen.left, seen))
-    return next((told for members, told in _of_those_who_stayed(seen) if members), None)
-
-
-def _of_those_who_stayed(seen: Change) -> Iterator[tuple[object, Cause]]:
-    same = "same client id and host under a new id; or one left and one joined"
-    yield seen.rejoined, Cause("member_rejoined", "likely", same)
-    yield seen.replaced, Cause("static_member_replaced")
-    yield seen.resubscribed, Cause("subscription_changed", note="or a pattern matched other topics")
-
-
-def _endings(members: Iterable[Member], seen: Change) -> str | None:
-    return "; ".join(dict.fromkeys(ending(member, seen).because for member in members)) or None
-
-
-def _classic_cause(seen: Change, given_up: Collection[Partition]) -> Cause:
-    before, after = seen.before, seen.after
-    if before.protocol != after.protocol:
-        return Cause("assignor_changed", note=f"from {before.protocol} to {after.protocol}")
-    if any(member.topics is None for group in (before, after) for member in group.members.values()):
-        return Cause("unknown", "ambiguous", "subscriptions could not be read")
-    had, has = universe(before), universe(after)
-    if had is None or has is None:
-        return Cause("unknown", "ambiguous", "assignments could not be read")
-    back = has & set(given_up) if after.is_cooperative else frozenset[Partition]()
-    new = has - had
-    if new and new <= back:
-        return Cause("cooperative_follow_up", note="assigns what was given up before, and left to nobody")
-    if new and not had and (after.protocol_type != "connect" or new <= set(given_up)):
-        return Cause(_LEADER, "ambiguous", "nothing was assigned before: the leader knew no partitions of its topics")
-    return _by_partitions(had | back, has) or Cause(
-        _LEADER, "ambiguous", "nothing visible changed: fresh metadata, a forced rebalance or a new coordinator"
+def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
+    """Whether a group's first record that was read can be the first of its life."""
+    after = change.after
+    if after.is_polled or after.generation is None:
+        return False
+    if after.kind == "classic":
+        return after.generation <= 1
+    if after.generation > _LATEST_FIRST_EPOCH:
+        return False
+    described = {record.name for record in change.operation if record.type.endswith("MemberMetadata")}
+    return all(
+        name in joined_before or (name in described and member.previous_epoch in (None, 0, member.epoch))
+        for name, member in after.members.items()
     )
 
 
-def _by_partitions(had: frozenset[Partition], has: frozenset[Partition]) -> Cause | None:
+def cause_of(rebalance: Rebalance) -> Cause:
+    """Return why the rebalance came, as far as its records tell."""
+    cause = concluded(_find(rebalance))
+    if not rebalance.change.after.is_polled:
+        return cause
+    certainty = "likely" if cause.certainty == "recorded" else cause.certainty
+    return Cause(cause.name, certainty, f"{cause.note}; {POLLED_NOTE}" if cause.note else POLLED_NOTE)
+
+
+def concluded(finding: Finding) -> Cause:
+    """Return what evidence amounts to; the note names the alternatives."""
+    conclusion = CAUSES[finding.evidence]
+    parts = [part for part in (finding.detail, conclusion.otherwise) if part]
+    return Cause(conclusion.cause, conclusion.certainty, ", ".join(parts) or None)
+
+
+def _find(rebalance: Rebalance) -> Finding:
+    change = rebalance.change
+    if rebalance.is_first and not rebalance.is_beginning:
+        return Finding(Evidence.FIRST_RECORD, "history begins here")
+    if change.is_conversion:
+        return Finding(Evidence.PROTOCOL_CONVERTED, f"from {change.before.kind} to {change.after.kind}")
+    by_members = _by_members(rebalance)
+    if by_members is not None:
+        return by_members
+    return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(change)
+
+
+# From who joined and who left
+
+
+def _by_members(rebalance: Rebalance) -> Finding | None:
+    """The first that holds."""
+    change = rebalance.change
+    if not change.after.members:
+        return Finding(Evidence.NO_MEMBERS, _endings(change.left, change))
+    if rebalance.is_first or not change.before.members:
+        return Finding(Evidence.FIRST_MEMBERS, "the first members")
+    if rebalance.joined and (change.left or change.rejoined):
+        return Finding(Evidence.MEMBERS_ADDED_AND_GONE if change.left else Evidence.MEMBERS_ADDED_AND_RENEWED)
+    if rebalance.joined:
+        return Finding(Evidence.MEMBERS_ADDED)
+    if change.left:
+        shown = {ENDINGS[ending(member, change).evidence].shows for member in change.left}
+        return Finding(shown.pop() if len(shown) == 1 else Evidence.GONE, _endings(change.left, change))
+    return next((finding for members, finding in _of_those_who_stayed(change) if members), None)
+
+
+def _of_those_who_stayed(change: Change) -> Iterator[tuple[object, Finding]]:
+    yield change.rejoined, Finding(Evidence.MEMBERS_RENEWED, "same client id and host under a new id")
+    yield change.replaced, Finding(Evidence.STATIC_MEMBER_REPLACED)
+    yield change.resubscribed, Finding(Evidence.SUBSCRIPTIONS_DIFFER)
+
+
+def _endings(members: Iterable[Member], change: Change) -> str | None:
+    return "; ".join(dict.fromkeys(ending(member, change).because for member in members)) or None
+
+
+# Classic groups: from what is assigned
+
+
+def _classic(rebalance: Rebalance) -> Finding:
+    before, after = rebalance.change.before, rebalance.change.after
+    if before.protocol != after.protocol:
+        return Finding(Evidence.ASSIGNOR_DIFFERS, f"from {before.protocol} to {after.protocol}")
+    if any(member.topics is None for group in (before, after) for member in group.members.values()):
+        return Finding(Evidence.SUBSCRIPTIONS_UNREADABLE, "subscriptions could not be read")
+    had, has = owned_by_anyone(before), owned_by_anyone(after)
+    if had is None or has is None:
+        return Finding(Evidence.ASSIGNMENTS_UNREADABLE, "assignments could not be read")
+    if rebalance.is_after_downgrade:
+        return Finding(Evidence.FIRST_AFTER_DOWNGRADE, "the classic members' first assignment of their own")
+    return _by_assignment(rebalance, had, has)
+
+
+def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozenset[Partition]) -> Finding:
+    after, left_over, new = rebalance.change.after, frozenset(rebalance.left_over), has - had
+    back = has & left_over if after.is_cooperative else frozenset[Partition]()
+    if new and new <= back:
+        return Finding(Evidence.WITHHELD_PARTITIONS_ASSIGNED, "assigns what was given up before, and left to nobody")
+    if new and not had and (after.protocol_type != "connect" or new <= left_over):
+        return Finding(
+            Evidence.NOTHING_ASSIGNED_BEFORE,
+            "nothing was assigned before: the leader knew no partitions of its topics",
+        )
+    return _by_partitions(had | back, has, rebalance.recent_topics) or _by_partitions_gone(had, has, after)
+
+
+def _by_partitions(
+    had: frozenset[Partition], has: frozenset[Partition], recent_topics: Collection[str]
+) -> Finding | None:
     """From which partitions are assigned at all, before and now."""
     topics_before, topics_now = {topic for topic, _ in had}, {topic for topic, _ in has}
     if created := topics_now - topics_before:
-        return Cause("topic_created", "likely", f"{_listed(created)}: created, or assigned for the first time")
+        if created & set(recent_topics):
+            return Finding(
+                Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED,
+                f"{_listed(created)}: subscribed to just before, and assigned now that its partitions are known",
+            )
+        return Finding(Evidence.TOPICS_ASSIGNED, f"{_listed(created)}: created, or assigned for the first time")
     if deleted := topics_before - topics_now:
-        return Cause("topic_deleted", "likely", f"{_listed(deleted)}: deleted, or not assigned any more")
+        return Finding(Evidence.TOPICS_NOT_ASSIGNED, f"{_listed(deleted)}: deleted, or not assigned any more")
     if has - had:
-        return Cause("partitions_added", "likely", f"of {_listed({topic for topic, _ in has - had})}")
+        return Finding(Evidence.PARTITIONS_ASSIGNED, f"of {_listed({topic for topic, _ in has - had})}")
     return None
 
 
-def _epoch_cause(seen: Change) -> Cause:
-    before, after = seen.before, seen.after
-    if seen.after.regexes != seen.before.regexes:
-        return _regex_cause(before, after)
-    if before.metadata_hash != after.metadata_hash:
-        return Cause("topic_metadata_changed", note="partitions, topics or racks: the assignment that follows tells")
+def _by_partitions_gone(had: frozenset[Partition], has: frozenset[Partition], after: Group) -> Finding:
+    gone = had - has
+    if not gone:
+        return Finding(
+            Evidence.NOTHING_DIFFERS,
+            "nothing visible changed: fresh metadata, a forced rebalance or a new coordinator",
+        )
+    topics = _listed({topic for topic, _ in gone})
+    if after.is_cooperative:
+        return Finding(Evidence.PARTITIONS_TAKEN_AWAY, f"{len(gone)} partitions of {topics} left to nobody for now")
+    return Finding(Evidence.PARTITIONS_NOT_ASSIGNED, f"{len(gone)} partitions of {topics} not assigned any more")
+
+
+# Groups that the broker assigns: from what else the epoch's operation holds
+
+
+def _of_epoch(change: Change) -> Finding:
+    before, after = change.before, change.after
+    if after.regexes != before.regexes:
+        return _by_regexes(before.regexes, after.regexes)
+    if _has_new_metadata(before, after):
+        return _by_metadata(before, after)
     if after.kind == "share":
-        return Cause("share_state_ready", "likely", "the share state of its partitions was made")
+        return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was made")
     if after.kind == "streams":
-        return Cause("topology_or_settings_changed", "likely")
-    return Cause("unknown", "ambiguous")
+        return _of_streams_epoch(change)
+    return Finding(Evidence.EPOCH_ALONE)
 
 
-def _regex_cause(before: Group, after: Group) -> Cause:
-    for regex, topics in after.regexes.items():
-        if regex not in before.regexes:
-            return Cause("subscription_changed", note=f"the pattern {regex} was resolved to {len(topics)} topics")
-        gained, lost = set(topics) - set(before.regexes[regex]), set(before.regexes[regex]) - set(topics)
+def _by_regexes(before: Mapping[str, Collection[str]], after: Mapping[str, Collection[str]]) -> Finding:
+    for regex, topics in after.items():
+        if regex not in before:
+            return Finding(Evidence.REGEX_RESOLVED, f"the pattern {regex} was resolved to {len(topics)} topics")
+        gained, lost = set(topics) - set(before[regex]), set(before[regex]) - set(topics)
         if gained:
-            return Cause("topic_created", note=f"{_listed(gained)} matched by the pattern {regex}")
+            return Finding(Evidence.REGEX_MATCHES_MORE, f"{_listed(gained)} matched by the pattern {regex}")
         if lost:
-            return Cause("topic_deleted", note=f"{_listed(lost)} no more matched by the pattern {regex}")
-    return Cause("subscription_changed", note="a pattern is no more in use")
+            return Finding(Evidence.REGEX_MATCHES_LESS, f"{_listed(lost)} no more matched by the pattern {regex}")
+    return Finding(Evidence.REGEX_DROPPED, "a pattern is no more in use")
 
 
-def metadata_cause(had: frozenset[Partition], has: frozenset[Partition]) -> Cause:
-    """What a change of topic metadata was, once the members' targets (before and now) are known."""
-    return _by_partitions(had, has) or Cause(
-        "topic_metadata_changed",
-        "ambiguous",
-        "the same partitions are assigned: racks, or a topic that is not assigned",
+def _has_new_metadata(before: Group, after: Group) -> bool:
+    return before.metadata_hash != after.metadata_hash or before.partition_counts != after.partition_counts
+
+
+def _by_metadata(before: Group, after: Group) -> Finding:
+    had, has = before.partition_counts, after.partition_counts
+    if had is not None and has is None:
+        return Finding(Evidence.METADATA_HASH_INTRODUCED, "the first since the broker was upgraded to 4.1 or newer")
+    if had is not None and has is not None:
+        if has.keys() - had.keys():
+            return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(has[one][0] for one in has.keys() - had.keys()))
+        if had.keys() - has.keys():
+            return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(had[one][0] for one in had.keys() - has.keys()))
+        if grown := [name for topic_id, (name, count) in has.items() if count > had[topic_id][1]]:
+            return Finding(Evidence.PARTITION_COUNTS_GREW, f"of {_listed(grown)}")
+    return Finding(Evidence.METADATA_DIFFERS, "partitions, topics or racks: the assignment that follows tells")
+
+
+def _of_streams_epoch(change: Change) -> Finding:
+    before, after = change.before, change.after
+    facts = ("topology_epoch", "validated_topology_epoch", "settings")
+    if any(getattr(before, fact) != getattr(after, fact) for fact in facts):
+        return Finding(Evidence.STREAMS_TOPOLOGY_DIFFERS)
+    described = [
+        record.name
+        for record in change.operation
+        if record.type == "StreamsGroupMemberMetadata" and record.body is not None and record.name in before.members
+    ]
+    if described:
+        return Finding(Evidence.STREAMS_MEMBER_DIFFERS, f"of {_listed(name or '' for name in described)}")
+    return Finding(Evidence.STREAMS_EPOCH_ALONE)
+
+
+def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Collection[str]) -> Cause:
+    """Return what a change of topic metadata was, once the members' targets after it are known."""
+    has = targeted(after)
+    ids = baseline.topic_ids
+    remade = {topic for topic, topic_id in after.topic_ids.items() if ids.get(topic, topic_id) != topic_id}
+    if remade & {topic for topic, _ in has}:
+        return concluded(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and made anew"))
+    found = _by_partitions(baseline.partitions, has, recent_topics)
+    if found is not None and found.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
+        found = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, found.detail)
+    if found is None and baseline.partitions - has:
+        found = Finding(
+            Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are not assigned any more"
+        )
+    return concluded(
+        found
+        or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks, or a topic that is not assigned")
     )
 
 
-def universe(group: Group) -> frozenset[Partition] | None:
-    """All partitions that a group's members have; None where that of one is not known."""
-    owned = [member.owned for member in group.members.values()]
-    return None if None in owned else frozenset().union(*(one for one in owned if one is not None))
-
-
-def targets(group: Group) -> frozenset[Partition]:
-    """All partitions that a group's members shall have."""
-    return frozenset().union(*(member.target or frozenset() for member in group.members.values()))
+def cause_superseded() -> Cause:
+    """Return what is left to say of a change of topic metadata whose targets were never computed."""
+    return concluded(Finding(Evidence.TARGETS_SUPERSEDED, "the next epoch came before an assignment was computed"))
 
 
 def _listed(topics: Iterable[str]) -> str:

@@ -1,18 +1,17 @@
-"""What an operation changed in a group's membership, and how a membership began or ended."""
+"""What an operation changed in a group and its membership."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from grouptrail.history.group import AWAY_EPOCH, Group, Member
+from grouptrail.history.group import Group, Member
 from grouptrail.history.operations import CLASSIC, Operation
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A group before and behind an operation.
+    """A group before and after an operation.
 
     `replaced` are static members that came back under a new id (old, new); `rejoined` dynamic ones of the same
     client and host, as far as that tells; both are neither `joined` nor `left`. `resubscribed` stayed, with other
@@ -54,8 +53,8 @@ class Change:
 _LONGEST_SYNC_MS = 24 * 3600 * 1000
 
 
-def change(before: Group, after: Group, operation: Operation) -> Change:
-    """Compares a group before and behind an operation."""
+def change_of(before: Group, after: Group, operation: Operation) -> Change:
+    """Compare a group before and after an operation."""
     if any(record.type == CLASSIC for record in operation) or before.kind != after.kind:
         touched = tuple(before.members.keys() | after.members.keys())
     else:
@@ -109,41 +108,3 @@ def _is_resubscribed(before: Member, after: Member) -> bool:
     if before.topics is None or after.topics is None:
         return False
     return (before.topics, before.topic_regex) != (after.topics, after.topic_regex)
-
-
-class Ending(NamedTuple):
-    """How a membership ended, as far as the log tells, and by which rule that was told."""
-
-    ended: str
-    because: str
-
-
-def ending(member: Member, seen: Change) -> Ending:
-    """How a member that is gone left: a clean leave and an expired session write the same records."""
-    before, after = seen.before, seen.after
-    if after.kind is None:
-        return Ending("group_ended", "the group was removed")
-    if before.kind == "classic":
-        return _classic_ending(member, before, after)
-    if member.epoch == AWAY_EPOCH:
-        return Ending("expired", "a static member that had left for now and did not return in time")
-    timeout = member.rebalance_timeout_ms
-    if member.unrevoked_since is not None and timeout and seen.at - member.unrevoked_since >= timeout:
-        return Ending("expired", f"had not given up partitions within its rebalance timeout of {timeout} ms")
-    return Ending("left_or_expired", "a leave and an expired session write the same records")
-
-
-def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
-    if member.instance_id is not None:
-        return Ending("expired_or_removed", "a static member sends no leave when it closes")
-    timeout = member.session_timeout_ms
-    if before.state_at is None or after.state_at is None or timeout is None:
-        return Ending("left_or_expired", "the records hold no time of the group's state")
-    elapsed = after.state_at - before.state_at
-    if 0 <= elapsed < timeout:
-        return Ending(
-            "left", f"gone {elapsed} ms after the last join phase, within its session timeout of {timeout} ms"
-        )
-    return Ending(
-        "left_or_expired", f"gone {elapsed} ms after the last join phase: its session ({timeout} ms) may have expired"
-    )

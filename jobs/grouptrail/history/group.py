@@ -1,4 +1,4 @@
-"""What is known of a group at one moment: the same for every kind of group."""
+"""A group at one moment, as its records describe it: the same model for every kind of group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Partition = tuple[str, int]
+"""A topic and a partition of it; of Connect a connector and a task, of streams groups a subtopology and a task."""
 Kind = Literal["classic", "consumer", "share", "streams"]
+
+# Kafka Streams: `stream` is cooperative unless `upgrade.from` names a version before 2.4 (AssignorConfiguration).
+_COOPERATIVE = ("cooperative-sticky", "compatible", "sessioned", "stream")
 
 AWAY_EPOCH = -2
 """Member epoch of a static member that has left for now (KIP-848)."""
@@ -19,8 +23,9 @@ class Member:
     """A member; `owned` is None where its assignment could not be read, `topics` where its subscription could not.
 
     `claimed` and `claimed_generation` are what it said it had when it joined (sticky assignors). The others below
-    are of groups that the broker assigns: `target` is what it shall have, `is_settled` whether it needs to give up
-    or wait for nothing, `unrevoked_since` (ms) since when it has been asked to give up.
+    are of groups that the broker assigns: `target` is what it shall have, `previous_epoch` the one before
+    its `epoch` (0: it had just joined), `is_settled` whether it needs to give up or wait for nothing,
+    `unrevoked_since` (ms) since when it has been asked to give up.
     """
 
     member_id: str
@@ -38,6 +43,7 @@ class Member:
     assignor: str | None = None
     target: frozenset[Partition] | None = None
     epoch: int | None = None
+    previous_epoch: int | None = None
     is_settled: bool = False
     unrevoked_since: int | None = None
 
@@ -51,9 +57,13 @@ class Member:
 class Group:
     """A group; `kind` is None while there is none.
 
-    `generation` is the group epoch of a group that the broker assigns, `state_at` (ms) the classic group's last
-    change of state, `fragments` what came of a member before the record that makes it one. `settled` counts the
-    members that have settled, by their epoch: to look at each of them at each of their records would take long.
+    `generation` is the group epoch of a group that the broker assigns. Of a classic group `state_at` (ms) is the last
+    change of state, `join_ended_at` (ms) the end of the join phase of its generation, as far as that is known.
+    `fragments` hold what came of a member before the record that makes it one. `settled` counts the members that
+    have settled, by their epoch: to look at each of them at each of their records would take long.
+    `partition_counts` are the subscribed topics' names and counts by their ids, as brokers before 4.1 write them;
+    `topic_ids` those of the assigned topics by name. `has_tasks`: a streams group was assigned some once, so that its
+    topology was valid; 4.1 does not write which one is.
     `keeps_back`: the leader of Connect workers keeps back what one of them had, should that one return.
     `is_polled`: it is known by polls, which show nothing of what happens in between; of a classic group the
     generation is then a count of what they showed.
@@ -65,10 +75,15 @@ class Group:
     leader: str | None = None
     generation: int | None = None
     state_at: int | None = None
+    join_ended_at: int | None = None
     assignment_epoch: int | None = None
     metadata_hash: int | None = None
+    partition_counts: Mapping[str, tuple[str, int]] | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     topology_epoch: int | None = None
     validated_topology_epoch: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    has_tasks: bool = False
     members: Mapping[str, Member] = field(default_factory=dict)
     fragments: Mapping[str, Member] = field(default_factory=dict)
     regexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -79,7 +94,7 @@ class Group:
     @property
     def is_cooperative(self) -> bool:
         """Whether members keep what they own through a rebalance."""
-        return self.kind != "classic" or self.protocol in ("cooperative-sticky", "compatible", "sessioned")
+        return self.kind != "classic" or self.protocol in _COOPERATIVE
 
     @property
     def state(self) -> str | None:
@@ -92,14 +107,30 @@ class Group:
             return "Stable"
         return self._reconciliation()
 
+    @property
+    def assignor(self) -> str | None:
+        """The protocol that a classic group chose; of a consumer group the assignor that most of its members ask for
+        (ConsumerGroup.preferredServerAssignor), None where that is the broker's default or where there is a tie."""
+        if self.kind != "consumer":
+            return self.protocol
+        wanted = Counter(member.assignor for member in self.members.values() if member.assignor).most_common(2)
+        is_tie = len(wanted) == 2 and wanted[0][1] == wanted[1][1]
+        return wanted[0][0] if wanted and not is_tie else None
+
     def _reconciliation(self) -> str:
-        is_ready = self.topology_epoch is not None and self.topology_epoch == self.validated_topology_epoch
-        if self.kind == "streams" and not is_ready:
+        if self.kind == "streams" and not self._is_ready:
             return "NotReady"
         if (self.generation or 0) > (self.assignment_epoch or 0):
             return "Assigning"
         settled = self.settled.get(self.assignment_epoch or 0, 0)
         return "Stable" if settled == len(self.members) else "Reconciling"
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether a streams group's topology is valid; 4.1 does not write `validatedTopologyEpoch`."""
+        if (self.validated_topology_epoch or 0) < 0 and self.has_tasks:
+            return True
+        return self.topology_epoch is not None and self.topology_epoch == self.validated_topology_epoch
 
 
 def partitions(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[Partition]:
@@ -115,44 +146,22 @@ def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
     return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
 
 
-def group_json(group: Group) -> dict[str, Any]:
-    """A group as JSON values."""
-    values = {name: getattr(group, name) for name in Group.__slots__ if name != "settled"}
-    for name in ("members", "fragments"):
-        values[name] = [_member_json(member) for member in values[name].values()]
-    return values
-
-
-def group_of_json(values: dict[str, Any]) -> Group:
-    """The inverse of `group_json`."""
-    members = {
-        name: {member.member_id: member for member in map(_member_of_json, values[name])}
-        for name in ("members", "fragments")
-    }
-    regexes = {regex: tuple(topics) for regex, topics in values["regexes"].items()}
-    settled = settled_by_epoch(members["members"].values())
-    return Group(**{**values, **members, "regexes": regexes, "settled": settled})
-
-
 def settled_by_epoch(members: Iterable[Member]) -> Counter[int]:
     """How many members have settled in which epoch: `Group.settled`."""
     return Counter(member.epoch for member in members if member.is_settled and member.epoch is not None)
 
 
-_PARTITION_SETS = ("owned", "claimed", "target")
-_NOTHING_KNOWN = Member("")
+def owned_by_anyone(group: Group) -> frozenset[Partition] | None:
+    """All partitions that a group's members have; None where that of one is not known."""
+    owned = [member.owned for member in group.members.values()]
+    return None if None in owned else frozenset().union(*(one for one in owned if one is not None))
 
 
-def _member_json(member: Member) -> dict[str, Any]:
-    given = {name: getattr(member, name) for name in Member.__slots__}
-    values = {name: value for name, value in given.items() if value != getattr(_NOTHING_KNOWN, name)}
-    for name in _PARTITION_SETS:
-        if values.get(name) is not None:
-            values[name] = [(part["topic"], part["partitions"]) for part in by_topic(values[name])]
-    return values
+def targeted(group: Group) -> frozenset[Partition]:
+    """All partitions that a group's members shall have."""
+    return frozenset().union(*(member.target or frozenset() for member in group.members.values()))
 
 
-def _member_of_json(values: dict[str, Any]) -> Member:
-    sets = {name: partitions(values[name]) for name in _PARTITION_SETS if values.get(name) is not None}
-    topics = values.get("topics", ())
-    return Member(**{**values, **sets, "topics": None if topics is None else tuple(topics)})
+def assigned_to(group: Group, member: Member) -> frozenset[Partition] | None:
+    """What the group's assignment gives a member, whether it has it yet or not; None where that is not known."""
+    return member.owned if group.kind == "classic" or member.target is None else member.target

@@ -1,4 +1,4 @@
-"""The history job: tells each group's story on, as far as the decode job has landed it.
+"""The history job: folds the groups' records that the decode job has landed into the history tables.
 
 Its stream is `ingest_progress`, which the decode job writes last: what it says has landed is there in every table.
 """
@@ -22,8 +22,8 @@ from grouptrail.history import records
 from grouptrail.history.handovers import Span, filled, with_commits
 from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
-from grouptrail.history.open_rows import TABLES
-from grouptrail.history.tasks import POSITIONS, output_ddl, story_rows
+from grouptrail.history.rows import TABLES
+from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.streams import query_id, read_table_appends, start_query
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ REBUILDING = -1
 """The partition in `history_positions` whose row says that a rebuild is under way, or was broken off."""
 
 
-class HistoryUnfit(GrouptrailError):
+class HistoryError(GrouptrailError):
     """The history tables are not in a state to go on from."""
 
 
@@ -65,19 +65,19 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     ensure_tables(spark, config)
     refuse_half_rebuilt(spark, config)
     begun = checkpoints.begin(spark, config, JOB, WRITES)
-    telling = Telling(spark, config, app=lambda: query_id(spark, config, JOB), report=report)
+    writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, JOB), report=report)
     progress = read_table_appends(spark, config, PROGRESS, version=begun.get("version"))
-    return start_query(progress, config, JOB, land=telling.land, once=once)
+    return start_query(progress, config, JOB, land=writer.land, once=once)
 
 
 def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
     """Raises where a rebuild was broken off: the tables are of two minds then."""
     if not tables.read(spark, config, POSITIONS).where(f"record_partition = {REBUILDING}").isEmpty():
-        raise HistoryUnfit("a rebuild of the history is under way or was broken off: run grouptrail rebuild history")
+        raise HistoryError("a rebuild of the history is under way or was broken off: run grouptrail rebuild history")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OffsetRanges:
     """Offsets that have landed, by partition [start, end), and when their records were written.
 
     `complete_to` is, by partition, as for `operations`; `newest_batch` the number of the decode job's.
@@ -91,7 +91,7 @@ class Stretch:
     newest_batch: int
 
     @classmethod
-    def of(cls, progress: DataFrame) -> Stretch:
+    def of(cls, progress: DataFrame) -> OffsetRanges:
         """From rows of `ingest_progress`."""
         from pyspark.sql import functions as F
 
@@ -131,8 +131,8 @@ def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
     return end_offset + 1 if last_stable_offset == end_offset else end_offset
 
 
-class Telling:
-    """Tells micro-batches; each write once, however often a batch is tried: the positions are written last."""
+class HistoryBatchWriter:
+    """Writes each micro-batch once, however often it is tried: the positions are written last."""
 
     def __init__(
         self, spark: SparkSession, config: Config, *, app: Callable[[], str], report: Callable[[str], None]
@@ -150,41 +150,41 @@ class Telling:
         spark = progress.sparkSession
         for name, value in _INTERPRETED.items():
             spark.conf.set(name, value)
-        stretch = Stretch.of(progress.where(F.col("cluster") == self._config.cluster))
-        if not stretch.ranges:
+        covered = OffsetRanges.of(progress.where(F.col("cluster") == self._config.cluster))
+        if not covered.ranges:
             return
-        fresh = fresh_records(spark, self._config, stretch).persist()
+        fresh = fresh_records(spark, self._config, covered).persist()
         try:
-            counts = self._tell(fresh, stretch, batch)
+            counts = self._fold(fresh, covered, batch)
         finally:
             fresh.unpersist()
-        self._report(_summary(batch, stretch.newest_batch, counts, time.monotonic() - started))
+        self._report(_summary(batch, covered.newest_batch, counts, time.monotonic() - started))
 
-    def _tell(self, fresh: DataFrame, stretch: Stretch, batch: int) -> dict[str, int]:
+    def _fold(self, fresh: DataFrame, covered: OffsetRanges, batch: int) -> dict[str, int]:
         from pyspark.sql import functions as F
 
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
-        waiting = F.col("waits") & F.col("record_partition").isin(*stretch.ranges)
+        waiting = F.col("waits") & F.col("record_partition").isin(*covered.ranges)
         # Most batches hold commits alone, and tell nothing of any group.
         if fresh.isEmpty() and positions.where(waiting).isEmpty():
             return {}
-        names = self._names.of(fresh) if stretch.has_group_records else self._names.known()
+        names = self._names.of(fresh) if covered.has_group_records else self._names.known()
         groups = fresh.select("record_partition", "group_id").distinct()
         states = positions.join(
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
         )
         states = states.where(F.col("is_new").isNotNull() | waiting)
-        told = fresh.unionByName(records.saved_states(states))
+        with_states = fresh.unionByName(records.saved_states(states))
         cores = fresh.sparkSession.sparkContext.defaultParallelism
-        changed = fold(told, stretch.complete_to, names, self._config, cores).persist()
+        changed = fold(with_states, covered.complete_to, names, self._config, cores).persist()
         try:
-            found = Found.of(changed)
+            found = BatchSummary.of(changed)
             self._write(changed, found, batch)
         finally:
             changed.unpersist()
         return found.rows
 
-    def _write(self, changed: DataFrame, found: Found, batch: int) -> None:
+    def _write(self, changed: DataFrame, found: BatchSummary, batch: int) -> None:
         app = self._app()
         few = changed.toArrow() if found.are_few(self._config) else None
 
@@ -204,7 +204,7 @@ class Telling:
 
 
 @dataclass(frozen=True)
-class Found:
+class BatchSummary:
     """What changed, by table: how many rows, and in which buckets of open rows, and the handovers."""
 
     rows: dict[str, int]
@@ -212,7 +212,7 @@ class Found:
     handovers: Span | None
 
     @classmethod
-    def of(cls, changed: DataFrame) -> Found:
+    def of(cls, changed: DataFrame) -> BatchSummary:
         """Of `fold`'s rows."""
         from pyspark.sql import functions as F
 
@@ -229,14 +229,14 @@ class Found:
         return tables.are_few(config, sum(self.rows.values())) and (self.handovers is None or self.handovers.is_short)
 
 
-def fresh_records(spark: SparkSession, config: Config, stretch: Stretch) -> DataFrame:
-    """The groups' records of a stretch (`tasks.INPUT_DDL`)."""
-    found = records.classic_records(stretch.rows(tables.read(spark, config, "group_metadata"))).unionByName(
-        records.commit_tombstones(stretch.rows(tables.read(spark, config, "offset_commits")))
+def fresh_records(spark: SparkSession, config: Config, covered: OffsetRanges) -> DataFrame:
+    """Return the groups' records in these ranges (`tasks.INPUT_DDL`)."""
+    found = records.classic_records(covered.rows(tables.read(spark, config, "group_metadata"))).unionByName(
+        records.commit_tombstones(covered.rows(tables.read(spark, config, "offset_commits")))
     )
-    if not stretch.has_group_records:
+    if not covered.has_group_records:
         return found
-    return found.unionByName(records.other_records(stretch.rows(tables.read(spark, config, "group_records"))))
+    return found.unionByName(records.other_records(covered.rows(tables.read(spark, config, "group_records"))))
 
 
 def fold(
@@ -246,11 +246,11 @@ def fold(
     # A classic group's record holds all its members: as many at a time as commits would fill a worker's memory.
     group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
     retention_ms = round(config.history.offsets_retention_minutes * 60_000)
-    stories = story_rows(complete_to, names, retention_ms)
-    return tables.with_open_bucket(records.by_group(group_records, tasks).mapInArrow(stories, output_ddl()))
+    folds = fold_groups(complete_to, names, retention_ms)
+    return tables.with_open_bucket(records.by_group(group_records, tasks).mapInArrow(folds, output_ddl()))
 
 
-def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> DataFrame:
+def rows_of(changed: DataFrame, table: str, found: BatchSummary, config: Config) -> DataFrame:
     """One table's rows among those that changed."""
     rows = changed.where(changed["of"] == table).select(f"{table}.*")
     if table != "rebalances" or found.handovers is None:
@@ -259,7 +259,7 @@ def rows_of(changed: DataFrame, table: str, found: Found, config: Config) -> Dat
     return with_commits(rows, found.handovers, commits, _lookback(config))
 
 
-def few_rows_of(changed: pa.Table, table: str, found: Found, config: Config) -> pa.Table:
+def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Config) -> pa.Table:
     """As `rows_of`, with their `open_bucket`."""
     own = changed.filter(pc.equal(changed["of"], table))
     rows = pa.Table.from_struct_array(own[table])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLE = "topic_names"
 
 # Only these records hold names beside ids.
-_TELLING = {
+_NAMING = {
     "ConsumerGroupPartitionMetadata": ("topics",),
     "ShareGroupStatePartitionMetadata": ("initializingTopics", "initializedTopics", "deletingTopics"),
 }
@@ -42,10 +42,13 @@ class TopicNames:
         """All that is known, after asking for the ids in these records (`tasks.INPUT_DDL`) that have no name yet."""
         wanted = self._ids(group_records) - self._names.keys() - self._nameless
         if wanted:
-            self._learn("record", self._told_by_records(group_records), wanted)
-            self._learn("broker", self._told_by_broker(), wanted)
-            self._learn("commit", self._told_by_commits(wanted - self._names.keys()), wanted)
-            self._nameless |= wanted - self._names.keys()
+            self._learn("record", self._names_in_records(group_records), wanted)
+            by_broker = self._names_from_broker()
+            self._learn("broker", by_broker, wanted)
+            self._learn("commit", self._names_in_commits(wanted - self._names.keys()), wanted)
+            # A cluster that answers names its offsets topic at least: one that names none is asked again.
+            if by_broker:
+                self._nameless |= wanted - self._names.keys()
         return self.known()
 
     @staticmethod
@@ -56,26 +59,26 @@ class TopicNames:
         return {row.id for row in group_records.select(ids.alias("id")).distinct().collect()}
 
     @staticmethod
-    def _told_by_records(group_records: DataFrame) -> dict[str, str]:
+    def _names_in_records(group_records: DataFrame) -> dict[str, str]:
         from pyspark.sql import functions as F
 
-        telling = group_records.where(F.col("type").isin(*_TELLING) & F.col("body").isNotNull())
+        naming = group_records.where(F.col("type").isin(*_NAMING) & F.col("body").isNotNull())
         return {
             topic["topicId"]: topic["topicName"]
-            for row in telling.select("type", "body").distinct().collect()
-            for field in _TELLING[row.type]
+            for row in naming.select("type", "body").distinct().collect()
+            for field in _NAMING[row.type]
             for topic in json.loads(row.body).get(field) or ()
         }
 
-    def _told_by_broker(self) -> dict[str, str]:
-        """Nothing while no broker answers: the records are there, and their ids are true."""
+    def _names_from_broker(self) -> dict[str, str]:
+        """Empty while no broker answers: the records are there, and their ids are true."""
         try:
             with OffsetsTopic(self._config) as topic:
                 return topic.topic_names()
         except ClusterError:
             return {}
 
-    def _told_by_commits(self, wanted: set[str]) -> dict[str, str]:
+    def _names_in_commits(self, wanted: set[str]) -> dict[str, str]:
         from pyspark.sql import functions as F
 
         if not wanted:

@@ -1,4 +1,8 @@
-"""A group's records, cut into operations: what the coordinator wrote at once, and means as a whole."""
+"""Cuts a group's records into operations: what the coordinator wrote at once, and means as a whole.
+
+The order of the records within an operation is that of Kafka's GroupMetadataManager and of its record helpers
+(`CoordinatorRecordHelpers`, `TargetAssignmentBuilder`, `CurrentAssignmentBuilder`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ ADMIN = "admin"
 """The `source` of polled rows."""
 CLASSIC = "GroupMetadata"
 COMMIT_TOMBSTONE = "OffsetCommit"
+
+_KINDS = ("ConsumerGroup", "ShareGroup", "StreamsGroup")
 
 
 class Record(NamedTuple):
@@ -31,27 +37,117 @@ Operation = tuple[Record, ...]
 
 
 def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Operation, bool]]:
-    """Cuts one group's records, in the order of their offsets; says of each operation whether it is complete.
+    """Yield each operation of one group's records, which are in offset order, and whether it is complete.
 
-    An operation's records follow each other without a gap, under one timestamp; a classic group's value ends one.
+    An operation's records follow each other without a gap, under one timestamp, in an order that one request to the
+    coordinator can produce: several requests may share a batch and a millisecond
+    (`group.coordinator.append.linger.ms`).
     Only the last may be incomplete: when more of it could lie at `complete_to`, the offset up to which everything
     has been read. A coordinator's batch of records is visible whole or not at all, so that nothing is missing
     where the reader had reached the log's end; the caller then gives an offset beyond it.
     """
-    current: list[Record] = []
+    current = _OperationBuilder()
     for record in records:
-        if current and not _continues(current[-1], record):
-            yield tuple(current), True
-            current = []
-        current.append(record)
-    if current:
-        last = current[-1]
-        yield tuple(current), last.offset + 1 < complete_to or _ends(last)
+        if current.records and not current.takes(record):
+            yield tuple(current.records), True
+            current = _OperationBuilder()
+        current.add(record)
+    if current.records:
+        last = current.records[-1]
+        yield tuple(current.records), last.offset + 1 < complete_to or current.is_ended
 
 
-def _continues(last: Record, record: Record) -> bool:
-    return record.offset == last.offset + 1 and record.at == last.at and not _ends(last)
+class _OperationBuilder:
+    """The records of one operation, and what of the coordinator's order they have reached."""
+
+    __slots__ = (
+        "_classic_members",
+        "_has_epoch",
+        "_has_member",
+        "_has_target_epoch",
+        "_is_conversion",
+        "_members_removed",
+        "is_ended",
+        "records",
+    )
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.is_ended = False
+        self._has_member = False
+        self._has_epoch = False
+        self._has_target_epoch = False
+        self._is_conversion = False
+        self._members_removed = 0
+        self._classic_members: set[str | None] = set()
+
+    def takes(self, record: Record) -> bool:
+        """Whether the record belongs to the same operation."""
+        last = self.records[-1]
+        if self.is_ended or record.offset != last.offset + 1 or record.at != last.at:
+            return False
+        if record.is_polled or last.is_polled:
+            return record.is_polled and last.is_polled
+        if COMMIT_TOMBSTONE in (record.type, last.type):
+            return False
+        if CLASSIC in (record.type, last.type):
+            # A downgrade ends with the classic group's value, an upgrade begins with its tombstone.
+            return last.body is None and record.body is not None and record.type != last.type
+        return self._is_conversion or not self._begins_another(record)
+
+    def _begins_another(self, record: Record) -> bool:
+        """Whether a record cannot come at this place of an operation, but may be the first of one."""
+        part = _part(record)
+        if part in ("MemberMetadata", "Metadata") and record.body is not None:
+            return self._has_epoch or self._has_target_epoch
+        if part == "RegularExpression":
+            return self._has_epoch
+        if part == "CurrentMemberAssignment" and record.body is None:
+            return self._has_member or self._has_epoch
+        return False
+
+    def add(self, record: Record) -> None:
+        """Takes a record in."""
+        self.records.append(record)
+        part = _part(record)
+        if part == CLASSIC:
+            self.is_ended = record.body is not None
+            self._is_conversion = record.body is None
+            return
+        if record.is_polled:
+            return
+        if part == "MemberMetadata":
+            self._take_member(record)
+        elif part == "Metadata" and record.body is not None:
+            self._has_epoch = True
+            # The members that stay get their targets at a later heartbeat.
+            self.is_ended = self._members_removed > 0 and not self._has_member
+        elif part == "TargetAssignmentMetadata" and record.body is not None:
+            self._has_target_epoch = True
+        elif part == "CurrentMemberAssignment" and record.body is not None:
+            self.is_ended = self._is_last_assignment(record)
+
+    def _take_member(self, record: Record) -> None:
+        if record.body is None:
+            self._members_removed += 1
+            return
+        self._has_member = True
+        if (record.body.get("classicMemberMetadata") or {}).get("supportedProtocols"):
+            self._classic_members.add(record.name)
+
+    def _is_last_assignment(self, record: Record) -> bool:
+        """An operation ends with the assignment of the member whose request it answers. Two go on: an upgrade, which
+        first writes those of the classic members; a static member's return, which first copies its predecessor's."""
+        assert record.body is not None
+        if self._is_conversion:
+            return self._has_member and record.name not in self._classic_members
+        is_copy = self._members_removed > 0 and self._has_member and record.body.get("memberEpoch") == 0
+        return not is_copy
 
 
-def _ends(record: Record) -> bool:
-    return record.type == CLASSIC and record.body is not None
+def _part(record: Record) -> str:
+    """The type without the kind of its group."""
+    for kind in _KINDS:
+        if record.type.startswith(kind):
+            return record.type[len(kind) :]
+    return record.type

@@ -1,4 +1,4 @@
-"""What an operation's records make of a group (offsets-topic semantics of Kafka 3.5 to 4.3, both coordinators)."""
+"""Apply an operation's records to a group (offsets-topic semantics of Kafka 3.5 to 4.3, both coordinators)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition, partitions, settled_by_epoch
 from grouptrail.history.operations import CLASSIC, Operation, Record
 
-Names = Mapping[str, str]
+NameOf = Callable[[str], str]
+"""Gives the name of a topic id, or the id again where there is none."""
 Body = dict[str, Any]
 
 _PREFIXES: dict[str, Kind] = {"Consumer": "consumer", "Share": "share", "Streams": "streams"}
@@ -19,10 +20,10 @@ _STABLE = {"consumer": 0, "share": 0, "streams": 1}
 _REVOKING = {"consumer": 1, "streams": 2}
 
 
-def after(group: Group, operation: Operation, names: Names) -> Group:
-    """The group behind an operation; `names` gives topics' names by their ids."""
+def apply_operation(group: Group, operation: Operation, name_of: NameOf) -> Group:
+    """Return the group after an operation."""
     for record in operation:
-        group = _taken(group, record, names)
+        group = _apply(group, record, name_of)
     is_polled = any(record.is_polled for record in operation)
     return replace(group, is_polled=is_polled) if group.kind is not None else group
 
@@ -32,7 +33,7 @@ def kind_of(record_type: str) -> Kind:
     return next((kind for prefix, kind in _PREFIXES.items() if record_type.startswith(prefix)), "classic")
 
 
-def _taken(group: Group, record: Record, names: Names) -> Group:
+def _apply(group: Group, record: Record, name_of: NameOf) -> Group:
     if record.type == CLASSIC:
         return classic_group(record.body, group) if record.body is not None else _without(group, "classic")
     kind = kind_of(record.type)
@@ -40,15 +41,21 @@ def _taken(group: Group, record: Record, names: Names) -> Group:
     read = _GROUP_PARTS.get(part)
     if read is not None:
         if record.body is None:
-            return _without(group, kind) if part == "Metadata" else group
+            return _without_part(group, kind, part)
         return read(_of_kind(group, kind), record.body)
     if part == "RegularExpression" and record.name is not None:
         others = {regex: topics for regex, topics in group.regexes.items() if regex != record.name}
         resolved = {} if record.body is None else {record.name: tuple(record.body["topics"])}
         return replace(group, regexes={**others, **resolved})
     if part in _MEMBER_PARTS and record.name is not None:
-        return _with_member(_of_kind(group, kind), part, record, names)
+        return _with_member(_of_kind(group, kind), part, record, name_of)
     return group
+
+
+def _without_part(group: Group, kind: Kind, part: str) -> Group:
+    if part == "PartitionMetadata" and group.kind == kind:
+        return replace(group, partition_counts=None)
+    return _without(group, kind) if part == "Metadata" else group
 
 
 def _of_kind(group: Group, kind: Kind) -> Group:
@@ -68,7 +75,13 @@ def _with_epoch(group: Group, body: Body) -> Group:
         generation=body["epoch"],
         metadata_hash=body.get("metadataHash", 0),
         validated_topology_epoch=body.get("validatedTopologyEpoch", -1),
+        settings=tuple((one["key"], one["value"]) for one in body.get("lastAssignmentConfigs") or ()),
     )
+
+
+def _with_partition_counts(group: Group, body: Body) -> Group:
+    counts = {one["topicId"]: (one["topicName"], one["numPartitions"]) for one in body["topics"]}
+    return replace(group, partition_counts=counts)
 
 
 def _with_assignment_epoch(group: Group, body: Body) -> Group:
@@ -81,12 +94,13 @@ def _with_topology(group: Group, body: Body) -> Group:
 
 _GROUP_PARTS: dict[str, Callable[[Group, Body], Group]] = {
     "Metadata": _with_epoch,
+    "PartitionMetadata": _with_partition_counts,
     "TargetAssignmentMetadata": _with_assignment_epoch,
     "Topology": _with_topology,
 }
 
 
-def _with_member(group: Group, part: str, record: Record, names: Names) -> Group:
+def _with_member(group: Group, part: str, record: Record, name_of: NameOf) -> Group:
     assert record.name is not None
     members, fragments = dict(group.members), dict(group.fragments)
     if part == "MemberMetadata" and record.body is None:
@@ -96,14 +110,22 @@ def _with_member(group: Group, part: str, record: Record, names: Names) -> Group
         return group if gone is None else replace(group, members=members, fragments=fragments, settled=settled)
     home = members if record.name in members or part == "MemberMetadata" else fragments
     known = members.get(record.name) or fragments.pop(record.name, None) or Member(record.name)
-    home[record.name] = _MEMBER_PARTS[part](known, record, group, names)
+    home[record.name] = changed = _MEMBER_PARTS[part](known, record, group, name_of)
     if home is fragments and record.body is None:
         del fragments[record.name]
     settled = _settled(group, group.members.get(record.name), members.get(record.name))
-    changed = replace(group, members=members, fragments=fragments, settled=settled)
-    if part == "MemberMetadata" and group.kind == "consumer":
-        return replace(changed, protocol=home[record.name].assignor)
-    return changed
+    has_tasks = group.has_tasks or (
+        group.kind == "streams" and part == "TargetAssignmentMember" and bool(changed.target)
+    )
+    topic_ids = _topic_ids(group, record.body, name_of) if part == "TargetAssignmentMember" else group.topic_ids
+    return replace(
+        group, members=members, fragments=fragments, settled=settled, has_tasks=has_tasks, topic_ids=topic_ids
+    )
+
+
+def _topic_ids(group: Group, body: Body | None, name_of: NameOf) -> Mapping[str, str]:
+    ids = {name_of(part["topicId"]): part["topicId"] for part in (body or {}).get("topicPartitions") or ()}
+    return group.topic_ids if ids.items() <= group.topic_ids.items() else {**group.topic_ids, **ids}
 
 
 def _settled(group: Group, old: Member | None, new: Member | None) -> Counter[int]:
@@ -113,7 +135,7 @@ def _settled(group: Group, old: Member | None, new: Member | None) -> Counter[in
     return +settled
 
 
-def _with_description(member: Member, record: Record, _group: Group, _names: Names) -> Member:
+def _with_description(member: Member, record: Record, _group: Group, _name_of: NameOf) -> Member:
     body = record.body or {}
     return replace(
         member,
@@ -129,42 +151,42 @@ def _with_description(member: Member, record: Record, _group: Group, _names: Nam
     )
 
 
-def _with_target(member: Member, record: Record, _group: Group, names: Names) -> Member:
+def _with_target(member: Member, record: Record, _group: Group, name_of: NameOf) -> Member:
     if record.body is None:
         return replace(member, target=None)
-    return replace(member, target=_assigned(record.body, ("topicPartitions", "activeTasks"), names))
+    return replace(member, target=_assigned(record.body, ("topicPartitions", "activeTasks"), name_of))
 
 
-def _with_current(member: Member, record: Record, group: Group, names: Names) -> Member:
+def _with_current(member: Member, record: Record, group: Group, name_of: NameOf) -> Member:
     body = record.body
     if body is None:
-        return replace(member, owned=frozenset(), epoch=None, is_settled=False, unrevoked_since=None)
+        return replace(
+            member, owned=frozenset(), epoch=None, previous_epoch=None, is_settled=False, unrevoked_since=None
+        )
     kind = group.kind or "consumer"
     pending = ("partitionsPendingRevocation", "activeTasksPendingRevocation")
     revoking = body["state"] == _REVOKING.get(kind)
     return replace(
         member,
         epoch=body["memberEpoch"],
+        previous_epoch=body.get("previousMemberEpoch"),
         is_settled=body["state"] == _STABLE[kind] and body["memberEpoch"] != AWAY_EPOCH,
-        owned=_assigned(body, ("assignedPartitions", "activeTasks"), names) | _assigned(body, pending, names),
+        owned=_assigned(body, ("assignedPartitions", "activeTasks"), name_of) | _assigned(body, pending, name_of),
         unrevoked_since=(member.unrevoked_since or record.at) if revoking else None,
     )
 
 
-_MEMBER_PARTS: dict[str, Callable[[Member, Record, Group, Names], Member]] = {
+_MEMBER_PARTS: dict[str, Callable[[Member, Record, Group, NameOf], Member]] = {
     "MemberMetadata": _with_description,
     "TargetAssignmentMember": _with_target,
     "CurrentMemberAssignment": _with_current,
 }
 
 
-def _assigned(body: Body, fields: tuple[str, ...], names: Names) -> frozenset[Partition]:
-    """Partitions of a consumer or share group, by the topic's name where it is known, or tasks of a streams group."""
+def _assigned(body: Body, fields: tuple[str, ...], name_of: NameOf) -> frozenset[Partition]:
+    """Partitions of a consumer or share group, or tasks of a streams group."""
     return partitions(
-        (
-            names.get(part["topicId"], part["topicId"]) if "topicId" in part else part["subtopologyId"],
-            part["partitions"],
-        )
+        (name_of(part["topicId"]) if "topicId" in part else part["subtopologyId"], part["partitions"])
         for field in fields
         for part in body.get(field) or ()
     )
@@ -177,6 +199,7 @@ def classic_group(body: Body, before: Group) -> Group:
     """The group that a GroupMetadata value describes; `before` it, for assignments that are told as differences."""
     had = before.members if before.kind == "classic" else {}
     members = [_classic_member(member, had.get(member["member_id"])) for member in body.get("members", ())]
+    is_same_generation = before.kind == "classic" and before.generation == body["generation"]
     return Group(
         kind="classic",
         protocol_type=body["protocol_type"],
@@ -184,9 +207,18 @@ def classic_group(body: Body, before: Group) -> Group:
         leader=body.get("leader"),
         generation=body["generation"],
         state_at=body.get("state_at"),
+        join_ended_at=before.join_ended_at if is_same_generation else _join_ended_at(body, before),
         members={member.member_id: member for member in members},
         keeps_back=any(_delay_ms(member.get("assignment", {})) for member in body.get("members", ())),
     )
+
+
+def _join_ended_at(body: Body, before: Group) -> int | None:
+    """When the generation's join phase ended; None where its record may be a static member's replacement, whose time
+    of state is that of the state Stable (GroupMetadataManager.updateStaticMemberThenRebalanceOrCompleteJoin)."""
+    is_first_seen = before.kind is None
+    has_static = any(member.get("group_instance_id") for member in body.get("members", ()))
+    return None if is_first_seen and has_static else body.get("state_at")
 
 
 def _classic_member(body: Body, before: Member | None) -> Member:

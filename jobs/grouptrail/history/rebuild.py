@@ -1,4 +1,4 @@
-"""`grouptrail rebuild history`: every group's story told anew, from all that has landed."""
+"""`grouptrail rebuild history`: recomputes all group history from the decoded records."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grouptrail import tables
-from grouptrail.history.job import PROGRESS, REBUILDING, Found, Stretch, ensure_tables, fold, fresh_records, rows_of
+from grouptrail.history.job import (
+    PROGRESS,
+    REBUILDING,
+    BatchSummary,
+    OffsetRanges,
+    ensure_tables,
+    fold,
+    fresh_records,
+    rows_of,
+)
 from grouptrail.history.names import TopicNames
-from grouptrail.history.open_rows import TABLES
+from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
 from grouptrail.lease import sole_driver
 from grouptrail.session import start_session
@@ -39,14 +48,14 @@ def rebuild(spark: SparkSession, config: Config, report: Callable[[str], None]) 
     """As `rebuild_history`, in a session that is there."""
     started = time.monotonic()
     ensure_tables(spark, config)
-    stretch = Stretch.of(tables.read(spark, config, PROGRESS))
-    if not stretch.ranges:
+    covered = OffsetRanges.of(tables.read(spark, config, PROGRESS))
+    if not covered.ranges:
         report("no records have landed yet: nothing to rebuild")
         return
-    everything = fresh_records(spark, config, stretch)
+    everything = fresh_records(spark, config, covered)
     names = TopicNames(spark, config).of(everything)
     count = everything.count()
-    report(f"telling {count:,} records of groups anew")
+    report(f"folding {count:,} records of groups")
     marker = [
         {
             "cluster": config.cluster,
@@ -60,9 +69,9 @@ def rebuild(spark: SparkSession, config: Config, report: Callable[[str], None]) 
     ]
     tables.append_new(spark, marker, config, POSITIONS)
     tasks = max(spark.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
-    changed = fold(everything, stretch.complete_to, names, config, tasks).persist()
+    changed = fold(everything, covered.complete_to, names, config, tasks).persist()
     try:
-        found = Found.of(changed)
+        found = BatchSummary.of(changed)
         for table in (*TABLES, POSITIONS):
             tables.replace(rows_of(changed, table, found, config), config, table)
             report(f"{table}: {found.rows.get(table, 0):,} rows")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from grouptrail import contracts
 from grouptrail.arrow import arrow_type
-from grouptrail.history.open_rows import TABLES, Row
+from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.reading import Names
-from grouptrail.history.story import tell
+from grouptrail.history.rows import TABLES, Values
+from grouptrail.history.state import decode_state, encode_state
 
 POSITIONS = "history_positions"
 INPUT_DDL = (
@@ -34,34 +34,36 @@ _ROWS_A_BATCH = 4096
 _OTHERS = ("cluster", "open_bucket")
 
 
-def story_rows(complete_to: dict[int, int], names: Names, retention_ms: int) -> Fold:
+def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention_ms: int) -> Fold:
     """For `DataFrame.mapInArrow` over `INPUT_DDL`, sorted by its first three columns, a group in one task.
 
-    Out: `output_ddl()`, one changed row in each. `complete_to` by partition and the others are as for `story.tell`.
+    Out: `output_ddl()`, one changed row in each. `complete_to` by partition and the others are as for `fold_group`.
     """
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[Row] = []
+        rows: list[Values] = []
         for (partition, group_id), lines in groupby(_lines(batches), key=lambda line: (line[0], line[1])):
             records = (_record(line) for line in lines)
             first = next(records)
-            state = first.body if first.offset == STATE_OFFSET else None
-            told = tell(
-                group_id,
-                partition,
-                records if state is not None else _chained(first, records),
+            has_state = first.offset == STATE_OFFSET
+            saved: Any = first.body if has_state else None
+            result = fold_group(
+                decode_state(group_id, partition, saved, names),
+                records if has_state else _chained(first, records),
                 complete_to=complete_to.get(partition, 0),
                 names=names,
-                state=state,  # type: ignore[arg-type]
                 retention_ms=retention_ms,
             )
-            rows += [{"of": table, "group_id": group_id, table: _micros(table, row)} for table, row in told.rows]
+            rows += [
+                {"of": row.table, "group_id": group_id, row.table: _micros(row.table, row.values())}
+                for row in result.rows
+            ]
             position = {
                 "record_partition": partition,
                 "group_id": group_id,
-                "told_to": told.told_to,
-                "waits": told.waits,
-                "state": told.state,
+                "told_to": result.state.processed_to,
+                "waits": result.waits,
+                "state": encode_state(result.state),
             }
             rows.append({"of": POSITIONS, "group_id": group_id, POSITIONS: position})
             while len(rows) >= _ROWS_A_BATCH:
@@ -90,7 +92,7 @@ def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
 
 
 def output_ddl() -> str:
-    """Spark's DDL of `story_rows`: `of` names the table, and the column of that name has the group's row."""
+    """Spark's DDL of `fold_groups`: `of` names the table, and the column of that name has the group's row."""
     fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
     return ", ".join(["of string, group_id string", *fields])
 
@@ -117,7 +119,7 @@ def _time_columns(table: str) -> tuple[str, ...]:
     return tuple(column.name for column in _columns(table) if column.type == "timestamp")
 
 
-def _micros(table: str, row: Row) -> Row:
+def _micros(table: str, row: Values) -> Values:
     """A row with its times, which are in ms, as Arrow's timestamps hold them."""
     times = {name: None if row[name] is None else row[name] * 1000 for name in _time_columns(table)}
     if row.get("handed_over"):

@@ -18,7 +18,7 @@ from grouptrail.explore.warehouse import Warehouse
 from grouptrail.lag.board import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
 from grouptrail.lag.offsets import matching
-from grouptrail.lag.verdict import Now, Thresholds, Window
+from grouptrail.lag.verdict import CAUGHT_UP, Now, Thresholds, Window
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MICROS = 1_000_000
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
-    *("lag", "lag_seconds", "status", "group_state"),
+    *("lag", "lost_records", "lag_seconds", "status", "status_reason", "group_state"),
 )
 _STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
 _FOUND = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
@@ -67,15 +67,17 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
     for rows in samples:
         numbers = index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
         at = int(ints(rows["sampled_at"]).max())
-        committed, lag = ints(rows["committed_offset"]), ints(rows["lag"])
-        window.add(at, numbers, committed, lag)
-        seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
+        committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
+        readable = np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
         committed_at = ints(rows["commit_at"])
+        window.add(at, numbers, committed, committed_at, readable)
+        seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
         verdict = window.judge(
             Now(
                 positions=numbers,
                 committed=committed,
-                lag=lag,
+                lag=readable,
+                lost=lost,
                 lag_seconds=seconds,
                 commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS),
                 is_empty=_empty(rows),
@@ -107,9 +109,17 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
 
 
 def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A group without members was judged EMPTY, or, with no lag to speak of, OK."""
-    is_empty = pc.and_(pc.equal(rows["group_state"], "Empty"), pc.is_in(rows["status"], pa.array(["EMPTY", "OK"])))
-    return np.asarray(pc.fill_null(is_empty, False))
+    """Whether the members had left by themselves: EMPTY says so. So may OK, of a group without members that had
+    caught up; where it had not, EMPTY was ruled out before."""
+    stored = zip(*(rows[name].to_pylist() for name in ("status", "group_state", "status_reason", "lag")), strict=True)
+    return np.array([_was_empty(*one) for one in stored], bool)
+
+
+def _was_empty(status: str, group_state: str | None, reason: str | None, lag: int | None) -> bool:
+    if status == "EMPTY":
+        return True
+    had_caught_up = not lag or (reason or "").startswith(CAUGHT_UP)
+    return status == "OK" and group_state == "Empty" and had_caught_up
 
 
 def backtest(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ ADMIN = "admin"
 COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000
+
+# By then the history has the record of a member that commits.
+_HISTORY_FOLLOWS_MICROS = 60 * _MICROS
 
 Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
 """Finds first records, as far as they can be told; None: none is left in the log."""
@@ -80,13 +84,23 @@ class Board:
         self._window = Window(rules.thresholds)
         self._sample: tuple[int, pa.Table, Ints] | None = None
         self._first: Mapping[Wanted, FirstRecord | None] = {}
+        self._partition_of = np.empty(0, np.int64)
+        self._remade_at = np.empty(0, np.int64)
+        self._last_commits = LastCommits()
         self.positions = Positions(self._index)
 
     def remember(self, rows: pa.Table) -> None:
         """Rows of `consumer_lag` of one earlier sample, for the verdicts to look back on."""
         numbers = self._index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
+        partitions = self._partitions.of(partition_names(rows["topic"], rows["partition"]))
         at = int(ints(rows["sampled_at"]).max())
-        self._window.add(at, numbers, ints(rows["committed_offset"]), ints(rows["lag"]))
+        lag, lost = ints(rows["lag"]), ints(rows["lost_records"])
+        # Of another log are commits that were judged so, and those made to a log that was made anew later.
+        is_other = at < at_numbers(self._remade_at, partitions)
+        is_other |= np.array(["made anew" in (problem or "") for problem in rows["problem"].to_pylist()], bool)
+        committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
+        readable = np.where(is_other | (lag == UNKNOWN), UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
+        self._window.add(at, numbers, committed, ints(rows["commit_at"]), readable)
 
     def sample(self, rows: pa.Table) -> None:
         """Rows of `log_offsets` of one sample, newer than those before."""
@@ -98,7 +112,12 @@ class Board:
             column[numbers] = ends
             asked_at, told_at = ints(rows["asked_at"])[is_told].min(), sampled_at[is_told].max()
             self._ends.add(Sample(int(asked_at), int(told_at), column))
-        self._ends.forget(self._others(numbers, ends, rows["topic_id"].to_pylist()))
+        others = self._others(numbers, ends, rows["topic_id"].to_pylist())
+        self._ends.forget(others)
+        self._window.forget(np.flatnonzero(np.isin(self._partition_of, others)))
+        remade_at = at_numbers(self._remade_at, np.arange(len(self._partitions)))
+        remade_at[others] = int(sampled_at.max())
+        self._remade_at = remade_at
         row_of = np.full(len(self._partitions), UNKNOWN)
         row_of[numbers] = np.arange(len(rows))
         self._sample = (int(sampled_at.max()), rows, row_of)
@@ -125,10 +144,15 @@ class Board:
         lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
-        self._window.add(entries.at, entries.positions, entries.committed, lag.lag)
+        known = self._window.newest_at(entries.at)
+        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
+        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
         columns = self._measured(entries, lag, age)
         columns |= self._rates(entries, lag)
         columns |= self._judged(entries, lag, age, is_ignored, of_each)
+        if known is not None and until is None:
+            # Later samples may wait that were taken before the commits that have come since.
+            self._window.restore(known)
         return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS)
 
     def _others(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
@@ -146,22 +170,28 @@ class Board:
         return np.array(sorted(others), np.int64)
 
     def _entries(self, owned: Sequence[Position], until: int | None) -> Entries | None:
-        """The positions whose logs were sampled, sorted as the table is."""
+        """The positions whose logs were sampled or that members have without a commit, sorted as the table is."""
         if self._sample is None:
             return None
         at, logs, row_of = self._sample
         commits = _with_owned(self.positions.standing(until), owned)
         partitions = self._partitions.of(partition_names(commits["topic"], commits["partition"]))
         commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
-        commits = commits.append_column("number", pa.array(partitions)).filter(pc.field("log") != UNKNOWN)
+        is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
+        commits = commits.append_column("number", pa.array(partitions)).filter(is_sampled | is_owned)
         commits = commits.sort_by([(name, "ascending") for name in ("group_id", "topic", "partition")])
-        return Entries(
+        rows = ints(commits["log"])
+        entries = Entries(
             at=at,
             positions=self._index.of(position_names(commits["topic"], commits["partition"], commits["group_id"])),
             partitions=ints(commits["number"]),
             commits=commits.select(COMMITS.names),
-            logs=logs.take(commits["log"]),
+            logs=_dated(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
         )
+        partition_of = at_numbers(self._partition_of, np.arange(len(self._index)))
+        partition_of[entries.positions] = entries.partitions
+        self._partition_of = partition_of
+        return entries
 
     def _first_records(self, entries: Entries, lag: Lag, ask: Ask | None) -> dict[int, FirstRecord | None]:
         """By place, the first unread records of exact groups; where there is none, there is no lag."""
@@ -209,7 +239,7 @@ class Board:
         return {
             "cluster": pa.array([self._cluster] * len(entries), pa.string()),
             **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
-            "commit_at": whole(pc.coalesce(commits["commit_at"], commits["record_at"])),
+            "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),
             "lag": _or_null(lag.lag),
@@ -243,10 +273,11 @@ class Board:
         now = Now(
             positions=entries.positions,
             committed=entries.committed,
-            lag=lag.lag,
+            lag=lag.readable,
+            lost=lag.lost,
             lag_seconds=age.seconds,
             commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
-            is_empty=_left_by_themselves(entries.commits["group_id"].to_pylist(), committed_at, of_each),
+            is_empty=self._last_commits.left_by_themselves(entries, of_each),
             is_unsubscribed=is_ignored,
         )
         verdict = self._window.judge(now)
@@ -270,14 +301,58 @@ def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
     return pa.concat_tables([commits, without.filter(pc.invert(pc.is_in(theirs, names)))])
 
 
-def _left_by_themselves(group_ids: list[str], committed_at: Ints, of_each: Sequence[Group]) -> Bools:
-    """Whether the group's members left on purpose, judged by its last commit to any partition."""
-    last: dict[str, int] = {}
-    for group_id, at in zip(group_ids, committed_at.tolist(), strict=True):
-        last[group_id] = max(last.get(group_id, UNKNOWN), at)
-    times = {name: None if at == UNKNOWN else moment(at) for name, at in last.items()}
-    left = [group.left_by_itself(times[name]) for name, group in zip(group_ids, of_each, strict=True)]
-    return np.array(left, bool)
+class LastCommits:
+    """The last commit of each group that has no members, from before its last member was gone.
+
+    Later ones are no sign of life: an administrator resets the offsets of a group that has no members. One that goes
+    on from where the group was may be a new member's, whose record the history has not read yet.
+    """
+
+    def __init__(self) -> None:
+        self._before_end: dict[str, tuple[datetime, int]] = {}
+        self._offsets_before_end: dict[int, int] = {}
+
+    def left_by_themselves(self, entries: Entries, of_each: Sequence[Group]) -> Bools:
+        """Whether the group's members left on purpose, judged by its last commit to any partition."""
+        group_ids = entries.commits["group_id"].to_pylist()
+        columns = (entries.committed_at.tolist(), entries.positions.tolist(), entries.committed.tolist())
+        returned = set()
+        for group_id, group, at, position, offset in zip(group_ids, of_each, *columns, strict=True):
+            end = group.emptied_at
+            if end is None or at == UNKNOWN:
+                continue
+            if moment(at) > end:
+                goes_on = offset >= self._offsets_before_end.get(position, offset + 1)
+                if goes_on and entries.at - at < _HISTORY_FOLLOWS_MICROS:
+                    returned.add(group_id)
+                continue
+            known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
+            self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
+            self._offsets_before_end[position] = offset
+        left = [
+            name not in returned and self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)
+        ]
+        return np.array(left, bool)
+
+    def _left(self, group_id: str, group: Group) -> bool:
+        end, at = self._before_end.get(group_id, (None, UNKNOWN))
+        return group.left_by_itself(moment(at) if end is not None and end == group.emptied_at else None)
+
+
+def _commit_at(commits: pa.Table) -> pa.ChunkedArray:
+    return pc.coalesce(commits["commit_at"], commits["record_at"])
+
+
+def _commit_times(entries: Entries) -> Ints:
+    """When the commits were made (microseconds), as the table has it."""
+    return ints(_commit_at(entries.commits))
+
+
+def _dated(logs: pa.Table, at: int) -> pa.Table:
+    """Rows of `log_offsets`, those that are not there at the sample's time (microseconds)."""
+    name = "sampled_at"
+    time = pa.scalar(at, pa.int64()).cast(logs.schema.field(name).type)
+    return logs.set_column(logs.schema.get_field_index(name), name, pc.fill_null(logs[name], time))
 
 
 def _rate(now: Ints, then: Ints, seconds: float) -> Floats:

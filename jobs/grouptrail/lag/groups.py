@@ -42,6 +42,7 @@ SELECT DISTINCT owned.group_id, owned.topic, owned.partition
 FROM partition_ownership AS owned
 JOIN generations AS now ON now.group_id = owned.group_id AND now.cluster = owned.cluster
 WHERE owned.is_open AND owned.owned_until IS NULL AND owned.cluster = {cluster} AND owned.partition >= 0
+  AND COALESCE(now.protocol_type, '') IN ('', 'consumer')
   AND now.is_open AND now.ended_at IS NULL AND now.group_kind IN ('classic', 'consumer')
 """
 
@@ -68,15 +69,15 @@ class Group:
     def left_by_itself(self, last_commit_at: datetime | None) -> bool:
         """Whether its members went on purpose; a leave and an expired session write the same records.
 
-        A member that committed shortly before cannot have expired: committing keeps its session alive.
+        A member that committed shortly before cannot have expired: committing keeps its session alive. A commit after
+        its end is none of its own.
         """
         if self.emptied_at is None or not self.endings:
             return False
         if self.endings == {"left"}:
             return True
-        was_alive = (
-            last_commit_at is not None and (self.emptied_at - last_commit_at).total_seconds() < _LEAST_SESSION_SECONDS
-        )
+        silent = None if last_commit_at is None else (self.emptied_at - last_commit_at).total_seconds()
+        was_alive = silent is not None and 0 <= silent < _LEAST_SESSION_SECONDS
         return was_alive and self.endings <= {"left", "left_or_expired"}
 
 

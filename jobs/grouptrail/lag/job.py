@@ -177,8 +177,10 @@ class Watch:
             self._board.sample(sample)
             until = int(ints(sample["sampled_at"]).max())
             found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until))
+        # More samples may wait behind the newest of this batch: it, too, is judged by the commits made before it.
         self._board.sample(newest)
-        found.append(self._board.rows(self._groups.by_id, self._groups.owned, ask=self._ask))
+        until = int(ints(newest["sampled_at"]).max())
+        found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until, ask=self._ask))
         return pa.concat_tables(found)
 
     @property

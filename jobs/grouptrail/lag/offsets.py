@@ -57,11 +57,18 @@ class Entries:
 
 @dataclass
 class Lag:
-    """Of each entry; `UNKNOWN` where it cannot be told, and then why."""
+    """Of each entry; `UNKNOWN` where it cannot be told, and then why. `is_of_other_log`: the commit is to a log that
+    was truncated or made anew since."""
 
     lag: Ints
     lost: Ints
     problem: list[str | None]
+    is_of_other_log: Bools
+
+    @property
+    def readable(self) -> Ints:
+        """How many of the unread records are still there."""
+        return np.where(self.lag == UNKNOWN, UNKNOWN, np.maximum(self.lag - np.maximum(self.lost, 0), 0))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: Sequence[str]) -> Lag:
@@ -84,11 +91,13 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     tell(np.array([error is not None for error in errors], bool), lambda place: errors[place])
     tell(is_ignored, lambda _: "no member of the group subscribes to the topic")
     tell(committed == UNKNOWN, lambda _: "no commit yet")
-    tell(_is_other(entries), lambda _: "the topic was deleted and made anew since the commit")
+    is_other = _is_other(entries)
+    tell(is_other, lambda _: "the topic was deleted and made anew since the commit")
     # A commit that is newer than the sample may well be ahead of it.
     is_old = entries.committed_at <= entries.sampled_at - _CLOCKS_DIFFER_SECONDS * _MICROS
+    is_above = (committed > end) & (end != UNKNOWN) & is_old
     tell(
-        (committed > end) & is_old,
+        is_above,
         lambda place: f"committed {committed[place]} above the log's end {end[place]}: truncated or made anew",
     )
     lost = ints(entries.logs["log_start_offset"]) - committed
@@ -96,6 +105,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
         np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),
         np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
         problem,
+        is_other | is_above,
     )
 
 

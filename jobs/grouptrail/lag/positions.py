@@ -19,22 +19,36 @@ COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 
 
 class Positions:
-    """The newest commit, or tombstone, of each position; a row's number is the position's in `index`."""
+    """The newest commit, or tombstone, of each position; a row's number is the position's in `index`.
+
+    Two views of them go on by themselves: all commits, and those that were made until a time. Samples may wait, and
+    must not see the commits that came after them.
+    """
 
     def __init__(self, index: Index) -> None:
-        self._index = index
-        self._newest = COMMITS.empty_table()
-        self._waiting: list[pa.Table] = []
+        self._all = _Newest(index)
+        self._due = _Newest(index)
 
     def add(self, commits: pa.Table) -> None:
         """Commits (`COMMITS`) of any order, also some that were there before: the newest of each position stays."""
-        self._waiting.append(commits)
+        self._all.waiting.append(commits)
+        self._due.waiting.append(commits)
 
     def standing(self, until: int | None = None) -> pa.Table:
-        """The commits that stand (`COMMITS`); those made after `until` (microseconds) are left for later."""
-        waiting = pa.concat_tables([COMMITS.empty_table(), *self._waiting])
+        """The commits that stand (`COMMITS`): all, or those made until a time (microseconds), which only goes on."""
+        return self._all.standing(None) if until is None else self._due.standing(until)
+
+
+class _Newest:
+    def __init__(self, index: Index) -> None:
+        self.waiting: list[pa.Table] = []
+        self._index = index
+        self._newest = COMMITS.empty_table()
+
+    def standing(self, until: int | None) -> pa.Table:
+        waiting = pa.concat_tables([COMMITS.empty_table(), *self.waiting])
         is_due = np.full(len(waiting), True) if until is None else ints(waiting["record_at"]) <= until
-        self._waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
+        self.waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
         if is_due.any():
             self._fold(waiting.filter(pa.array(is_due)))
         return self._newest.filter(pc.invert(self._newest["is_tombstone"]))

@@ -4,12 +4,12 @@ In this order, the first that holds (docs/lag.md):
 
     UNKNOWN       there is no lag to judge: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
-    OK            no more than `allowed_lag` records are unread
+    OK            no more than `allowed_lag` records are left to read
     EMPTY         the group's members left by themselves
     STOP          no commit for `stop_seconds`, and a record that has waited for as long
     REWIND        the committed offset went back within the window, and has not come to where it was
     OK            it had caught up at some time within the window
-    STALL         it commits, but the same offset for `stop_seconds`
+    STALL         it commits again and again, but the same offset for `stop_seconds`
     WARN          lag did not fall once in the window, which spans at least `stop_seconds`
     OK            otherwise
 """
@@ -26,6 +26,10 @@ from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers
 _MICROS = 1_000_000
 _SAMPLES_A_WINDOW = 60
 
+_CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
+CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
+"""What the reasons of those verdicts begin with that no rule after `allowed_lag` was asked for."""
+
 
 class Thresholds(NamedTuple):
     """As in the configuration's section [lag]."""
@@ -37,11 +41,15 @@ class Thresholds(NamedTuple):
 
 @dataclass(frozen=True)
 class Now:
-    """What is known of positions at a sample, each by its number; seconds are NaN where not known."""
+    """What is known of positions at a sample, each by its number; seconds are NaN where not known.
+
+    `lag` counts the records that are left to read; `lost` those before them that were deleted unread.
+    """
 
     positions: Ints
     committed: Ints
     lag: Ints
+    lost: Ints
     lag_seconds: Floats
     commit_seconds: Floats
     is_empty: Bools
@@ -52,6 +60,7 @@ class Now:
 class _Past:
     at: int
     committed: Ints
+    committed_at: Ints
     lag: Ints
 
 
@@ -72,8 +81,11 @@ class Window:
     def __len__(self) -> int:
         return len(self._past)
 
-    def add(self, at: int, positions: Ints, committed: Ints, lag: Ints) -> None:
-        """A sample's figures, in place of those that it had; more samples than some sixty a window tell no more."""
+    def add(self, at: int, positions: Ints, committed: Ints, committed_at: Ints, lag: Ints) -> None:
+        """A sample's figures (times in microseconds), in place of those that it had.
+
+        More samples than some sixty a window tell no more.
+        """
         micros = self._thresholds.window_seconds * _MICROS
         if self._past and at == self._past[-1].at:
             self._past.pop()
@@ -82,14 +94,23 @@ class Window:
         elif len(self._past) > 1 and self._past[-1].at - self._past[-2].at < micros / _SAMPLES_A_WINDOW:
             self._past.pop()
         length = int(positions.max(initial=-1)) + 1
-        past = _Past(at, np.full(length, UNKNOWN), np.full(length, UNKNOWN))
+        past = _Past(at, *(np.full(length, UNKNOWN) for _ in range(3)))
         past.committed[positions], past.lag[positions] = committed, lag
+        past.committed_at[positions] = committed_at
         self._past.append(past)
         self._past = [past for past in self._past if past.at >= at - micros]
 
+    def newest_at(self, at: int) -> _Past | None:
+        """The newest sample, if it is of this time: for `restore`."""
+        return self._past[-1] if self._past and self._past[-1].at == at else None
+
+    def restore(self, past: _Past) -> None:
+        """Puts a sample back in place of the newest, which is of the same time."""
+        self._past[-1] = past
+
     def forget(self, positions: Ints) -> None:
-        """What these were before the newest sample: their logs are others since."""
-        for past in self._past[:-1]:
+        """Forgets these positions' samples: their logs are others since."""
+        for past in self._past:
             known = positions[positions < len(past.committed)]
             past.committed[known] = UNKNOWN
             past.lag[known] = UNKNOWN
@@ -101,7 +122,10 @@ class Window:
 
     def judge(self, now: Now) -> Verdict:
         """The newest sample, which must have been added."""
-        told = Verdict(["OK"] * len(now.lag), [self._caught_up()] * len(now.lag))
+        told = Verdict(["OK"] * len(now.lag), [f"{_CAUGHT_UP} {self._thresholds.allowed_lag}"] * len(now.lag))
+        for place in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
+            lost = f"{now.lost[place]} records were deleted before they were consumed"
+            told.reason[place] = f"{_NOTHING_LEFT}: {lost}"
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
@@ -109,9 +133,6 @@ class Window:
         for number, place in enumerate(lagging.tolist()):
             told.status[place], told.reason[place] = self._told(now, place, seen, number)
         return told
-
-    def _caught_up(self) -> str:
-        return f"lag is not above {self._thresholds.allowed_lag}"
 
     def _told(self, now: Now, place: int, seen: _Seen, number: int) -> tuple[str, str]:
         lag, stop = int(now.lag[place]), self._thresholds.stop_seconds
@@ -133,7 +154,7 @@ class Window:
         if seen.caught_up[number]:
             return "OK", f"had caught up within {self._thresholds.window_seconds:.0f} s"
         same = float(seen.same_seconds[number])
-        if same >= stop and now.commit_seconds[place] < same:
+        if same >= stop and now.commit_seconds[place] < same and seen.is_repeated[number]:
             return "STALL", f"commits offset {now.committed[place]} again and again for {same:.0f} s, {lag} unread"
         span = float(seen.span_seconds[number])
         if span >= stop and not seen.fell[number]:
@@ -144,13 +165,18 @@ class Window:
         """What the window shows of these positions, its samples taken from the oldest on."""
         seen = _Seen.nothing(len(positions))
         newest = self._past[-1].at
+        committed_at = at_numbers(self._past[-1].committed_at, positions)
+        first_committed_at = np.full(len(positions), UNKNOWN)
         before = committed_before = np.full(len(positions), UNKNOWN)
         for past in self._past:
             committed, lag = at_numbers(past.committed, positions), at_numbers(past.lag, positions)
-            seen.add((newest - past.at) / _MICROS, committed, lag, committed_before, before)
+            moved = seen.add((newest - past.at) / _MICROS, committed, lag, committed_before, before)
+            first_committed_at = np.where(moved, at_numbers(past.committed_at, positions), first_committed_at)
             seen.caught_up |= (lag != UNKNOWN) & (lag <= self._thresholds.allowed_lag)
             before = np.where(lag != UNKNOWN, lag, before)
             committed_before = np.where(committed != UNKNOWN, committed, committed_before)
+        # One commit that a sample saw too late to be dated before it is not two.
+        seen.is_repeated = committed_at > first_committed_at
         return seen
 
 
@@ -162,6 +188,7 @@ class _Seen:
     rewound_to: Ints
     caught_up: Bools
     fell: Bools
+    is_repeated: Bools
     same_seconds: Floats
     span_seconds: Floats
     first_lag: Ints
@@ -169,18 +196,19 @@ class _Seen:
     @classmethod
     def nothing(cls, count: int) -> _Seen:
         numbers, flags, seconds = (np.full(count, filler) for filler in (UNKNOWN, False, 0.0))
-        return cls(numbers, numbers, flags, flags.copy(), seconds, seconds.copy(), numbers.copy())
+        return cls(numbers, numbers, flags, flags.copy(), flags.copy(), seconds, seconds.copy(), numbers.copy())
 
-    def add(self, ago_seconds: float, committed: Ints, lag: Ints, committed_before: Ints, before: Ints) -> None:
-        """One more sample, so long ago, with the last known figures before it."""
+    def add(self, ago_seconds: float, committed: Ints, lag: Ints, committed_before: Ints, before: Ints) -> Bools:
+        """One more sample, so long ago, with the last known figures before it; returns where the offset moved."""
         is_there = committed != UNKNOWN
         went_back = is_there & (committed < committed_before) & (self.rewound_from == UNKNOWN)
         is_back = is_there & (self.rewound_from != UNKNOWN) & (committed >= self.rewound_from)
         self.rewound_to = np.where(went_back, committed, self.rewound_to)
         self.rewound_from = np.where(went_back, committed_before, np.where(is_back, UNKNOWN, self.rewound_from))
         self.fell |= (lag != UNKNOWN) & (before != UNKNOWN) & (lag < before)
-        moved = is_there & (committed != committed_before)
+        moved: Bools = is_there & (committed != committed_before)
         self.same_seconds = np.where(moved, ago_seconds, self.same_seconds)
         is_first = (lag != UNKNOWN) & (before == UNKNOWN)
         self.first_lag = np.where(is_first, lag, self.first_lag)
         self.span_seconds = np.where(is_first, ago_seconds, self.span_seconds)
+        return moved

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from grouptrail import contracts
 from grouptrail.decode.schema import TABLES as DECODED
 from grouptrail.errors import first_cause
-from grouptrail.history.open_rows import TABLES as HISTORY
+from grouptrail.history.rows import TABLES as HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

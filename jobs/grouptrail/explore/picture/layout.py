@@ -26,6 +26,7 @@ CAUSES = {
     "metadata": (
         *("subscription_changed", "topics_matched_changed", "assignor_changed", "partitions_added", "topic_created"),
         *("topic_deleted", "topic_metadata_changed", "protocol_migrated", "topology_or_settings_changed"),
+        "member_metadata_changed",
     ),
     "again": ("cooperative_follow_up", "leader_rejoined_or_coordinator_moved", "share_state_ready"),
     "unknown": ("unknown",),

@@ -17,6 +17,7 @@ from support.group_records import Row, Rows, classic, gone, member, of, told
 
 ORDERS_0 = {"orders": [0]}
 REMOVED = "removed without offsets: deleted, or found empty by the broker's regular check"
+NEVER_SEEN = "removed before history begins: deleted, expired, or it changed its protocol"
 MANY = 10_000
 LARGEST_BYTES = 1_048_588  # message.max.bytes, unless a broker is told otherwise
 
@@ -64,7 +65,7 @@ def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None
     """Of the group before it only its end is known; what comes is another incarnation, which begins here."""
     rows = told_every_way([gone(1, 500), classic(2, 1_000, 0, {}), classic(3, 1_500, 1, {"a": ORDERS_0})])
     assert states(rows) == [
-        (1, "Dead", 500, 1_000, REMOVED),
+        (1, "Dead", 500, 1_000, NEVER_SEEN),
         (2, "Empty", 1_000, 1_500, None),
         (2, "Stable", 1_500, None, None),
     ]
@@ -82,7 +83,7 @@ def test_fold_only_tombstones_gives_only_dead_states() -> None:
     """What compaction leaves of a group that was deleted twice: two ends."""
     rows = told_every_way([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
     assert states(rows) == [
-        (1, "Dead", 500, 600, REMOVED),
+        (1, "Dead", 500, 600, NEVER_SEEN),
         (1, "Dead", 600, None, "deleted, or all its offsets expired"),
     ]
     assert {table for table, *_ in rows} == {"group_states"}

@@ -1,0 +1,74 @@
+"""Find how a member left; the table in `evidence` says what that amounts to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from grouptrail.history.changes import Change
+from grouptrail.history.evidence import ENDINGS, REMOVALS, EndingEvidence, RemovalEvidence
+from grouptrail.history.group import AWAY_EPOCH, Group, Member
+from grouptrail.history.operations import Operation
+
+
+class Ending(NamedTuple):
+    """How a membership ended, as far as the log tells, and by which rule that was told."""
+
+    evidence: EndingEvidence
+    ended: str
+    because: str
+
+
+def ending(member: Member, change: Change) -> Ending:
+    """Return how a member that is gone left: a clean leave and an expired session write the same records."""
+    before, after = change.before, change.after
+    if after.kind is None:
+        return _concluded(EndingEvidence.GROUP_REMOVED)
+    if before.kind == "classic":
+        return _classic_ending(member, before, after)
+    if member.epoch == AWAY_EPOCH:
+        return _concluded(EndingEvidence.STATIC_WAS_AWAY)
+    timeout = member.rebalance_timeout_ms
+    if member.unrevoked_since is not None and timeout and change.at - member.unrevoked_since >= timeout:
+        return _concluded(EndingEvidence.KEPT_PARTITIONS_TOO_LONG, rebalance=timeout)
+    return _concluded(EndingEvidence.TOMBSTONES)
+
+
+def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
+    if member.instance_id is not None:
+        return _concluded(EndingEvidence.STATIC)
+    session = member.session_timeout_ms
+    if before.join_ended_at is None or after.state_at is None or session is None:
+        return _concluded(EndingEvidence.NO_TIMES)
+    # -1, of records of version 0: the session timeout stands for both.
+    rebalance = member.rebalance_timeout_ms if (member.rebalance_timeout_ms or -1) >= 0 else session
+    assert rebalance is not None
+    elapsed = after.state_at - before.join_ended_at
+    if 0 <= elapsed < min(session, rebalance):
+        return _concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
+    timeouts = {f"its session ({session} ms)": session, f"its time to rejoin ({rebalance} ms)": rebalance}
+    # Below 0 the coordinator's clock was set back: either may have.
+    passed = [name for name, timeout in timeouts.items() if not 0 <= elapsed < timeout]
+    return _concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
+
+
+def _concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
+    conclusion = ENDINGS[evidence]
+    return Ending(evidence, conclusion.ended, conclusion.because.format(**figures))
+
+
+def removal_note(group: Group, operation: Operation, *, has_offsets: bool, retention_ms: int) -> str:
+    """Return why a group was removed, as far as that can be told (offsets-topic semantics, 4.5).
+
+    `has_offsets`: tombstones of its commits came with its own; `retention_ms`: how long the broker keeps offsets.
+    """
+    if operation[-1].is_polled:
+        return REMOVALS[RemovalEvidence.POLLED]
+    if not has_offsets:
+        return REMOVALS[RemovalEvidence.NEVER_SEEN if group.kind is None else RemovalEvidence.NO_OFFSETS]
+    since = group.state_at if group.kind == "classic" and not group.members else None
+    if since is None:
+        return REMOVALS[RemovalEvidence.OFFSETS]
+    empty_ms = operation[-1].at - since
+    is_soon = empty_ms < retention_ms
+    evidence = RemovalEvidence.OFFSETS_SOON if is_soon else RemovalEvidence.OFFSETS_AFTER_RETENTION
+    return REMOVALS[evidence].format(seconds=empty_ms / 1000, days=empty_ms / 86_400_000)

@@ -1,0 +1,360 @@
+"""What the records can show of a rebalance, of a membership's end and of a group's removal, and what that proves.
+
+One table for each: what was recorded and by which brokers, the conclusion and how sure it is, and what else could
+have written the same records. `recorded` stands only where nothing else could; `causes` and `endings` find which
+evidence there is. GMM is Kafka's GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Literal
+
+Certainty = Literal["recorded", "likely", "ambiguous"]
+
+LEADER = "leader_rejoined_or_coordinator_moved"
+
+
+class Evidence(Enum):
+    """What shows in the operation of a new generation, compared with the group before it."""
+
+    FIRST_RECORD = auto()
+    PROTOCOL_CONVERTED = auto()
+    NO_MEMBERS = auto()
+    FIRST_MEMBERS = auto()
+    MEMBERS_ADDED = auto()
+    MEMBERS_ADDED_AND_GONE = auto()
+    MEMBERS_ADDED_AND_RENEWED = auto()
+    GONE_WITHIN_TIMEOUTS = auto()
+    GONE_AFTER_ABSENCE = auto()
+    GONE_STATIC = auto()
+    GONE = auto()
+    MEMBERS_RENEWED = auto()
+    STATIC_MEMBER_REPLACED = auto()
+    SUBSCRIPTIONS_DIFFER = auto()
+    ASSIGNOR_DIFFERS = auto()
+    SUBSCRIPTIONS_UNREADABLE = auto()
+    ASSIGNMENTS_UNREADABLE = auto()
+    FIRST_AFTER_DOWNGRADE = auto()
+    WITHHELD_PARTITIONS_ASSIGNED = auto()
+    NOTHING_ASSIGNED_BEFORE = auto()
+    RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED = auto()
+    TOPICS_ASSIGNED = auto()
+    TOPICS_NOT_ASSIGNED = auto()
+    PARTITIONS_ASSIGNED = auto()
+    PARTITIONS_NOT_ASSIGNED = auto()
+    PARTITIONS_TAKEN_AWAY = auto()
+    NOTHING_DIFFERS = auto()
+    REGEX_RESOLVED = auto()
+    REGEX_DROPPED = auto()
+    REGEX_MATCHES_MORE = auto()
+    REGEX_MATCHES_LESS = auto()
+    STREAMS_MEMBER_DIFFERS = auto()
+    STREAMS_TOPOLOGY_DIFFERS = auto()
+    STREAMS_EPOCH_ALONE = auto()
+    SHARE_EPOCH_ALONE = auto()
+    PARTITION_COUNTS_GREW = auto()
+    COUNTED_TOPICS_ADDED = auto()
+    COUNTED_TOPICS_GONE = auto()
+    METADATA_DIFFERS = auto()
+    METADATA_HASH_INTRODUCED = auto()
+    EPOCH_ALONE = auto()
+    TOPIC_IDS_DIFFER = auto()
+    RECENTLY_SUBSCRIBED_TOPICS_TARGETED = auto()
+    TARGETS_SAME = auto()
+    TARGETS_SUPERSEDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A cause, how sure it is, and in `otherwise` what else could have produced the same records.
+
+    `recorded` says what these are and `brokers` which releases write them, both for whoever reads the table.
+    """
+
+    cause: str
+    certainty: Certainty
+    recorded: str
+    otherwise: str | None = None
+    brokers: str = "all"
+
+
+_CLASSIC = "GroupMetadata"
+
+CAUSES: dict[Evidence, Conclusion] = {
+    Evidence.FIRST_RECORD: Conclusion(
+        "unknown", "ambiguous", "the first record of the group that was read is not the first of its life", None
+    ),
+    Evidence.PROTOCOL_CONVERTED: Conclusion(
+        "protocol_migrated", "recorded", "tombstones of one kind of group, values of another", None, "3.7 and newer"
+    ),
+    Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
+    Evidence.FIRST_MEMBERS: Conclusion("group_started", "recorded", "members, and none before"),
+    Evidence.MEMBERS_ADDED: Conclusion("member_joined", "recorded", "new member ids, none gone"),
+    Evidence.MEMBERS_ADDED_AND_GONE: Conclusion("members_joined_and_left", "recorded", "member ids new and gone"),
+    Evidence.MEMBERS_ADDED_AND_RENEWED: Conclusion(
+        "members_joined_and_left",
+        "likely",
+        "member ids new and gone; each that is gone has a new one of the same client id and host",
+        "or one only came back under a new id: same client id and host",
+    ),
+    Evidence.GONE_WITHIN_TIMEOUTS: Conclusion(
+        "member_left",
+        "likely",
+        f"{_CLASSIC} without the member, sooner after the last join phase than any timeout",
+        "or an administrator removed it",
+        "2.1 and newer",
+    ),
+    Evidence.GONE_AFTER_ABSENCE: Conclusion(
+        "member_expired",
+        "likely",
+        "tombstones of a member that had left for now (epoch -2), or had not given up partitions in time",
+        "or an administrator removed it",
+        "3.7 and newer",
+    ),
+    Evidence.GONE_STATIC: Conclusion(
+        "static_member_expired_or_removed", "likely", "a member with an instance id is gone"
+    ),
+    Evidence.GONE: Conclusion("member_left_or_expired", "ambiguous", "member ids are gone"),
+    Evidence.MEMBERS_RENEWED: Conclusion(
+        "member_rejoined",
+        "likely",
+        "as many member ids new as gone, of the same client ids and hosts",
+        "or one left and one joined",
+    ),
+    Evidence.STATIC_MEMBER_REPLACED: Conclusion(
+        "static_member_replaced", "recorded", "an instance id with another member id"
+    ),
+    Evidence.SUBSCRIPTIONS_DIFFER: Conclusion(
+        "subscription_changed",
+        "recorded",
+        "a member with other subscribed topics",
+        "or a pattern matched other topics",
+    ),
+    Evidence.ASSIGNOR_DIFFERS: Conclusion("assignor_changed", "recorded", f"another protocol in {_CLASSIC}"),
+    Evidence.SUBSCRIPTIONS_UNREADABLE: Conclusion(
+        "unknown", "ambiguous", "a subscription that is not ConsumerProtocol"
+    ),
+    Evidence.ASSIGNMENTS_UNREADABLE: Conclusion("unknown", "ambiguous", "an assignment that is not known"),
+    # GMM.convertToClassicGroup prepares a rebalance as soon as it has written the classic group.
+    Evidence.FIRST_AFTER_DOWNGRADE: Conclusion(
+        "protocol_migrated",
+        "likely",
+        "the generation after the one that a downgrade wrote, with the same members",
+        "or the leader joined again",
+        "3.7 and newer",
+    ),
+    # ConsumerCoordinator: a member that gave something up joins again at once.
+    Evidence.WITHHELD_PARTITIONS_ASSIGNED: Conclusion(
+        "cooperative_follow_up",
+        "likely",
+        "partitions that were left to nobody have an owner, under a cooperative protocol",
+        "or their topic was deleted and made anew",
+    ),
+    Evidence.NOTHING_ASSIGNED_BEFORE: Conclusion(
+        LEADER, "ambiguous", "an assignment, and none before", "or the topics were created"
+    ),
+    Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Conclusion(
+        LEADER,
+        "ambiguous",
+        "a topic is assigned to which members had only just subscribed",
+        "or it was created",
+    ),
+    Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
+    Evidence.TOPICS_NOT_ASSIGNED: Conclusion(
+        "topic_deleted", "likely", "a subscribed topic is not assigned any more"
+    ),
+    Evidence.PARTITIONS_ASSIGNED: Conclusion(
+        "partitions_added", "likely", "partitions of an assigned topic that had none", "or it was made anew with more"
+    ),
+    Evidence.PARTITIONS_NOT_ASSIGNED: Conclusion(
+        "topic_metadata_changed",
+        "ambiguous",
+        "some partitions of an assigned topic are not assigned any more",
+        "made anew with fewer partitions, or left out by the leader",
+    ),
+    Evidence.PARTITIONS_TAKEN_AWAY: Conclusion(
+        LEADER,
+        "ambiguous",
+        "members gave partitions up that nobody has yet, under a cooperative protocol",
+        "fresh metadata, a forced rebalance or a new coordinator, or a topic made anew with fewer partitions",
+    ),
+    Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike"),
+    Evidence.REGEX_RESOLVED: Conclusion(
+        "subscription_changed", "recorded", "ConsumerGroupRegularExpression of a new pattern", None, "4.0 and newer"
+    ),
+    Evidence.REGEX_DROPPED: Conclusion(
+        "subscription_changed", "recorded", "a tombstone of ConsumerGroupRegularExpression", None, "4.0 and newer"
+    ),
+    # GMM.asyncResolveRegex leaves out the topics that the member may not DESCRIBE.
+    Evidence.REGEX_MATCHES_MORE: Conclusion(
+        "topic_created",
+        "likely",
+        "ConsumerGroupRegularExpression with more topics",
+        "or it was there, and DESCRIBE on it was granted",
+        "4.0 and newer",
+    ),
+    Evidence.REGEX_MATCHES_LESS: Conclusion(
+        "topic_deleted",
+        "likely",
+        "ConsumerGroupRegularExpression with fewer topics",
+        "or DESCRIBE on it was revoked",
+        "4.0 and newer",
+    ),
+    Evidence.STREAMS_MEMBER_DIFFERS: Conclusion(
+        "member_metadata_changed",
+        "recorded",
+        "StreamsGroupMemberMetadata of a member that was there: each of its changes bumps the epoch",
+        None,
+        "4.1 and newer",
+    ),
+    Evidence.STREAMS_TOPOLOGY_DIFFERS: Conclusion(
+        "topology_or_settings_changed",
+        "recorded",
+        "another topology, validatedTopologyEpoch or lastAssignmentConfigs",
+        None,
+        "4.1 and newer; the last two 4.2 and newer",
+    ),
+    Evidence.STREAMS_EPOCH_ALONE: Conclusion(
+        "topology_or_settings_changed",
+        "likely",
+        "an epoch, and nothing else that differs",
+        "4.1 does not write which topology was validated, nor the settings",
+        "4.1",
+    ),
+    Evidence.SHARE_EPOCH_ALONE: Conclusion(
+        "share_state_ready", "likely", "an epoch with the same hash", None, "4.1 and newer"
+    ),
+    Evidence.PARTITION_COUNTS_GREW: Conclusion(
+        "partitions_added",
+        "recorded",
+        "ConsumerGroupPartitionMetadata with more partitions of a topic id",
+        None,
+        "3.7 to 4.0",
+    ),
+    Evidence.COUNTED_TOPICS_ADDED: Conclusion(
+        "topic_created", "recorded", "ConsumerGroupPartitionMetadata with another topic id", None, "3.7 to 4.0"
+    ),
+    Evidence.COUNTED_TOPICS_GONE: Conclusion(
+        "topic_deleted", "recorded", "ConsumerGroupPartitionMetadata without a topic id", None, "3.7 to 4.0"
+    ),
+    Evidence.METADATA_DIFFERS: Conclusion(
+        "topic_metadata_changed",
+        "recorded",
+        "another metadataHash, or ConsumerGroupPartitionMetadata",
+        None,
+        "3.7 and newer",
+    ),
+    Evidence.METADATA_HASH_INTRODUCED: Conclusion(
+        "topic_metadata_changed",
+        "likely",
+        "the first metadataHash of a group that had ConsumerGroupPartitionMetadata",
+        "or its topics changed at the same time",
+        "4.1 and newer",
+    ),
+    Evidence.EPOCH_ALONE: Conclusion("unknown", "ambiguous", "an epoch, and nothing else that differs"),
+    Evidence.TOPIC_IDS_DIFFER: Conclusion(
+        "topic_metadata_changed", "recorded", "the targets name another topic id for the same name"
+    ),
+    Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED: Conclusion(
+        "topic_metadata_changed",
+        "ambiguous",
+        "the targets hold a topic to which members had only just subscribed",
+        "or it was created",
+    ),
+    Evidence.TARGETS_SAME: Conclusion("topic_metadata_changed", "ambiguous", "targets of the same partitions"),
+    Evidence.TARGETS_SUPERSEDED: Conclusion(
+        "topic_metadata_changed", "ambiguous", "another epoch before any target was computed for this one"
+    ),
+}
+
+
+class EndingEvidence(Enum):
+    """What shows where a member is gone."""
+
+    GROUP_REMOVED = auto()
+    STATIC = auto()
+    NO_TIMES = auto()
+    WITHIN_TIMEOUTS = auto()
+    AFTER_TIMEOUTS = auto()
+    STATIC_WAS_AWAY = auto()
+    KEPT_PARTITIONS_TOO_LONG = auto()
+    TOMBSTONES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class EndingConclusion:
+    """How a membership ended, what a rebalance that it caused shows by it, and why, with {placeholders}."""
+
+    ended: str
+    shows: Evidence
+    because: str
+
+
+ENDINGS: dict[EndingEvidence, EndingConclusion] = {
+    EndingEvidence.GROUP_REMOVED: EndingConclusion("group_ended", Evidence.GONE, "the group was removed"),
+    EndingEvidence.STATIC: EndingConclusion(
+        "expired_or_removed", Evidence.GONE_STATIC, "a static member sends no leave when it closes"
+    ),
+    EndingEvidence.NO_TIMES: EndingConclusion(
+        "left_or_expired", Evidence.GONE, "the records do not hold when the join phase before it ended"
+    ),
+    # A member is removed for its silence a session timeout after the last join phase at the earliest, for missing a
+    # rebalance the group's rebalance timeout after it (GMM.completeClassicGroupJoin, expirePendingSync).
+    EndingEvidence.WITHIN_TIMEOUTS: EndingConclusion(
+        "left",
+        Evidence.GONE_WITHIN_TIMEOUTS,
+        "gone {elapsed} ms after the last join phase, within its session timeout of {session} ms and its rebalance "
+        "timeout of {rebalance} ms",
+    ),
+    EndingEvidence.AFTER_TIMEOUTS: EndingConclusion(
+        "left_or_expired",
+        Evidence.GONE,
+        "gone {elapsed} ms after the last join phase: {timeouts} may have expired",
+    ),
+    EndingEvidence.STATIC_WAS_AWAY: EndingConclusion(
+        "expired",
+        Evidence.GONE_AFTER_ABSENCE,
+        "a static member that had left for now and did not return in time",
+    ),
+    EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
+        "expired",
+        Evidence.GONE_AFTER_ABSENCE,
+        "had not given up partitions within its rebalance timeout of {rebalance} ms",
+    ),
+    EndingEvidence.TOMBSTONES: EndingConclusion(
+        "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
+    ),
+}
+
+
+class RemovalEvidence(Enum):
+    """What shows where a group is removed."""
+
+    POLLED = auto()
+    NEVER_SEEN = auto()
+    NO_OFFSETS = auto()
+    OFFSETS = auto()
+    OFFSETS_SOON = auto()
+    OFFSETS_AFTER_RETENTION = auto()
+    LOWER_GENERATION = auto()
+
+
+REMOVALS: dict[RemovalEvidence, str] = {
+    RemovalEvidence.POLLED: "polled: deleted or expired, since the poll before",
+    # A conversion writes the same tombstone; compaction may take what follows (GMM.convertToConsumerGroup).
+    RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or it changed its protocol",
+    RemovalEvidence.NO_OFFSETS: "removed without offsets: deleted, or found empty by the broker's regular check",
+    RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
+    # Before 4.0 an empty group goes with its last offset (GroupMetadataManager.scala cleanupGroupMetadata).
+    RemovalEvidence.OFFSETS_SOON: (
+        "removed with its offsets when it had been empty for {seconds:.0f} s only, less than offsets are kept: "
+        "deleted; or, by a broker before 4.0, its last offsets went with a deleted topic, were deleted, or had an "
+        "expiry of their own"
+    ),
+    RemovalEvidence.OFFSETS_AFTER_RETENTION: "expired: it had been empty for {days:.1f} days",
+    RemovalEvidence.LOWER_GENERATION: "made anew: its end was not seen",
+}
+
+POLLED_NOTE = "polled: all that changed since the poll before is shown as one rebalance"

@@ -1,0 +1,195 @@
+"""Fold a group's records, in log order, into the rows of the history tables.
+
+A pure function of the records and of the state before them: applied at once or piece by piece, cut anywhere, the rows
+are the same. Start reading at `fold_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from grouptrail.history.causes import is_beginning
+from grouptrail.history.changes import Change, change_of
+from grouptrail.history.endings import removal_note
+from grouptrail.history.evidence import REMOVALS, RemovalEvidence
+from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
+from grouptrail.history.group import Group
+from grouptrail.history.membership_rows import end_membership, note_early_members, update_memberships
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Operation, Record, operations
+from grouptrail.history.ownership_rows import give_up, update_ownership
+from grouptrail.history.reading import apply_operation
+from grouptrail.history.rebalance_rows import (
+    begin_rebalance,
+    end_rebalances,
+    refine_cause,
+    settle_rebalances,
+    update_rebalance,
+)
+from grouptrail.history.rows import Row
+from grouptrail.history.state import FoldState
+from grouptrail.history.state_rows import add_dead, end_state, update_state
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """The state after the records, and all rows that they began or changed, each once.
+
+    `waits`: the last operation may not be complete; it is taken in when more is read of its partition.
+    """
+
+    state: FoldState
+    rows: list[Row]
+    waits: bool
+
+
+def fold_group(
+    state: FoldState,
+    records: Iterable[Record],
+    *,
+    complete_to: int,
+    names: Mapping[str, str],
+    retention_ms: int = WEEK_MS,
+) -> FoldResult:
+    """Return what a group's records, in the order of their offsets, add to the state before them.
+
+    Records that were taken in before are passed over. `complete_to` is as for `operations`, `names` the topics by id,
+    `retention_ms` the broker's `offsets.retention.minutes`, by which deletion and expiry are told apart.
+    """
+    fold = _Fold(state.copy(), names, retention_ms)
+    return fold.result(records, complete_to)
+
+
+class _Fold:
+    """One call of `fold_group`."""
+
+    def __init__(self, state: FoldState, names: Mapping[str, str], retention_ms: int) -> None:
+        self._state = state
+        self._names = names
+        self._retention_ms = retention_ms
+
+    def result(self, records: Iterable[Record], complete_to: int) -> FoldResult:
+        state = self._state
+        start, pending, state.pending = state.processed_to, state.pending, ()
+        fresh = (record for record in records if record.offset >= start)
+        for operation, is_complete in operations((*pending, *fresh), complete_to):
+            state.processed_to = operation[-1].offset + 1
+            if is_complete:
+                self._process(operation)
+            else:
+                state.pending = operation
+        describe_generation(state)
+        return FoldResult(state, state.rows.changed(), bool(state.pending))
+
+    def _process(self, operation: Operation) -> None:
+        """One operation: everything it changed, in one step."""
+        state, at = self._state, operation[-1].at
+        if all(record.type == COMMIT_TOMBSTONE for record in operation):
+            state.commit_tombstone_at = at
+            return
+        after = apply_operation(state.group, operation, self._name_of)
+        if after.kind is None and state.group.kind is None and not _removes_a_group(operation):
+            return
+        settle_rebalances(state, at)
+        if _is_lower_generation(state.group, after):
+            self._end_incarnation(operation, REMOVALS[RemovalEvidence.LOWER_GENERATION])
+        if state.group.kind is None and after.kind is not None and state.was_removed:
+            state.incarnation, state.was_removed = state.incarnation + 1, False
+        if after.kind is None:
+            self._end_incarnation(operation, self._removal_note(operation))
+        else:
+            self._update(change_of(state.group, after, operation))
+        state.last_at = at
+
+    def _name_of(self, topic_id: str) -> str:
+        """The name by which rows show a topic: once that was its id, it stays so."""
+        if topic_id in self._state.unnamed:
+            return topic_id
+        name = self._names.get(topic_id)
+        if name is None:
+            self._state.unnamed.add(topic_id)
+            return topic_id
+        return name
+
+    def _update(self, change: Change) -> None:
+        state, before, after = self._state, change.before, change.after
+        is_first = before.generation is None
+        is_new = after.generation is not None and (
+            is_first or change.is_conversion or after.generation != before.generation
+        )
+        is_start = is_first and is_beginning(change, state.joined_before_epoch)
+        previous_at = state.last_at
+        if is_new or state.unexplained is not None:
+            describe_generation(state)
+        _note_subscriptions(state, change)
+        if is_new:
+            begin_generation(state, change, is_beginning=is_start)
+            begin_rebalance(state, change)
+            state.joined_before_epoch.clear()
+        state.group = after
+        count_partitions(state, change)
+        update_memberships(state, change, is_beginning=is_start)
+        if not is_new:
+            note_early_members(state, change)
+        update_ownership(state, change, is_rebalance=is_new or after.kind != "classic")
+        refine_cause(state, change)
+        update_state(state, change, is_new=is_new, is_beginning=is_start, previous_at=previous_at)
+        update_rebalance(state, change)
+
+    def _removal_note(self, operation: Operation) -> str:
+        state = self._state
+        # The batches of a clean-up may become readable one by one; they bear one timestamp.
+        has_offsets = state.commit_tombstone_at == operation[-1].at or any(
+            record.type == COMMIT_TOMBSTONE for record in operation
+        )
+        return removal_note(state.group, operation, has_offsets=has_offsets, retention_ms=self._retention_ms)
+
+    def _end_incarnation(self, operation: Operation, note: str) -> None:
+        state, at = self._state, operation[-1].at
+        describe_generation(state)
+        for member in state.group.members.values():
+            for partition in sorted(member.owned or ()):
+                give_up(state, member, partition, at, generation=None, ended="group_ended")
+            end_membership(state, member, at, generation=None, ended="group_ended", because=note)
+        end_generation(state, at)
+        end_state(state, at)
+        end_rebalances(state)
+        add_dead(state, operation, note)
+        state.was_removed = True
+        state.forget_group()
+
+
+def _is_lower_generation(before: Group, after: Group) -> bool:
+    """Whether the group was made anew, and compaction took the tombstone."""
+    return (
+        before.kind == after.kind
+        and before.generation is not None
+        and after.generation is not None
+        and after.generation < before.generation
+    )
+
+
+def _note_subscriptions(state: FoldState, change: Change) -> None:
+    """Note since when members subscribe to each topic."""
+    since, after = state.subscribed_since, change.after
+    if change.resubscribed and since:
+        wanted = {topic for topics in {member.topics for member in after.members.values()} for topic in topics or ()}
+        wanted.update(topic for topics in after.regexes.values() for topic in topics)
+        for topic in since.keys() - wanted:
+            del since[topic]
+    for member in (*change.joined, *change.resubscribed):
+        for topic in member.topics or ():
+            since.setdefault(topic, change.at)
+    if after.regexes is not change.before.regexes:
+        for topics in after.regexes.values():
+            for topic in topics:
+                since.setdefault(topic, change.at)
+
+
+def _removes_a_group(operation: Operation) -> bool:
+    return any(
+        record.body is None and (record.type == CLASSIC or record.type.endswith("GroupMetadata"))
+        for record in operation
+    )

@@ -1,0 +1,186 @@
+"""Rows of `generations`: what each was assigned, and whether that is what its assignor computes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from grouptrail.history.assignors import Explanation, Subscriber, explain, skew
+from grouptrail.history.changes import Change
+from grouptrail.history.group import Group, Member, Partition, assigned_to, by_topic
+from grouptrail.history.operations import Operation
+from grouptrail.history.rows import GenerationRow, Values
+from grouptrail.history.state import Assignment, FoldState
+
+Assigned = Mapping[str, frozenset[Partition]]
+"""Partitions by member id."""
+
+_COOPERATIVE_STICKY = "cooperative-sticky"
+
+
+def origin(state: FoldState, operation: Operation) -> Values:
+    """Return the columns that say where a row comes from."""
+    return {
+        "group_id": state.group_id,
+        "incarnation": state.incarnation,
+        "record_partition": state.record_partition,
+        "record_offset": operation[0].offset,
+    }
+
+
+def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) -> None:
+    """Begin the row of a change's generation; the one before must have been described."""
+    end_generation(state, change.at)
+    after = change.after
+    state.rows.generation = GenerationRow(
+        **origin(state, change.operation),
+        generation=after.generation,
+        group_kind=after.kind,
+        started_at=change.at,
+        skipped=skipped(change, is_beginning=is_beginning),
+    )
+    state.rows.mark(state.rows.generation)
+    if after.kind == "classic":
+        # A static member that came back leaves a record of the same form, with the assignment of before.
+        is_synced = change.before.kind is not None or not any(member.instance_id for member in after.members.values())
+        state.unexplained = Assignment(after, is_synced)
+
+
+def end_generation(state: FoldState, at: int) -> None:
+    """End the open row, if there is one."""
+    row = state.rows.generation
+    if row is not None:
+        state.rows.close(row, ended_at=max(at, row.started_at))
+        state.rows.generation = None
+
+
+def skipped(change: Change, *, is_beginning: bool) -> int | None:
+    """Return how many generations before a change's the log does not show; None where that is not known."""
+    before, after = change.before, change.after
+    if after.is_polled:
+        return None
+    if before.generation is None or after.generation is None:
+        return 0 if is_beginning else None
+    return max(0, after.generation - before.generation - 1)
+
+
+def count_partitions(state: FoldState, change: Change) -> None:
+    """Note how many partitions topics have at least: those that were ever assigned, or that members said they had."""
+    counts = state.partition_counts
+    for name in change.touched:
+        member = change.after.members.get(name)
+        if member is None:
+            continue
+        for topic, number in (*(assigned_to(change.after, member) or ()), *member.claimed):
+            if number >= counts.get(topic, 0):
+                counts[topic] = number + 1
+
+
+def describe_generation(state: FoldState) -> None:
+    """Bring the open row up to date with its members, as they are now."""
+    row, group = state.rows.generation, state.group
+    if row is None:
+        return
+    # No assignment is ever made for an epoch without members.
+    is_assigned = (
+        group.kind == "classic" or not group.members or (group.assignment_epoch or 0) >= (group.generation or 0)
+    )
+    assigned = {name: assigned_to(group, member) for name, member in group.members.items()}
+    known = {name: owned for name, owned in assigned.items() if owned is not None}
+    is_known = len(known) == len(assigned)
+    explanation = _explanation(state, known if is_known else None)
+    state.rows.update(
+        row,
+        protocol_type=group.protocol_type,
+        protocol=group.assignor,
+        leader=group.leader,
+        member_count=len(group.members),
+        members=[_member_values(member, assigned[name]) for name, member in sorted(group.members.items())]
+        if is_assigned
+        else None,
+        partition_count=len(frozenset().union(*known.values())) if is_known else None,
+        skew=skew(known) if is_known and known else None,
+        **({} if explanation is None else {"is_assignors_own": explanation[0], "assignment_note": explanation[1]}),
+    )
+
+
+def _member_values(member: Member, assigned: frozenset[Partition] | None) -> Values:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rack": member.rack,
+        "topics": None if member.topics is None else list(member.topics),
+        "topic_regex": member.topic_regex,
+        "partitions": None if assigned is None else by_topic(assigned),
+    }
+
+
+def _explanation(state: FoldState, assigned: Assigned | None) -> tuple[bool | None, str | None] | None:
+    """Whether the assignor computes the assignment, and the note on it; None where the row has it already."""
+    group = state.group
+    if group.kind != "classic":
+        is_any = bool(group.members) and (assigned is None or any(assigned.values()))
+        return None, "only consumers' own assignors are computed again" if is_any else None
+    if state.unexplained is None:
+        return None
+    assignment, state.unexplained = state.unexplained, None
+    return _explained(assignment, state.partition_counts)
+
+
+def _explained(assignment: Assignment, counts: Mapping[str, int]) -> tuple[bool | None, str | None]:
+    group = assignment.group
+    owned = {name: member.owned for name, member in group.members.items()}
+    assigned = {name: some for name, some in owned.items() if some is not None}
+    is_known = len(assigned) == len(owned)
+    if not group.members or (is_known and not any(assigned.values())):
+        return None, None
+    if group.protocol_type != "consumer":
+        return None, "only consumers' own assignors are computed again"
+    if not is_known:
+        return None, "not every assignment can be read"
+    if any(member.topics is None for member in group.members.values()):
+        return None, "not every subscription can be read"
+    found = _compared(group, counts, assigned)
+    if found.is_own is False and not assignment.is_synced:
+        return None, f"{found.note}; but a static member may have come back with other topics since it was assigned"
+    return found.is_own, found.note
+
+
+def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Explanation:
+    """Compare an assignment with its assignor's, by the partitions that the topics had at some time; where that
+    differs and some of these are not assigned now, by those alone that must be there."""
+    subscribers = [_subscriber(member) for member in group.members.values()]
+    found = explain(group.protocol, subscribers, counts, assigned)
+    if found.is_own is not False:
+        return found
+    present = _present(assigned)
+    wanted = {topic for member in subscribers for topic in member.topics}
+    doubtful = sorted(topic for topic in wanted if counts.get(topic, 0) > present.get(topic, 0))
+    if not doubtful:
+        return found
+    again = explain(group.protocol, subscribers, present, assigned)
+    if again.is_own is False and group.protocol != _COOPERATIVE_STICKY:
+        return again
+    note = f"{found.note}, or partitions of {', '.join(doubtful)} are gone or not known to the leader: {again.note}"
+    return Explanation(None, note)
+
+
+def _present(assigned: Mapping[str, Collection[Partition]]) -> dict[str, int]:
+    """How many partitions each topic has at least, by those that are assigned now."""
+    present: dict[str, int] = {}
+    for places in assigned.values():
+        for topic, number in places:
+            present[topic] = max(present.get(topic, 0), number + 1)
+    return present
+
+
+def _subscriber(member: Member) -> Subscriber:
+    return Subscriber(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        topics=frozenset(member.topics or ()),
+        owned=member.claimed,
+        generation=member.claimed_generation,
+        rack=member.rack,
+    )

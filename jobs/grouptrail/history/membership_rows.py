@@ -1,0 +1,90 @@
+"""Rows of `memberships`: who belonged to the group from when to when."""
+
+from __future__ import annotations
+
+from grouptrail.history.changes import Change
+from grouptrail.history.endings import ending
+from grouptrail.history.generation_rows import origin
+from grouptrail.history.group import Group, Member
+from grouptrail.history.rows import MembershipRow
+from grouptrail.history.state import FoldState
+
+# A member that joins a group before the group's first epoch is in the epoch that brokers count from: 1 in Kafka 4.3.
+_EPOCH_BEFORE_THE_FIRST = 1
+
+
+def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) -> None:
+    """End and begin the rows of members that came and went."""
+    generation, left_at = change.after.generation, change.boundary
+    for member in change.left:
+        found = ending(member, change)
+        end_membership(state, member, left_at, generation=generation, ended=found.ended, because=found.because)
+    for old, _ in change.rejoined:
+        because = "the same client and host came under a new id"
+        end_membership(state, old, left_at, generation=generation, ended="rejoined", because=because)
+    for old, _ in change.replaced:
+        because = "its instance id came back under a new id"
+        end_membership(state, old, change.at, generation=generation, ended="replaced", because=because)
+    for member in change.joined:
+        _begin(state, change, member, _began(change, member, is_beginning=is_beginning))
+    for _, new in change.rejoined:
+        _begin(state, change, new, "rejoined")
+    for _, new in change.replaced:
+        _begin(state, change, new, "replaced")
+    for name in change.touched:
+        row, known = state.rows.memberships.get(name), change.after.members.get(name)
+        if row is not None and known is not None:
+            state.rows.update(row, client_id=known.client_id, client_host=known.client_host)
+
+
+def note_early_members(state: FoldState, change: Change) -> None:
+    """Note the members that joined with no epoch of their own yet, and forget those that are gone.
+
+    A member that subscribes by a pattern joins first, and the epoch follows when the pattern was resolved.
+    """
+    if change.after.kind == "classic":
+        return
+    for member in change.joined:
+        if state.rows.memberships[member.member_id].began == "joined":
+            state.joined_before_epoch.add(member.member_id)
+    if state.joined_before_epoch:
+        state.joined_before_epoch &= change.after.members.keys()
+
+
+def end_membership(
+    state: FoldState, member: Member, at: int, *, generation: int | None, ended: str, because: str
+) -> None:
+    """End the row of a member, if it is open."""
+    row = state.rows.memberships.pop(member.member_id, None)
+    if row is not None:
+        left_at = max(at, row.joined_at)
+        state.rows.close(row, left_at=left_at, left_generation=generation, ended=ended, ended_because=because)
+
+
+def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
+    if change.before.generation is not None or is_beginning:
+        return "joined"
+    is_earliest = change.after.generation is None and _joins_at_once(member, change.after)
+    return "joined" if is_earliest else "there"
+
+
+def _joins_at_once(member: Member, group: Group) -> bool:
+    """Whether a member that comes before any epoch of its group is the group's first."""
+    if group.is_polled or member.epoch is None or member.previous_epoch not in (None, 0, member.epoch):
+        return False
+    return 0 <= member.epoch <= _EPOCH_BEFORE_THE_FIRST
+
+
+def _begin(state: FoldState, change: Change, member: Member, began: str) -> None:
+    row = MembershipRow(
+        **origin(state, change.operation),
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        joined_at=change.at,
+        joined_generation=change.after.generation,
+        began=began,
+    )
+    state.rows.memberships[member.member_id] = row
+    state.rows.mark(row)

@@ -1,0 +1,127 @@
+"""Rows of `partition_ownership`, and what the newest rebalance says of partitions that were handed over."""
+
+from __future__ import annotations
+
+from grouptrail.history.changes import Change
+from grouptrail.history.group import Member, Partition
+from grouptrail.history.rows import OwnershipRow, RebalanceRow, Values
+from grouptrail.history.state import FoldState, Owner
+
+_NONE = frozenset[Partition]()
+
+
+def update_ownership(state: FoldState, change: Change, *, is_rebalance: bool) -> None:
+    """First end what members gave up, then begin what they took, so that a partition that moved has both its ends.
+
+    `is_rebalance`: what is taken counts in the newest rebalance's row.
+    """
+    before, after, boundary = change.before.members, change.after.members, change.boundary
+    if is_rebalance:
+        _end_revocations(state, boundary)
+    for name in change.touched:
+        had, has = before.get(name), after.get(name)
+        lost = _owned(had) - _owned(has)
+        if had is None or not lost:
+            continue
+        stays = has is not None and has.owned is not None
+        is_instructed = stays and change.after.is_cooperative
+        ended = "unknown" if has is not None and has.owned is None else "given_up" if has else "member_gone"
+        until = change.at if is_instructed else boundary
+        for partition in sorted(lost):
+            give_up(state, had, partition, until, generation=change.after.generation, ended=ended)
+        if is_instructed and change.after.kind == "classic":
+            state.revoked |= lost
+    for name in change.touched:
+        has = after.get(name)
+        if has is not None:
+            for partition in sorted(_owned(has) - _owned(before.get(name))):
+                _take_over(state, change, has, partition, is_rebalance=is_rebalance)
+
+
+def give_up(
+    state: FoldState, member: Member, partition: Partition, until: int, *, generation: int | None, ended: str
+) -> None:
+    """End the row of a partition that a member had."""
+    row = state.rows.ownership.pop((*partition, member.member_id), None)
+    if row is None:
+        return
+    until = max(until, row.owned_from)  # the coordinator's clock may have been set back
+    state.rows.close(row, owned_until=until, until_generation=generation, ended=ended)
+    state.owners[partition] = Owner(member.identity, member.member_id, until)
+    rebalance = state.rows.rebalance
+    # In a classic group only a static member's replacement ends a row within its generation, and begins it anew.
+    if rebalance is not None and row.record_offset >= rebalance.record_offset and state.group.kind != "classic":
+        state.taken_over -= 1
+    if ended != "unknown":
+        state.given_up.add(partition)
+
+
+def count_kept(state: FoldState) -> int:
+    """Return how many partitions are with the member that had them before the newest rebalance."""
+    return max(0, len(state.rows.ownership) - state.taken_over)
+
+
+def _owned(member: Member | None) -> frozenset[Partition]:
+    return (member.owned or _NONE) if member else _NONE
+
+
+def _end_revocations(state: FoldState, boundary: int) -> None:
+    """A cooperative member learns what it is to give up from the answer to SyncGroup, after the record; it has
+    committed and given it up when it joins again (ConsumerCoordinator.onJoinComplete)."""
+    for partition in state.revoked:
+        owner = state.owners.get(partition)
+        if owner is not None and owner.until is not None:
+            until = max(owner.until, boundary)
+            state.owners[partition] = Owner(owner.identity, owner.member_id, until)
+    state.revoked.clear()
+
+
+def _take_over(state: FoldState, change: Change, member: Member, partition: Partition, *, is_rebalance: bool) -> None:
+    topic, number = partition
+    row = OwnershipRow(
+        state.group_id,
+        state.incarnation,
+        state.record_partition,
+        change.operation[0].offset,
+        topic=topic,
+        partition=number,
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        owned_from=change.at,
+        from_generation=change.after.generation,
+    )
+    state.rows.ownership[(topic, number, member.member_id)] = row
+    state.rows.mark(row)
+    for places in (state.given_up, state.kept_back, state.withdrawn, state.revoked):
+        places.discard(partition)
+    last = state.owners.get(partition)
+    state.owners[partition] = Owner(member.identity, member.member_id, None)
+    rebalance = state.rows.rebalance
+    if not is_rebalance or rebalance is None:
+        return
+    state.taken_over += 1
+    if change.after.kind == "share":
+        return
+    if last is None:
+        state.rows.update(rebalance, partitions_added=rebalance.partitions_added + 1)
+    elif last.identity != member.identity:
+        _hand_over(state, rebalance, _handover(last, member, partition, change.at))
+
+
+def _handover(last: Owner, member: Member, partition: Partition, at: int) -> Values:
+    return {
+        "topic": partition[0],
+        "partition": partition[1],
+        "from_member": last.member_id,
+        "to_member": member.member_id,
+        "given_up_at": at if last.until is None else min(last.until, at),
+        "taken_at": at,
+    }
+
+
+def _hand_over(state: FoldState, rebalance: RebalanceRow, handover: Values) -> None:
+    rebalance.handed_over.append(handover)
+    rebalance.partitions_moved += 1
+    rebalance.unowned_partition_ms += handover["taken_at"] - handover["given_up_at"]
+    state.rows.mark(rebalance)

@@ -1,0 +1,127 @@
+"""Rows of `rebalances`: why each came, what it changed, and when it was over."""
+
+from __future__ import annotations
+
+from grouptrail.history.causes import Cause, Rebalance, cause_by_targets, cause_of, cause_superseded, recent_topics
+from grouptrail.history.changes import Change
+from grouptrail.history.generation_rows import origin, skipped
+from grouptrail.history.group import Partition, owned_by_anyone, targeted
+from grouptrail.history.ownership_rows import count_kept
+from grouptrail.history.rows import RebalanceRow
+from grouptrail.history.state import FoldState, TargetBaseline
+
+STORM_MS = 60_000
+"""Generations that follow a rebalance within this time are counted in its row."""
+
+
+def begin_rebalance(state: FoldState, change: Change) -> None:
+    """Begin the row of a new generation's rebalance."""
+    after, before = change.after, change.before
+    if after.kind == "classic" and after.generation == 0:
+        return
+    rebalance = Rebalance.of(state, change)
+    cause = cause_of(rebalance)
+    if state.baseline is not None:
+        _refine(state, cause_superseded())
+    previous_at = _set_aside(state, change.at)
+    _note_partitions(state, change, cause)
+    knows_sync = after.kind == "classic" and after.state_at is not None and bool(after.members)
+    knows_sync = knows_sync and not change.is_conversion
+    pairs = (*change.rejoined, *change.replaced)
+    row = RebalanceRow(
+        **origin(state, change.operation),
+        group_kind=after.kind,
+        from_generation=before.generation,
+        to_generation=after.generation,
+        at=change.at,
+        cause=cause.name,
+        certainty=cause.certainty,
+        cause_note=cause.note,
+        members_joined=sorted(member.member_id for member in (*rebalance.joined, *(new for _, new in pairs))),
+        members_left=sorted(member.member_id for member in (*change.left, *(old for old, _ in pairs))),
+        subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
+        skipped=skipped(change, is_beginning=rebalance.is_beginning),
+        previous_at=previous_at,
+        # Of two coordinators the later one's clock may be behind.
+        seconds_since_previous=None
+        if previous_at is None or change.at < previous_at
+        else (change.at - previous_at) / 1000,
+        duration_ms=change.at - change.boundary if knows_sync else None,
+        duration_of="sync phase" if knows_sync else None,
+    )
+    state.rows.rebalance = row
+    state.rows.mark(row)
+
+
+def settle_rebalances(state: FoldState, at: int) -> None:
+    """Close the rebalances before the newest that no generation can follow within a minute any more."""
+    rows = state.rows
+    for row in [row for row in rows.earlier_rebalances if at - row.at > STORM_MS]:
+        rows.earlier_rebalances.remove(row)
+        rows.close(row)
+
+
+def end_rebalances(state: FoldState) -> None:
+    """Close all rows: the group has ended."""
+    rows = state.rows
+    for row in (*rows.earlier_rebalances, *(() if rows.rebalance is None else (rows.rebalance,))):
+        rows.close(row)
+    rows.earlier_rebalances, rows.rebalance = [], None
+
+
+def refine_cause(state: FoldState, change: Change) -> None:
+    """Refine the cause of a change of topic metadata when the targets are computed for it."""
+    after = change.after
+    if state.baseline is None or (after.assignment_epoch or 0) < (after.generation or 0):
+        return
+    _refine(state, cause_by_targets(state.baseline, after, recent_topics(state, change.at)))
+    state.baseline = None
+
+
+def update_rebalance(state: FoldState, change: Change) -> None:
+    """Bring the newest row up to date until the group is stable again."""
+    row = state.rows.rebalance
+    if row is None or row.ended_at is not None:
+        return
+    state.rows.update(row, partitions_removed=len(state.given_up), partitions_kept=count_kept(state))
+    now = change.after.state
+    if now in ("Stable", "Empty"):
+        state.rows.update(row, ended_at=max(change.at, row.at))
+        if change.after.kind != "classic" and now == "Stable":
+            state.rows.update(row, duration_ms=max(change.at - row.at, 0), duration_of="whole")
+
+
+def _refine(state: FoldState, cause: Cause) -> None:
+    row = state.rows.rebalance
+    if row is not None:
+        state.rows.update(row, cause=cause.name, certainty=cause.certainty, cause_note=cause.note)
+
+
+def _set_aside(state: FoldState, at: int) -> int | None:
+    """Put the newest row among those that others may still follow within a minute; return its time (ms)."""
+    rows, newest = state.rows, state.rows.rebalance
+    if newest is not None:
+        rows.earlier_rebalances.append(newest)
+    for row in rows.earlier_rebalances:
+        if at - row.at <= STORM_MS:
+            rows.update(row, followed_within_minute=row.followed_within_minute + 1)
+    return None if newest is None else newest.at
+
+
+def _note_partitions(state: FoldState, change: Change, cause: Cause) -> None:
+    """Note what the change leaves to nobody, for the rebalances after it."""
+    left_over = state.given_up | state.kept_back
+    state.kept_back = left_over if change.after.keeps_back else set()
+    state.given_up = set()
+    state.taken_over = 0
+    state.withdrawn = _withdrawn(change) if cause.name == "topic_deleted" else set()
+    is_unknown = cause.name == "topic_metadata_changed" and change.after.kind != "classic"
+    state.baseline = TargetBaseline(targeted(change.before), change.before.topic_ids) if is_unknown else None
+    state.is_converted = change.is_conversion
+
+
+def _withdrawn(change: Change) -> set[Partition]:
+    """The partitions of topics that have none any more."""
+    had, has = owned_by_anyone(change.before) or frozenset(), owned_by_anyone(change.after) or frozenset()
+    topics = {topic for topic, _ in has}
+    return {(topic, number) for topic, number in had if topic not in topics}

@@ -1,0 +1,210 @@
+"""The rows of a group's history, typed as the tables' columns are, and those of them that may still change.
+
+Times are in ms. A row has all columns of its table but the cluster and `open_bucket`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+TABLES = ("generations", "group_states", "memberships", "partition_ownership", "rebalances")
+
+Values = dict[str, Any]
+
+
+@dataclass
+class Row:
+    """What all rows have: where the record that began them lies."""
+
+    table: ClassVar[str]
+    key: ClassVar[tuple[str, ...]]
+    """The columns that tell the rows of a group's table apart."""
+
+    group_id: str
+    incarnation: int
+    record_partition: int
+    record_offset: int
+    is_open: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, values: Values) -> Self:
+        """Return the row that has these values: all columns, as `values` gives them."""
+        row = object.__new__(cls)
+        vars(row).update(values)
+        return row
+
+    def values(self) -> Values:
+        """Return the row by column."""
+        return vars(self)
+
+    def copy(self) -> Self:
+        """Return a row that can be changed on its own."""
+        return self.of(vars(self))
+
+
+@dataclass
+class GenerationRow(Row):
+    """A row of `generations`."""
+
+    table = "generations"
+    key = ("record_offset",)
+
+    generation: int | None
+    group_kind: str | None
+    started_at: int
+    skipped: int | None
+    stable_at: int | None = None
+    ended_at: int | None = None
+    protocol_type: str = ""
+    protocol: str | None = None
+    leader: str | None = None
+    member_count: int = 0
+    members: list[Values] | None = None
+    partition_count: int | None = None
+    skew: int | None = None
+    is_assignors_own: bool | None = None
+    assignment_note: str | None = None
+
+
+@dataclass
+class GroupStateRow(Row):
+    """A row of `group_states`."""
+
+    table = "group_states"
+    key = ("record_offset", "state")
+
+    generation: int | None
+    group_kind: str | None
+    state: str
+    evidence: str
+    not_before: int | None
+    started_at: int
+    ended_at: int | None = None
+    note: str | None = None
+
+
+@dataclass
+class MembershipRow(Row):
+    """A row of `memberships`."""
+
+    table = "memberships"
+    key = ("record_offset", "member_id")
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    joined_at: int
+    joined_generation: int | None
+    began: str
+    left_at: int | None = None
+    left_generation: int | None = None
+    ended: str | None = None
+    ended_because: str | None = None
+
+
+@dataclass
+class OwnershipRow(Row):
+    """A row of `partition_ownership`."""
+
+    table = "partition_ownership"
+    key = ("record_offset", "topic", "partition", "member_id")
+
+    topic: str
+    partition: int
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    owned_from: int
+    from_generation: int | None
+    owned_until: int | None = None
+    until_generation: int | None = None
+    ended: str | None = None
+
+
+@dataclass
+class RebalanceRow(Row):
+    """A row of `rebalances`; the elements of `handed_over` are as `Handover` has them."""
+
+    table = "rebalances"
+    key = ("record_offset",)
+
+    group_kind: str | None
+    from_generation: int | None
+    to_generation: int | None
+    at: int
+    cause: str
+    certainty: str
+    cause_note: str | None
+    members_joined: list[str]
+    members_left: list[str]
+    subscriptions_changed: list[str]
+    skipped: int | None
+    previous_at: int | None
+    seconds_since_previous: float | None
+    duration_ms: int | None
+    duration_of: str | None
+    partitions_added: int = 0
+    partitions_removed: int = 0
+    partitions_moved: int = 0
+    partitions_kept: int = 0
+    followed_within_minute: int = 0
+    ended_at: int | None = None
+    unowned_partition_ms: int = 0
+    handed_over: list[Values] = field(default_factory=list)
+
+    def copy(self) -> Self:
+        """Return a row that can be changed on its own."""
+        return self.of({**vars(self), "handed_over": list(self.handed_over)})
+
+
+OwnershipKey = tuple[str, int, str]
+"""A topic, a partition of it, and a member's id."""
+
+
+@dataclass
+class OpenRows:
+    """The rows of one group that may still change, and all rows that changed since they were last written.
+
+    `earlier_rebalances` are those before `rebalance` that another may still follow within a minute.
+    """
+
+    generation: GenerationRow | None = None
+    state: GroupStateRow | None = None
+    memberships: dict[str, MembershipRow] = field(default_factory=dict)
+    ownership: dict[OwnershipKey, OwnershipRow] = field(default_factory=dict)
+    rebalance: RebalanceRow | None = None
+    earlier_rebalances: list[RebalanceRow] = field(default_factory=list)
+    _changed: dict[int, Row] = field(default_factory=dict)
+
+    def mark(self, row: Row) -> None:
+        """Notes a row as changed."""
+        self._changed[id(row)] = row
+
+    def update(self, row: Row, **values: Any) -> None:
+        """Changes columns of a row, and notes it as changed if any of them differs."""
+        if any(getattr(row, name) != value for name, value in values.items()):
+            vars(row).update(values)
+            self.mark(row)
+
+    def close(self, row: Row, **values: Any) -> None:
+        """Gives a row its last values."""
+        vars(row).update(values, is_open=False)
+        self.mark(row)
+
+    def changed(self) -> list[Row]:
+        """Return all rows that changed, each once, as it is now; of two with the same key the later one."""
+        by_key = {(row.table, *map(vars(row).get, row.key)): row for row in self._changed.values()}
+        return list(by_key.values())
+
+    def copy(self) -> OpenRows:
+        """Return open rows that can be changed on their own, none of them noted as changed."""
+        return OpenRows(
+            generation=self.generation and self.generation.copy(),
+            state=self.state and self.state.copy(),
+            memberships={name: row.copy() for name, row in self.memberships.items()},
+            ownership={key: row.copy() for key, row in self.ownership.items()},
+            rebalance=self.rebalance and self.rebalance.copy(),
+            earlier_rebalances=[row.copy() for row in self.earlier_rebalances],
+        )

@@ -1,0 +1,301 @@
+"""What the fold of a group's records goes on from, and its encoding in `history_positions.state`.
+
+The encoding is JSON with a `version`. States of version 1, which grouptrail 0.1 wrote without that field, can still
+be read: what they lack is as if nothing had been seen of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from grouptrail.history.group import (
+    Group,
+    Member,
+    Partition,
+    by_topic,
+    partitions,
+    settled_by_epoch,
+)
+from grouptrail.history.operations import Record
+from grouptrail.history.rows import (
+    TABLES,
+    GenerationRow,
+    GroupStateRow,
+    MembershipRow,
+    OpenRows,
+    OwnershipRow,
+    RebalanceRow,
+    Values,
+)
+
+VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who had a partition last; `until` (ms) is when it gave it up, None while it has it."""
+
+    identity: str
+    member_id: str
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBaseline:
+    """What a group's members were to have before a change of its topics' metadata, and the topics' ids by name."""
+
+    partitions: frozenset[Partition]
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A classic group as the record of its newest generation has it; `is_synced`: that record is the leader's."""
+
+    group: Group
+    is_synced: bool
+
+
+@dataclass
+class FoldState:
+    """A group between two of its records.
+
+    `processed_to` is the offset up to which its records were taken in, `pending` those of the last operation, if more
+    of it may come. The rest is what later records are compared with:
+
+    - `group` as the records so far describe it, and `incarnation` of it; `was_removed`: none is there since the last;
+    - `last_at` (ms), when the last operation was written, `commit_tombstone_at` (ms) the last tombstone of a commit;
+    - `partition_counts` by topic, as many as were ever assigned or claimed;
+    - `owners`, who had each partition last; `revoked`, those whose owner is to give them up by the newest
+      assignment of a cooperative group, and learns of it after the record;
+    - `given_up`: partitions that nobody has since the newest rebalance; `kept_back`: since one before it;
+    - `withdrawn`: those among both whose topic went away;
+    - `taken_over`: how many partitions the newest rebalance gave to members;
+    - `baseline`: the targets before a change of metadata, until those after it are computed;
+    - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
+    - `joined_before_epoch`: members that joined in an operation without an epoch of its own;
+    - `is_converted`: the newest generation is the first after a change of protocol;
+    - `unnamed`: topic ids that rows show in place of a name, also if one is learned later;
+    - `unexplained`: the newest assignment, until it is compared with its assignor's; not part of the encoding,
+      because a fold leaves none.
+    """
+
+    group_id: str
+    record_partition: int
+    processed_to: int = 0
+    pending: tuple[Record, ...] = ()
+    group: Group = field(default_factory=Group)
+    incarnation: int = 1
+    was_removed: bool = False
+    last_at: int | None = None
+    commit_tombstone_at: int | None = None
+    rows: OpenRows = field(default_factory=OpenRows)
+    partition_counts: dict[str, int] = field(default_factory=dict)
+    owners: dict[Partition, Owner] = field(default_factory=dict)
+    revoked: set[Partition] = field(default_factory=set)
+    given_up: set[Partition] = field(default_factory=set)
+    kept_back: set[Partition] = field(default_factory=set)
+    withdrawn: set[Partition] = field(default_factory=set)
+    taken_over: int = 0
+    baseline: TargetBaseline | None = None
+    subscribed_since: dict[str, int] = field(default_factory=dict)
+    joined_before_epoch: set[str] = field(default_factory=set)
+    is_converted: bool = False
+    unnamed: set[str] = field(default_factory=set)
+    unexplained: Assignment | None = None
+
+    def copy(self) -> FoldState:
+        """A state that can be changed on its own."""
+        copied = replace(self, rows=self.rows.copy())
+        for name in _MUTABLE:
+            setattr(copied, name, getattr(self, name).copy())
+        return copied
+
+    def forget_group(self) -> None:
+        """Forgets what belonged to an incarnation that has ended."""
+        self.group = Group()
+        self.baseline = self.unexplained = None
+        self.taken_over = 0
+        self.is_converted = False
+        for name in _MUTABLE:
+            getattr(self, name).clear()
+
+
+_MUTABLE = (
+    *("partition_counts", "owners", "revoked", "given_up", "kept_back", "withdrawn"),
+    *("subscribed_since", "joined_before_epoch", "unnamed"),
+)
+
+
+class StateError(ValueError):
+    """A state of a version that this release does not know."""
+
+
+def encode_state(state: FoldState) -> str:
+    """Return the state as JSON."""
+    values = {
+        "version": VERSION,
+        "told_to": state.processed_to,
+        "pending": state.pending,
+        "group": _group_values(state.group),
+        "incarnation": state.incarnation,
+        "was_removed": state.was_removed,
+        "last_at": state.last_at,
+        "commit_tombstone_at": state.commit_tombstone_at,
+        "open": _open_values(state.rows),
+        "counts": state.partition_counts,
+        "owners": [[*place, one.identity, one.member_id, one.until] for place, one in state.owners.items()],
+        "revoked": sorted(state.revoked),
+        "given_up": sorted(state.given_up),
+        "kept_back": sorted(state.kept_back),
+        "withdrawn": sorted(state.withdrawn),
+        "opened": state.taken_over,
+        "targets": None if state.baseline is None else sorted(state.baseline.partitions),
+        "target_topic_ids": {} if state.baseline is None else dict(state.baseline.topic_ids),
+        "subscribed_since": state.subscribed_since,
+        "joined_before_epoch": sorted(state.joined_before_epoch),
+        "is_converted": state.is_converted,
+        "unnamed": sorted(state.unnamed),
+    }
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+def decode_state(group_id: str, record_partition: int, text: str | None, names: Mapping[str, str]) -> FoldState:
+    """Return the state that `encode_state` encoded; a new one for None.
+
+    `names` gives topics' names by their ids. Raises StateError for a version that a later release wrote.
+    """
+    if not text:
+        return FoldState(group_id, record_partition)
+    values = json.loads(text)
+    version = values.get("version", 1)
+    if version > VERSION:
+        raise StateError(
+            f"the history of group {group_id} was written by a later grouptrail (state version {version}, this one "
+            f"knows {VERSION}): upgrade grouptrail, or run grouptrail rebuild history"
+        )
+    targets = values.get("targets")
+    state = FoldState(
+        group_id=group_id,
+        record_partition=record_partition,
+        processed_to=values.get("told_to", 0),
+        pending=tuple(Record(*one) for one in values.get("pending", ())),
+        group=_group(values["group"]) if "group" in values else Group(),
+        incarnation=values.get("incarnation", 1),
+        was_removed=values.get("was_removed", False),
+        last_at=values.get("last_at"),
+        commit_tombstone_at=values.get("commit_tombstone_at"),
+        rows=_open_rows(values.get("open", {})),
+        partition_counts=values.get("counts", {}),
+        owners={(topic, number): Owner(*rest) for topic, number, *rest in values.get("owners", ())},
+        revoked=_places(values.get("revoked", ())),
+        given_up=_places(values.get("given_up", ())),
+        kept_back=_places(values.get("kept_back", ())),
+        withdrawn=_places(values.get("withdrawn", ())),
+        taken_over=values.get("opened", 0),
+        baseline=None
+        if targets is None
+        else TargetBaseline(frozenset(_places(targets)), values.get("target_topic_ids", {})),
+        subscribed_since=values.get("subscribed_since", {}),
+        joined_before_epoch=set(values.get("joined_before_epoch", ())),
+        is_converted=values.get("is_converted", False),
+        unnamed=set(values.get("unnamed", ())),
+    )
+    if version == 1:
+        state.unnamed = _shown_ids(state) & names.keys()
+    return state
+
+
+def _places(listed: Iterable[Iterable[Any]]) -> set[Partition]:
+    return {(topic, number) for topic, number in listed}
+
+
+def _shown_ids(state: FoldState) -> set[str]:
+    """What stands for topics in a state of version 1: names, and ids of those that had none then."""
+    members = (*state.group.members.values(), *state.group.fragments.values())
+    sets = (places for member in members for places in (member.owned, member.target) if places)
+    return {topic for places in sets for topic, _ in places} | {topic for topic, _, _ in state.rows.ownership}
+
+
+# The group
+
+_PARTITION_SETS = ("owned", "claimed", "target")
+_NOTHING_KNOWN = Member("")
+_GROUP_FIELDS = tuple(one.name for one in fields(Group) if one.name != "settled")
+_MEMBER_FIELDS = tuple((one.name, getattr(_NOTHING_KNOWN, one.name)) for one in fields(Member))
+
+
+def _group_values(group: Group) -> Values:
+    values = {name: getattr(group, name) for name in _GROUP_FIELDS}
+    for name in ("members", "fragments"):
+        values[name] = [_member_values(member) for member in values[name].values()]
+    return values
+
+
+def _group(values: Values) -> Group:
+    members = {
+        name: {member.member_id: member for member in map(_member, values.get(name, ()))}
+        for name in ("members", "fragments")
+    }
+    regexes = {regex: tuple(topics) for regex, topics in values.get("regexes", {}).items()}
+    counts = values.get("partition_counts")
+    if counts is not None:
+        counts = {topic_id: (name, count) for topic_id, (name, count) in counts.items()}
+    settings = tuple((name, value) for name, value in values.get("settings", ()))
+    settled = settled_by_epoch(members["members"].values())
+    # Version 1 did not tell a join phase's end from the last change of state.
+    join_ended_at = values.get("join_ended_at", None if _has_static(members["members"]) else values.get("state_at"))
+    known = {**values, **members, "regexes": regexes, "settings": settings, "join_ended_at": join_ended_at}
+    return Group(**{**known, "partition_counts": counts}, settled=settled)
+
+
+def _has_static(members: Mapping[str, Member]) -> bool:
+    return any(member.instance_id for member in members.values())
+
+
+def _member_values(member: Member) -> Values:
+    values = {name: value for name, default in _MEMBER_FIELDS if (value := getattr(member, name)) != default}
+    for name in _PARTITION_SETS:
+        if values.get(name) is not None:
+            values[name] = [(part["topic"], part["partitions"]) for part in by_topic(values[name])]
+    return values
+
+
+def _member(values: Values) -> Member:
+    sets = {name: partitions(values[name]) for name in _PARTITION_SETS if values.get(name) is not None}
+    topics = values.get("topics", ())
+    return Member(**{**values, **sets, "topics": None if topics is None else tuple(topics)})
+
+
+# The open rows: by table, (name, columns) of each; the one of a table that has one a group has no name
+
+_Named = dict[str, list[tuple[str, Values]]]
+
+
+def _open_values(rows: OpenRows) -> _Named:
+    values: _Named = {table: [] for table in TABLES}
+    for row in (rows.generation, rows.state, rows.rebalance):
+        if row is not None:
+            values[row.table].append(("", row.values()))
+    values["memberships"] = [(name, row.values()) for name, row in rows.memberships.items()]
+    values["partition_ownership"] = [
+        (f"{topic}/{number}/{member_id}", row.values()) for (topic, number, member_id), row in rows.ownership.items()
+    ]
+    values["rebalances"] += [(str(row.record_offset), row.values()) for row in rows.earlier_rebalances]
+    return {table: listed for table, listed in values.items() if listed}
+
+
+def _open_rows(saved: _Named) -> OpenRows:
+    rebalances = {name: RebalanceRow.of(values) for name, values in saved.get("rebalances", ())}
+    ownership = [OwnershipRow.of(values) for _, values in saved.get("partition_ownership", ())]
+    return OpenRows(
+        generation=next((GenerationRow.of(values) for _, values in saved.get("generations", ())), None),
+        state=next((GroupStateRow.of(values) for _, values in saved.get("group_states", ())), None),
+        memberships={name: MembershipRow.of(values) for name, values in saved.get("memberships", ())},
+        ownership={(row.topic, row.partition, row.member_id): row for row in ownership},
+        rebalance=rebalances.pop("", None),
+        earlier_rebalances=list(rebalances.values()),
+    )

@@ -1,0 +1,162 @@
+"""Records of groups as coordinators write them, for tests of what may be concluded from them.
+
+A classic member has the broker's default timeouts and subscribes to `orders` unless a test says otherwise. In the
+tests' citations GMM is group-coordinator's GroupMetadataManager.java, 3.x core's coordinator/group/*.scala.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grouptrail import contracts
+from grouptrail.history.fold import fold_group
+from grouptrail.history.operations import Record
+from grouptrail.history.rows import TABLES
+from grouptrail.history.state import decode_state, encode_state
+
+Row = dict[str, Any]
+Rows = dict[str, list[Row]]
+"""Rows by table, in the order of the log."""
+
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+def member(topics: Mapping[str, Iterable[int]], **more: Any) -> Row:
+    """A member of a classic group that is assigned `topics` ({topic: partitions})."""
+    listed = [{"topic": topic, "partitions": list(numbers)} for topic, numbers in topics.items()]
+    assignment = {"layout": "ConsumerProtocolAssignment", "version": 3, "partitions": listed}
+    return {"assignment": assignment, "subscription": subscription("orders"), **more}
+
+
+def subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None, generation: int = -1) -> Row:
+    had = [{"topic": topic, "partitions": list(numbers)} for topic, numbers in (owned or {}).items()]
+    return {"topics": list(topics), "owned_partitions": had, "generation_id": generation}
+
+
+def classic(
+    offset: int,
+    at: int,
+    generation: int,
+    members: Mapping[str, Any],
+    *,
+    state_at: int | None = None,
+    protocol: str = "range",
+) -> Record:
+    """A GroupMetadata value; a member is what it is assigned or as `member` makes it."""
+    listed = [
+        {
+            "member_id": name,
+            "client_id": f"client-{name}",
+            "client_host": f"/10.0.0.{index}",
+            "session_timeout_ms": 45_000,
+            "rebalance_timeout_ms": 300_000,
+            **(one if "assignment" in one else member(one)),
+        }
+        for index, (name, one) in enumerate(members.items())
+    ]
+    body = {
+        "protocol_type": "consumer" if generation else "",
+        "generation": generation,
+        "state_at": at if state_at is None else state_at,
+        "members": listed,
+        **({"protocol": protocol, "leader": next(iter(members))} if members else {}),
+    }
+    return Record(offset, at, "GroupMetadata", None, body)
+
+
+def gone(offset: int, at: int) -> Record:
+    """A GroupMetadata tombstone."""
+    return Record(offset, at, "GroupMetadata", None, None)
+
+
+def commit_tombstone(offset: int, at: int) -> Record:
+    return Record(offset, at, "OffsetCommit", None, None)
+
+
+def consumer(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
+    """A record of a KIP-848 group."""
+    return Record(offset, at, f"ConsumerGroup{part}", name, body)
+
+
+def joins(offset: int, at: int, name: str, **more: Any) -> Record:
+    """A KIP-848 member's description."""
+    body = {"instanceId": None, "clientId": "client", "clientHost": "/10.0.0.1", "rackId": None}
+    body |= {"subscribedTopicNames": ["orders"], "rebalanceTimeoutMs": 1_000, "serverAssignor": ""}
+    return consumer(offset, at, "MemberMetadata", name, body | more)
+
+
+def leaves(offset: int, at: int, name: str) -> list[Record]:
+    """The three tombstones of a KIP-848 member."""
+    parts = ("CurrentMemberAssignment", "TargetAssignmentMember", "MemberMetadata")
+    return [consumer(offset + index, at, part, name, None) for index, part in enumerate(parts)]
+
+
+def epoch(offset: int, at: int, number: int, **more: Any) -> Record:
+    return consumer(offset, at, "Metadata", None, {"epoch": number, "metadataHash": 1} | more)
+
+
+def regex(offset: int, at: int, pattern: str, *topics: str) -> Record:
+    body = {"topics": list(topics), "version": 1, "timestamp": at}
+    return consumer(offset, at, "RegularExpression", pattern, body)
+
+
+def target(offset: int, at: int, name: str, numbers: Sequence[int], topic_id: str = "T") -> Record:
+    topics = [{"topicId": topic_id, "partitions": list(numbers)}]
+    return consumer(offset, at, "TargetAssignmentMember", name, {"topicPartitions": topics})
+
+
+def target_epoch(offset: int, at: int, number: int) -> Record:
+    return consumer(offset, at, "TargetAssignmentMetadata", None, {"assignmentEpoch": number})
+
+
+def current(
+    offset: int,
+    at: int,
+    name: str,
+    number: int,
+    numbers: Sequence[int],
+    *,
+    state: int = 0,
+    previous: int | None = None,
+    pending: tuple[Sequence[int], str] | None = None,
+    topic_id: str = "T",
+) -> Record:
+    """A KIP-848 member's assignment; `pending`: partitions and the topic id of what it is to give up."""
+
+    def topics(some: Sequence[int], its_id: str) -> list[Row]:
+        return [{"topicId": its_id, "partitions": list(some)}] if some else []
+
+    body = {
+        "memberEpoch": number,
+        "previousMemberEpoch": number if previous is None else previous,
+        "state": state,
+        "assignedPartitions": topics(numbers, topic_id),
+        "partitionsPendingRevocation": topics(*(pending or ((), ""))),
+    }
+    return consumer(offset, at, "CurrentMemberAssignment", name, body)
+
+
+def streams(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
+    """A record of a streams group (KIP-1071)."""
+    return Record(offset, at, f"StreamsGroup{part}", name, body)
+
+
+def fold(
+    records: Sequence[Record],
+    calls: Sequence[tuple[int, int]] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> Rows:
+    """Fold records at once, or call after call: (up to how many records, complete_to)."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    state = None
+    for count, complete_to in calls or [(len(records), records[-1].offset + 2)]:
+        before = decode_state("billing", 0, state, names or {})
+        result = fold_group(before, records[:count], complete_to=complete_to, names=names or {})
+        state = encode_state(result.state)
+        for table, row in json.loads(json.dumps([(row.table, row.values()) for row in result.rows])):
+            rows[(table, *(row[column] for column in contracts.tables()[table].key[2:]))] = row
+    in_order = sorted(rows.items(), key=lambda one: (one[0][1], *map(str, one[0][2:])))
+    return {table: [row for key, row in in_order if key[0] == table] for table in TABLES}

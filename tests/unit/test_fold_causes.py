@@ -1,0 +1,439 @@
+"""What a fold concludes of rebalances, endings and beginnings: never more than the records can tell."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from grouptrail.history.evidence import CAUSES, ENDINGS, EndingEvidence, Evidence
+from grouptrail.history.handovers import in_time, last_commits
+from grouptrail.history.operations import Record
+from support.fold_records import (
+    DAY,
+    HOUR,
+    Row,
+    classic,
+    commit_tombstone,
+    consumer,
+    current,
+    epoch,
+    fold,
+    gone,
+    joins,
+    leaves,
+    member,
+    regex,
+    streams,
+    subscription,
+    target,
+    target_epoch,
+)
+
+
+def test_followed_within_minute_of_rebalances_hours_apart_is_zero() -> None:
+    """A rebalance that is the newest for hours is followed by none within a minute."""
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"a": {"orders": [0]}}),
+            classic(2, 5 * HOUR, 2, {"a": {"orders": [0]}, "b": {}}),
+            classic(3, 9 * HOUR, 3, {"a": {"orders": [0]}, "b": {}, "c": {}}),
+        ]
+    )
+    assert [row["followed_within_minute"] for row in rows["rebalances"]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("topics", [("orders",), ("orders", "other")])
+def test_cause_of_a_follow_up_under_protocol_stream_is_not_new_partitions(topics: tuple[str, ...]) -> None:
+    """Protocol `stream` is cooperative (AssignorConfiguration: COOPERATIVE; StreamsPartitionAssignor withholds a task
+    "until it is safely revoked in followup rebalance")."""
+    sub = {"subscription": subscription(*topics)}
+    moved = {topics[-1]: [1] if len(topics) == 1 else [0]}
+    kept = {"orders": [0]}
+    both = {topic: sorted({*kept.get(topic, ()), *moved.get(topic, ())}) for topic in topics}
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"a": member(both, **sub)}, protocol="stream"),
+            classic(2, 60_000, 2, {"a": member(kept, **sub), "b": member({}, **sub)}, protocol="stream"),
+            classic(3, 60_400, 3, {"a": member(kept, **sub), "b": member(moved, **sub)}, protocol="stream"),
+        ]
+    )
+    last = rows["rebalances"][-1]
+    assert (last["partitions_moved"], last["partitions_added"]) == (1, 0)
+    assert last["cause"] not in ("partitions_added", "topic_created"), last["cause_note"]
+
+
+def test_ending_after_the_rebalance_timeout_within_the_session_timeout_is_left_or_expired() -> None:
+    """max.poll.interval.ms 10 s, session 45 s: a member that does not rejoin, or does not sync, is removed after 10 s
+    (GMM completeClassicGroupJoin, expirePendingSync)."""
+    more = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 10_000}
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"a": member({"orders": [0]}, **more), "b": member({"orders": [1]}, **more)}),
+            classic(2, 16_005, 2, {"a": member({"orders": [0, 1]}, **more)}, state_at=16_000),
+        ]
+    )
+    assert [row["ended"] for row in rows["memberships"] if row["member_id"] == "b"] == ["left_or_expired"]
+    assert rows["rebalances"][-1]["certainty"] != "recorded"
+    note = rows["rebalances"][-1]["cause_note"]
+    assert note == "gone 15000 ms after the last join phase: its time to rejoin (10000 ms) may have expired"
+
+
+def test_ending_after_a_static_restart_counts_from_the_join_phase() -> None:
+    """A static replacement's currentStateTimestamp is the entry into Stable, not the end of the join phase: d, gone
+    silent right after its join at 0, was expired at 30 s, not 20 s after the last join phase."""
+    more = {"session_timeout_ms": 30_000}
+    static = {"group_instance_id": "s", **more}
+    d = member({"orders": [1]}, **more)
+    rows = fold(
+        [
+            classic(1, 20_000, 3, {"s-1": member({"orders": [0]}, **static), "d": d}, state_at=0),
+            classic(2, 25_000, 3, {"s-2": member({"orders": [0]}, **static), "d": d}, state_at=20_000),
+            classic(3, 40_010, 4, {"s-2": member({"orders": [0, 1]}, **static)}, state_at=40_000),
+        ]
+    )
+    assert [row["ended"] for row in rows["memberships"] if row["member_id"] == "d"] == ["left_or_expired"]
+
+
+def test_cause_of_a_join_and_a_rejoin_is_not_recorded() -> None:
+    """One client came back under a new id while another joined: `rejoined` alone would have been `likely`."""
+    same = {"client_id": "app", "client_host": "/10.0.0.7"}
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"app-1": member({"orders": [0]}, **same)}),
+            classic(2, 5_000, 2, {"app-2": member({"orders": [0]}, **same), "new": {"orders": [1]}}),
+        ]
+    )
+    last = rows["rebalances"][-1]
+    assert last["cause"] != "members_joined_and_left" or last["certainty"] != "recorded"
+
+
+def test_cause_of_a_deleted_topics_return_is_no_recorded_follow_up() -> None:
+    """A deleted topic's partitions were given up, and come back hours later, to their old owner."""
+    more = {"subscription": subscription("orders", "other")}
+
+    def value(offset: int, at: int, generation: int, topics: dict[str, list[int]]) -> Record:
+        return classic(offset, at, generation, {"a": member(topics, **more)}, protocol="cooperative-sticky")
+
+    whole, rest = {"orders": [0], "other": [0]}, {"orders": [0]}
+    rows = fold([value(1, 1_000, 1, whole), value(2, HOUR, 2, rest), value(3, 4 * HOUR, 3, whole)])
+    assert [row["cause"] for row in rows["rebalances"]][1] == "topic_deleted"
+    last = rows["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) != ("cooperative_follow_up", "recorded")
+
+
+def test_cause_note_where_partitions_are_gone_says_so() -> None:
+    """A topic made anew with fewer partitions: two of four are not assigned any more."""
+    rows = fold(
+        [classic(1, 1_000, 1, {"a": {"orders": [0, 1, 2, 3]}}), classic(2, HOUR, 2, {"a": {"orders": [0, 1]}})]
+    )
+    last = rows["rebalances"][-1]
+    assert last["partitions_removed"] == 2
+    assert "nothing visible changed" not in (last["cause_note"] or "")
+
+
+def test_cause_of_a_lower_generation_that_is_not_the_first_is_not_group_started() -> None:
+    """Compaction took a removal and generations 0 to 6 while nobody read: 50, then 7."""
+    rows = fold([classic(1, 1_000, 50, {"a": {"orders": [0]}}), classic(500, 9 * DAY, 7, {"b": {"orders": [0]}})])
+    last = rows["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) != ("group_started", "recorded")
+    assert last["skipped"] is None
+    assert [row["began"] for row in rows["memberships"] if row["member_id"] == "b"] == ["there"]
+
+
+def test_history_that_begins_after_a_downgrade_claims_no_beginning() -> None:
+    """KIP-848 to classic, then compaction: the old records' tombstones and the newest GroupMetadata are left.
+    Offsets, members and generations went on (GMM convertToClassicGroup)."""
+    rows = fold(
+        [
+            *leaves(100, 1_000, "a"),
+            consumer(103, 1_000, "TargetAssignmentMetadata", None, None),
+            consumer(104, 1_000, "Metadata", None, None),
+            classic(200, 50_000, 9, {"a": {"orders": [0]}}),
+        ]
+    )
+    [rebalance], [membership] = rows["rebalances"], rows["memberships"]
+    assert (rebalance["cause"], rebalance["certainty"]) == ("unknown", "ambiguous")
+    assert (rebalance["skipped"], membership["began"]) == (None, "there")
+
+
+def test_history_that_begins_after_an_upgrade_claims_no_beginning() -> None:
+    """Classic to KIP-848, then compaction: of the classic group the tombstone is left. Epoch 12 is no beginning."""
+    rows = fold(
+        [
+            gone(100, 1_000),
+            joins(150, 3_000, "n"),
+            current(160, 4_000, "n", 12, [0]),
+            target(170, 4_500, "n", [0]),
+            target_epoch(180, 5_000, 12),
+            epoch(190, 5_000, 12),
+        ]
+    )
+    [generation], [membership], [rebalance] = rows["generations"], rows["memberships"], rows["rebalances"]
+    assert (generation["skipped"], membership["began"]) == (None, "there")
+    assert (rebalance["cause"], rebalance["certainty"]) == ("unknown", "ambiguous")
+
+
+def test_cause_of_more_partitions_on_brokers_before_4_1_is_partitions_added() -> None:
+    """There the metadata is in ConsumerGroupPartitionMetadata, in the epoch's batch, and the epoch has no hash."""
+
+    def partitions(offset: int, at: int, count: int) -> Record:
+        topic = {"topicId": "T", "topicName": "orders", "numPartitions": count, "partitionMetadata": []}
+        return consumer(offset, at, "PartitionMetadata", None, {"topics": [topic]})
+
+    def bare_epoch(offset: int, at: int, number: int) -> Record:
+        return consumer(offset, at, "Metadata", None, {"epoch": number})
+
+    records = [joins(0, 1_000, "a"), partitions(1, 1_000, 2), bare_epoch(2, 1_000, 1), target(3, 1_000, "a", [0, 1])]
+    records += [target_epoch(4, 1_000, 1), current(5, 1_000, "a", 1, [0, 1])]
+    records += [partitions(10, 9_000, 3), bare_epoch(11, 9_000, 2), target(12, 9_000, "a", [0, 1, 2])]
+    records += [target_epoch(13, 9_000, 2), current(14, 9_000, "a", 2, [0, 1, 2])]
+    assert fold(records, names={"T": "orders"})["rebalances"][-1]["cause"] == "partitions_added"
+
+
+def test_cause_note_of_a_remade_topic_does_not_say_the_same_partitions() -> None:
+    """Other ids under one name."""
+    records = [
+        joins(0, 1_000, "a"),
+        epoch(1, 1_000, 2),
+        target(2, 1_000, "a", [0, 1], "OLD"),
+        target_epoch(3, 1_000, 2),
+    ]
+    records += [current(4, 1_000, "a", 2, [0, 1], topic_id="OLD")]
+    records += [
+        epoch(10, 9_000, 3, metadataHash=2),
+        target(11, 9_000, "a", [0, 1], "NEW"),
+        target_epoch(12, 9_000, 3),
+    ]
+    records += [current(13, 9_000, "a", 2, [], state=1, pending=([0, 1], "OLD"))]
+    records += [current(20, 9_500, "a", 3, [0, 1], topic_id="NEW")]
+    last = fold(records, names={"OLD": "orders", "NEW": "orders"})["rebalances"][-1]
+    assert "the same partitions are assigned" not in (last["cause_note"] or "")
+
+
+def streams_log(**of_epoch: Any) -> list[Record]:
+    """A streams group (KIP-1071) of one member; then the member's endpoint changes, which bumps the epoch."""
+
+    def joined(offset: int, at: int, endpoint: Row | None) -> Record:
+        body = {
+            "clientId": "c",
+            "clientHost": "/1",
+            "processId": "p",
+            "topologyEpoch": 0,
+            "rebalanceTimeoutMs": 1_000,
+        }
+        return streams(offset, at, "MemberMetadata", "m", body | {"userEndpoint": endpoint})
+
+    def at_epoch(offset: int, at: int, number: int) -> Record:
+        return streams(offset, at, "Metadata", None, {"epoch": number, "metadataHash": 5, **of_epoch})
+
+    tasks = [{"subtopologyId": "0", "partitions": [0]}]
+
+    def has(offset: int, at: int, number: int) -> Record:
+        body = {"memberEpoch": number, "state": 1, "activeTasks": tasks, "activeTasksPendingRevocation": []}
+        return streams(offset, at, "CurrentMemberAssignment", "m", body)
+
+    return [
+        joined(0, 1_000, None),
+        streams(1, 1_000, "Topology", None, {"epoch": 0, "subtopologies": []}),
+        at_epoch(2, 1_000, 2),
+        streams(3, 1_000, "TargetAssignmentMember", "m", {"activeTasks": tasks}),
+        streams(4, 1_000, "TargetAssignmentMetadata", None, {"assignmentEpoch": 2}),
+        has(5, 1_000, 2),
+        joined(10, 9_000, {"host": "h", "port": 1}),
+        at_epoch(11, 9_000, 3),
+        streams(12, 9_000, "TargetAssignmentMetadata", None, {"assignmentEpoch": 3}),
+        has(13, 9_000, 3),
+    ]
+
+
+def test_cause_of_a_streams_members_own_change_is_not_topology_or_settings() -> None:
+    last = fold(streams_log(validatedTopologyEpoch=0))["rebalances"][-1]
+    assert last["cause"] != "topology_or_settings_changed"
+
+
+def test_state_of_a_streams_group_on_4_1_with_tasks_is_not_not_ready() -> None:
+    """4.1 writes no validatedTopologyEpoch."""
+    rows = fold(streams_log())
+    assert rows["group_states"][-1]["state"] != "NotReady"
+
+
+def test_membership_of_the_first_member_with_a_pattern_begins_as_joined() -> None:
+    """4.3: its member record comes before any epoch (GMM consumerGroupHeartbeat); the whole log is here."""
+    records = [
+        joins(0, 1_000, "a", subscribedTopicNames=[], subscribedTopicRegex="^o.*"),
+        current(1, 1_000, "a", 1, []),
+    ]
+    resolved = {"topics": ["orders"], "version": 1, "timestamp": 1_500}
+    records += [consumer(2, 1_500, "RegularExpression", "^o.*", resolved), epoch(3, 1_500, 2)]
+    assert fold(records)["memberships"][0]["began"] == "joined"
+
+
+def test_times_after_a_clock_stepped_back_are_in_order() -> None:
+    """A coordinator whose clock is 10 s behind takes over."""
+    rows = fold(
+        [
+            classic(1, 100_000, 1, {"a": {"orders": [0, 1]}}),
+            classic(2, 90_000, 2, {"a": {"orders": [0]}, "b": {"orders": [1]}}, state_at=89_000),
+        ]
+    )
+    last = rows["rebalances"][-1]
+    assert (last["seconds_since_previous"] or 0) >= 0
+    assert all(row["not_before"] is None or row["not_before"] <= row["started_at"] for row in rows["group_states"])
+    assert all(one["given_up_at"] <= one["taken_at"] for one in last["handed_over"])
+
+
+def test_dead_note_of_a_group_removed_with_its_offsets_names_a_deleted_topic() -> None:
+    """3.x handleDeletedPartitions -> cleanupGroupMetadata: an Empty group whose last offsets go with a deleted topic,
+    or by OffsetDelete, is tombstoned in the same batch. So are v1 commits with an expiry of their own."""
+    records = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {})]
+    records += [commit_tombstone(3, HOUR), gone(4, HOUR)]
+    dead = next(row for row in fold(records)["group_states"] if row["state"] == "Dead")
+    assert "topic" in dead["note"] or not dead["note"].startswith("deleted:"), dead["note"]
+
+
+def test_protocol_of_a_consumer_group_is_the_one_most_members_ask_for() -> None:
+    """ConsumerGroup.preferredServerAssignor: the one most members ask for; who asks for none does not count."""
+    records = [joins(0, 1_000, "a", serverAssignor="range"), epoch(1, 1_000, 2), current(2, 1_000, "a", 2, [0])]
+    records += [joins(10, 5_000, "b"), epoch(11, 5_000, 3)]
+    assert fold(records)["generations"][-1]["protocol"] == "range"
+
+
+def test_protocol_of_an_empty_consumer_group_is_null() -> None:
+    """No member asks for any."""
+    records = [joins(0, 1_000, "a", serverAssignor="range"), epoch(1, 1_000, 2), *leaves(10, 5_000, "a")]
+    last = fold([*records, epoch(13, 5_000, 3)])["generations"][-1]
+    assert (last["member_count"], last["protocol"]) == (0, None)
+
+
+def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -> None:
+    """A cooperative member learns of the revocation from the SyncGroup answer, after the record, and commits then
+    (ConsumerCoordinator.onJoinComplete); `given_up_at` is the record's time, the earliest there can be, and docs say
+    "the latest possible". Committed was 900, told is 500, and 400 records to be read twice."""
+    begin, end = 60_000, 60_400
+    cooperative = {"protocol": "cooperative-sticky"}
+    records = [
+        classic(1, 1_000, 1, {"a": {"orders": [0, 1]}}, **cooperative),
+        classic(2, begin, 2, {"a": {"orders": [0]}, "b": {}}, state_at=begin - 5, **cooperative),
+        classic(3, end, 3, {"a": {"orders": [0]}, "b": {"orders": [1]}}, state_at=end - 5, **cooperative),
+    ]
+    [handed] = fold(records)["rebalances"][-1]["handed_over"]
+    us = pa.timestamp("us", tz="UTC")
+    commits = [(begin - 9_000, 0), (begin - 4_000, 500), (begin + 10, 900)]
+    events = [
+        {"record_offset": 10 + index, "at": at * 1_000, "committed_offset": offset, "position": None}
+        for index, (at, offset) in enumerate(commits)
+    ]
+    events += [{"record_offset": 3, "at": handed["given_up_at"] * 1_000, "committed_offset": None, "position": 0}]
+    place = {"record_partition": 0, "group_id": "billing", "topic": "orders", "partition": 1}
+    schema = pa.schema({"record_partition": pa.int32(), "group_id": pa.string(), "topic": pa.string()})
+    schema = schema.append(pa.field("partition", pa.int32())).append(pa.field("record_offset", pa.int64()))
+    schema = schema.append(pa.field("at", us)).append(pa.field("committed_offset", pa.int64()))
+    schema = schema.append(pa.field("position", pa.int32()))
+    events = pa.Table.from_pylist([place | one for one in events], schema)
+    [row] = pa.Table.from_batches(last_commits(timedelta(minutes=5))(in_time(events).to_batches())).to_pylist()
+    assert row["committed_offset"] == 900, row
+
+
+# --- found by replaying recorded runs -------------------------------------------------------------------------------
+
+
+def test_members_joined_of_a_pattern_subscriber_are_in_the_epoch_that_follows() -> None:
+    """Its description comes one operation before the epoch, when the pattern was not resolved yet (GMM
+    asyncResolveRegex)."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
+    records += [current(4, 1_000, "a", 2, [0])]
+    records += [joins(10, 5_000, "b", subscribedTopicNames=[], subscribedTopicRegex="^o.*")]
+    records += [current(11, 5_000, "b", 2, [], previous=0), regex(20, 5_100, "^o.*", "orders"), epoch(21, 5_100, 3)]
+    rows = fold(records)
+    last = rows["rebalances"][-1]
+    assert (last["cause"], last["members_joined"]) == ("member_joined", ["b"])
+    assert [row["began"] for row in rows["memberships"]] == ["joined", "joined"]
+
+
+@pytest.mark.parametrize(
+    ("first", "previous", "skipped"),
+    [(1, 0, 0), (2, 0, 0), (2, 1, None), (5, 0, None)],
+    ids=["before 4.3", "4.3", "a later epoch of an older broker", "history begins late"],
+)
+def test_skipped_of_a_consumer_groups_first_epoch(first: int, previous: int, skipped: int | None) -> None:
+    """4.3 counts from 2, older brokers from 1: there a member that was in epoch 1 shows it as its epoch before."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, first), target(2, 1_000, "a", [0])]
+    records += [target_epoch(3, 1_000, first), current(4, 1_000, "a", first, [0], previous=previous)]
+    rows = fold(records)
+    assert [row["skipped"] for row in rows["generations"]] == [skipped]
+    assert [row["began"] for row in rows["memberships"]] == ["joined" if skipped == 0 else "there"]
+
+
+def downgrade() -> list[Record]:
+    """A KIP-848 group whose last KIP-848 member leaves; the classic one takes over in the generation after."""
+    classic_member = {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range", "metadata": ""}]}
+    records = [joins(0, 1_000, "a", classicMemberMetadata=classic_member), joins(1, 1_000, "b"), epoch(2, 1_000, 2)]
+    records += [target(3, 1_000, "a", [0]), target(4, 1_000, "b", [1]), target_epoch(5, 1_000, 2)]
+    records += [current(6, 1_000, "b", 2, [1]), current(7, 1_200, "a", 2, [0])]
+    parts = ("CurrentMemberAssignment", "TargetAssignmentMember", "MemberMetadata")
+    removed: list[tuple[str, str | None]] = [(part, name) for part in parts for name in "ab"]
+    removed += [("TargetAssignmentMetadata", None), ("Metadata", None)]
+    records += [consumer(20 + index, 9_000, part, name, None) for index, (part, name) in enumerate(removed)]
+    records += [classic(28, 9_000, 3, {"a": {"orders": [0]}})]
+    return [*records, classic(40, 12_000, 4, {"a": {"orders": [0, 1]}}, state_at=11_990)]
+
+
+def test_cause_of_the_generation_after_a_downgrade_is_not_partitions_added() -> None:
+    """GMM convertToClassicGroup prepares a rebalance at once: what the last KIP-848 member had is taken over."""
+    converted, last = fold(downgrade(), names={"T": "orders"})["rebalances"][-2:]
+    assert (converted["cause"], converted["certainty"]) == ("protocol_migrated", "recorded")
+    assert (last["cause"], last["certainty"]) == ("protocol_migrated", "likely")
+    assert (last["partitions_added"], last["partitions_moved"]) == (0, 1)
+
+
+def test_cause_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created() -> None:
+    """The leader assigns without the topic's metadata, and joins again when it has it."""
+    both = {"subscription": subscription("orders", "other")}
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"a": {"orders": [0]}}),
+            classic(2, 500_000, 2, {"a": member({"orders": [0]}, **both)}),
+            classic(3, 500_300, 3, {"a": member({"orders": [0], "other": [0]}, **both)}),
+        ]
+    )
+    changed, last = rows["rebalances"][-2:]
+    assert changed["cause"] == "subscription_changed"
+    assert (last["cause"], last["certainty"]) == ("leader_rejoined_or_coordinator_moved", "ambiguous")
+    assert "other: subscribed to just before" in last["cause_note"]
+    assert "created" in last["cause_note"]
+
+
+def test_cause_of_a_target_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created() -> None:
+    """4.3 computes targets at intervals: two epochs may come before one (KIP-1263)."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
+    records += [current(4, 1_000, "a", 2, [0])]
+    records += [joins(10, 500_000, "a", subscribedTopicNames=["orders", "other"]), epoch(11, 500_000, 3)]
+    both = [{"topicId": "T", "partitions": [0]}, {"topicId": "O", "partitions": [0]}]
+    records += [epoch(12, 500_400, 4, metadataHash=7)]
+    records += [consumer(13, 500_400, "TargetAssignmentMember", "a", {"topicPartitions": both})]
+    records += [target_epoch(14, 500_400, 4)]
+    last = fold(records, names={"T": "orders", "O": "other"})["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("topic_metadata_changed", "ambiguous")
+
+
+def test_cause_of_a_topic_that_comes_long_after_it_was_subscribed_to_is_topic_created() -> None:
+    both = {"subscription": subscription("orders", "other")}
+    rows = fold(
+        [
+            classic(1, 1_000, 1, {"a": member({"orders": [0]}, **both)}),
+            classic(2, HOUR, 2, {"a": member({"orders": [0], "other": [0]}, **both)}),
+        ]
+    )
+    last = rows["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("topic_created", "likely")
+
+
+def test_evidence_tables_are_complete_and_recorded_has_no_alternative() -> None:
+    assert set(CAUSES) == set(Evidence)
+    assert set(ENDINGS) == set(EndingEvidence)
+    recorded = [conclusion for conclusion in CAUSES.values() if conclusion.certainty == "recorded"]
+    # A pattern is the member's own subscription: the note says more of a cause that is certain.
+    assert [one.cause for one in recorded if one.otherwise is not None] == ["subscription_changed"]

@@ -1,0 +1,38 @@
+"""Names of topic ids: what is asked for, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grouptrail.history import names as topic_names
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Names of a warehouse where neither records nor commits hold any."""
+    found: Any = object.__new__(topic_names.TopicNames)
+    found._spark, found._names, found._nameless = None, {}, set()
+    found._config = type("Config", (), {"cluster": "c"})()
+    monkeypatch.setattr(topic_names.tables, "append_new", lambda *_, **__: None)
+    monkeypatch.setattr(topic_names.TopicNames, "_ids", staticmethod(lambda _: {"T"}))
+    monkeypatch.setattr(topic_names.TopicNames, "_names_in_records", staticmethod(lambda _: {}))
+    monkeypatch.setattr(topic_names.TopicNames, "_names_in_commits", lambda *_: {})
+    return found
+
+
+def test_names_after_the_broker_was_unreachable_are_asked_for_again(
+    names: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[dict[str, str]] = [{}, {"T": "orders"}]
+    monkeypatch.setattr(topic_names.TopicNames, "_names_from_broker", lambda *_: answers.pop(0))
+    assert names.of(None) == {}
+    assert names.of(None) == {"T": "orders"}
+
+
+def test_names_of_a_deleted_topic_are_asked_for_once(names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [{"O": "__consumer_offsets"}]
+    monkeypatch.setattr(topic_names.TopicNames, "_names_from_broker", lambda *_: answers.pop(0))
+    assert names.of(None) == {}
+    assert names.of(None) == {}
