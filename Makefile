@@ -34,12 +34,13 @@ test: $(READY) ## Lint and the tests of a change: unit, Spark, a real broker (te
 	@$(MAKE) --no-print-directory -j 2 lint prepare
 	$(PYTEST) -n $(WORKERS) -m "not full"
 
-test-full: $(READY) ## All tests: also long faults, older Kafkas, a Spark cluster, the container image (an hour).
+test-full: $(READY) ## All tests: also long faults, older Kafkas, a Spark cluster, the container image (about an hour).
 	@$(MAKE) --no-print-directory -j 2 lint prepare
-	$(PYTEST) -n $(WORKERS) -m "not alone"
+	$(PYTEST) -n $(WORKERS) -m "not full"
+	$(PYTEST) -n 2 -m "full and not alone"
 	$(PYTEST) -m alone
 
-test-unit: $(READY) ## The tests that need no JVM (a minute).
+test-unit: $(READY) ## The tests that need no JVM (two minutes).
 	$(PYTEST) -m "not spark and not broker and not full" -n 2
 
 test-spark: $(READY) prepare ## The tests that need a local Spark session.

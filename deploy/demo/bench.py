@@ -285,7 +285,7 @@ def _times(broker: Broker, folder: Path) -> dict[str, Any]:
 
 def _peak_memory(broker: Broker, warehouse: Path) -> int:
     """Bytes, of `grouptrail run --job decode --once` from nothing."""
-    command = [sys.executable, "-m", "grouptrail.cli", "run", "--job", "decode", "--once"]
+    command = [sys.executable, "-m", "grouptrail", "run", "--job", "decode", "--once"]
     place = ["--bootstrap-server", broker.bootstrap, "--warehouse", str(warehouse)]
     with subprocess.Popen([*command, *place], stdout=subprocess.DEVNULL) as run, PeakMemory(run.pid) as peak:
         if run.wait():

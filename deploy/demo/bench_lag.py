@@ -152,7 +152,7 @@ def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "grouptrail.cli", "run"], env={**os.environ, **settings}, stdout=out, stderr=out
+            [sys.executable, "-m", "grouptrail", "run"], env={**os.environ, **settings}, stdout=out, stderr=out
         )
         try:
             yield process, f"http://{listen}/metrics"
@@ -232,7 +232,7 @@ def _stored(config: Config, topic: str) -> dict[str, Any]:
     lag = DeltaTable(config.table_path("consumer_lag"))
     rows = sum(lag.get_add_actions(flatten=True)["num_records"].to_pylist())
     subprocess.run(
-        [sys.executable, "-m", "grouptrail.cli", "maintain", "consumer_lag", "--warehouse", config.warehouse],
+        [sys.executable, "-m", "grouptrail", "maintain", "consumer_lag", "--warehouse", config.warehouse],
         check=True,
         stdout=subprocess.DEVNULL,
     )

@@ -36,7 +36,7 @@ def main(versions: Sequence[str]) -> int:
             ("Kafka", class_data_archive(java, kafkas[0]), _run_kafka),
             ("Spark", session.class_data_archive(java), _run_spark),
         ]
-        missing = [(name, archive, run) for name, archive, run in archives if not archive.is_file()]
+        missing = [one for one in archives if class_data.is_supported(java) and not one[1].is_file()]
         if missing:
             say(f"class data of {' and '.join(name for name, _, _ in missing)}, once: half a minute")
         with ThreadPoolExecutor(len(archives)) as pool:

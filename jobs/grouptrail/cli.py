@@ -632,7 +632,3 @@ def _toml(tree: dict[str, Any]) -> str:
 def main() -> None:
     """The entry point."""
     app(prog_name="grouptrail")
-
-
-if __name__ == "__main__":
-    main()

@@ -25,6 +25,7 @@ from grouptrail.running import (
     any_runs,
     collect_soon,
     end_taken_over,
+    is_passing,
     print_now,
     stop_signals,
     stopped_at_the_end,
@@ -294,7 +295,7 @@ def _run_on(
                 try:
                     cluster.keep_running(spark, exporter, signals)
                 except Exception as fault:
-                    if len(clusters) == 1:
+                    if len(clusters) == 1 and not is_passing(fault):
                         raise
                     cluster.give_up_for_now(fault)
                 finally:

@@ -193,6 +193,14 @@ def reason(fault: Exception) -> str:
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
 
 
+def is_passing(fault: Exception) -> bool:
+    """Whether a job failed because the machine was too busy, so that it only has to be started again.
+
+    Spark gives a Python process ten seconds to call back, whatever else there is to do; its code fixes that time.
+    """
+    return "Python worker failed to connect back" in str(fault)
+
+
 def _remedy(cause: str) -> str:
     if "Multiple streaming jobs detected" in cause:
         return "another driver runs this job: stop one of them"

@@ -305,6 +305,7 @@ def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
 ) -> None:
     """The run ends with one line; with more room the next one goes on."""
     folder = tmp_path / "disk"
+    load_old(small.bootstrap, groups(3)[0], 5_000)
     with little_disk(folder, "200k"):
         config = landed.config_of(small.bootstrap, folder / "warehouse")
         run = Grouptrail(config, "run", "--once", *DECODE)

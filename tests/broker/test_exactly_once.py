@@ -41,9 +41,9 @@ def test_decode_job_driver_sigkill_at_random_times_lands_each_record_once(
 ) -> None:
     """Killed after start, in the middle of batches and between them, a run that is let finish has it all, once."""
     moments = random.Random(7)
-    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
+    small = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
     for batches_first in (0, 1, 2):
-        run = Grouptrail(config, "run", "--job", "decode")
+        run = Grouptrail(small, "run", "--job", "decode")
         for seen, _ in enumerate(_batches(run)):
             if seen >= batches_first:
                 time.sleep(moments.uniform(0, 1.5))
@@ -64,9 +64,9 @@ def test_decode_job_sigint_exits_without_traceback_and_lands_each_record_once(
 ) -> None:
     """To all processes, as a terminal sends it: as Spark starts, and within batches, the last of which lands."""
     moments = random.Random(8)
-    config = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
+    small = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
     for batches_first in (0, 2):
-        run = Grouptrail(config, "run", "--job", "decode")
+        run = Grouptrail(small, "run", "--job", "decode")
         seen = list(islice(_batches(run), batches_first))
         time.sleep(moments.uniform(0, 1))
         os.killpg(run.process.pid, signal.SIGINT)

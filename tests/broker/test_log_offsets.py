@@ -15,6 +15,7 @@ from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
+from kafka.errors import NoError
 
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
@@ -234,7 +235,8 @@ def commit(broker: Broker, *partitions: tuple[str, int]) -> None:
     """A commit of a group without members, as an operator's reset makes it."""
     commits = {Partition(*at): OffsetAndMetadata(1, "", -1) for at in partitions}
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        client.alter_group_offsets("samplers", commits)
+        # A coordinator that is still loading refuses a commit in its answer alone.
+        await_that(lambda: set(client.alter_group_offsets("samplers", commits).values()) == {NoError})
 
 
 def samples(config: Config) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from grouptrail.decode.schema import RARE_TABLES
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
+from support.history_batches import commit, metadata
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
 pytestmark = pytest.mark.broker
@@ -103,7 +104,10 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     assert f"job decode is already run by pid {running.process.pid} on {os.uname().nodename} since 2" in line
     assert "stop that one first" in line
     running.kill()
-    succeeded(cli(config, "run", "--job", "history", "--once"))
+    # The last batch shall have a record of each sort, the commit behind the other.
+    last = [metadata("recovered", 1, {"a": [0]}), commit("recovered", 0, 5)]
+    load_raw(broker.bootstrap, [(0, key, value) for key, value in last])
+    succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
 
     told_before = history(config)
     samples_before = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}

@@ -22,6 +22,7 @@ from grouptrail.decode.segments import SegmentsError, partition_folders
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS
+from support.landed import config_of
 
 pytestmark = pytest.mark.broker
 
@@ -103,6 +104,7 @@ def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[
     return found
 
 
+@pytest.mark.full
 def test_ingest_segments_killed_broker_files_match_decode_job_rows(
     disk: Disk, spark: SparkSession, cli: Cli, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_ingest_segments_killed_broker_files_match_decode_job_rows(
     landed.assert_progress_adds_up(config)
 
 
+@pytest.mark.full
 def test_ingest_segments_existing_warehouse_adds_only_missing_records(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ def test_ingest_segments_existing_warehouse_adds_only_missing_records(
     assert ingested(spark, config, disk.late)[-1].startswith("0 of ")
 
 
+@pytest.mark.full
 def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -172,8 +176,9 @@ def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
 
 
 @pytest.mark.parametrize(("name", "told"), [("absent", "there is no folder"), ("", "no segment")])
-def test_ingest_segments_no_segments_exits_with_one_line(disk: Disk, tmp_path: Path, name: str, told: str) -> None:
-    run = run_cli(warehouse(tmp_path / "warehouse", disk.broker), "ingest-segments", str(tmp_path / name))
+def test_ingest_segments_no_segments_exits_with_one_line(tmp_path: Path, name: str, told: str) -> None:
+    config = config_of("127.0.0.1:9", tmp_path / "warehouse")
+    run = run_cli(config, "ingest-segments", str(tmp_path / name))
     assert run.returncode == 1
     (line,) = run.printed.strip().splitlines()
     assert line.startswith(f"grouptrail: {told}")

@@ -103,6 +103,7 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     assert [one["committed_offset"] for one in billing[1]["handed_over"] if one["partition"] == 3] == [None]
 
 
+@pytest.mark.full
 def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: SparkSession, config: Config) -> None:
     """The job refuses tables of two minds, and takes them again after a whole rebuild."""
     log = Log(spark, config)

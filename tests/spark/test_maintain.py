@@ -90,6 +90,7 @@ def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
     assert len(sampled(config)) == 6 + 4 < before[0]["rows"]
 
 
+@pytest.mark.full
 def test_maintain_dry_run_lists_removals_and_deletes_nothing(spark: SparkSession, config: Config) -> None:
     """Rows, files and bytes of each table that would lose any."""
     thaw(config)

@@ -54,6 +54,7 @@ def lay_older(config: Config) -> dict[str, str]:
     return lacking
 
 
+@pytest.mark.full
 def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_to(
     spark: SparkSession, config: Config
 ) -> None:
@@ -89,6 +90,7 @@ def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
     assert sql(config, "SELECT * FROM owners_at('search', now())")[0]["member_id"] == "m1"
 
 
+@pytest.mark.full
 def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, config: Config) -> None:
     """Whatever is deleted, thinned or joined."""
     thaw(config)

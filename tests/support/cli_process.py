@@ -37,7 +37,7 @@ class Grouptrail:
 
     def __init__(self, config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "grouptrail.cli", *arguments],
+            [sys.executable, "-m", "grouptrail", *arguments],
             env={**os.environ, **settings_of(config), **(environ or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

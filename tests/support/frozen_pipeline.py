@@ -53,7 +53,7 @@ def main(archive: str) -> None:
             load(broker.bootstrap, batch)
             place = {"warehouse": f"{folder}/warehouse", "bootstrap-server": broker.bootstrap, "cluster": CLUSTER}
             options = [f"--{name}={value}" for name, value in place.items()]
-            subprocess.run([sys.executable, "-m", "grouptrail.cli", "run", "--once", *options], check=True)
+            subprocess.run([sys.executable, "-m", "grouptrail", "run", "--once", *options], check=True)
         # As they lie there: the broker, too, writes of groups whose members do not answer.
         records = [record for record in read_records(broker.bootstrap) if record.partition == 0]
         lines = [json.dumps([part and part.hex() for part in (record.key, record.value)]) for record in records]

@@ -336,12 +336,12 @@ def test_explain_one_partition_moved_to_another_member_is_not_own(
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])
-def test_explain_ten_thousand_members_takes_under_four_seconds(protocol: str) -> None:
+def test_explain_ten_thousand_members_takes_under_four_cpu_seconds(protocol: str) -> None:
     names = [f"consumer-billing-{number:05}-8f2f5d0a-6d0c" for number in range(10_000)]
     members = [subscriber(name) for name in names]
     assigned = {name: [("orders", number)] for number, name in enumerate(names[:1000])}
     backwards = dict(zip(assigned, reversed(assigned.values()), strict=True))
-    started = time.monotonic()
+    started = time.process_time()
     assert explain(protocol, members, {"orders": 1000}, assigned).is_own
     assert explain(protocol, members, {"orders": 1000}, backwards).is_own is (None if protocol in STICKY else False)
-    assert time.monotonic() - started < 4
+    assert time.process_time() - started < 4

@@ -11,6 +11,7 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.kafka import KafkaSettingError, KafkaUnreachable, OffsetsTopic, client_arguments, jaas_options
+from support.deadlines import scaled
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}
@@ -117,13 +118,13 @@ def closed_port() -> int:
         return port
 
 
-def test_offsets_topic_connection_refused_raises_within_five_seconds() -> None:
+def test_offsets_topic_connection_refused_raises_before_any_deadline() -> None:
     """A refused connection needs no deadline; every server that was tried is named."""
     servers = f"127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}"
     started = time.monotonic()
     with pytest.raises(KafkaUnreachable, match="connection refused") as caught:
         OffsetsTopic(Config(kafka={"bootstrap.servers": servers})).partitions()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
     assert servers in str(caught.value)
     assert "\n" not in str(caught.value)
 

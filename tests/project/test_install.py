@@ -1,0 +1,36 @@
+"""What `pip install grouptrail` brings without our pins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.full
+def test_install_without_pins_resolves_to_the_spark_that_is_pinned(tmp_path: Path) -> None:
+    """The newest of everything that pyproject.toml allows; of Spark and Delta, what was tested."""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    run = subprocess.run(
+        [*command, "--report", str(report), str(ROOT)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    if "Failed to establish a new connection" in run.stderr and "CI" not in os.environ:
+        pytest.skip("no network to a package index")
+    assert run.returncode == 0, run.stderr
+    resolved = {
+        re.sub(r"[-_.]+", "-", entry["metadata"]["name"]).lower(): entry["metadata"]["version"]
+        for entry in json.loads(report.read_text("utf-8"))["install"]
+    }
+    pins = dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE))
+    for package in ("pyspark", "delta-spark", "py4j"):
+        assert resolved[package] == pins[package]
+    assert resolved["pandas"].split(".")[0] == pins["pandas"].split(".")[0]
+    assert {package for package in pins if package in resolved} >= {"deltalake", "kafka-python", "pyarrow"}
