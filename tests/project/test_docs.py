@@ -98,7 +98,7 @@ def test_documents_show_the_main_commands() -> None:
 @pytest.mark.parametrize("shown", QUICK, ids=name_of)
 def test_documented_decode_output_matches_actual_output(shown: Shown, tmp_path: Path) -> None:
     grouptrail = tmp_path / "grouptrail"
-    grouptrail.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m grouptrail.cli "$@"\n')
+    grouptrail.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m grouptrail "$@"\n')
     grouptrail.chmod(0o755)
     line = re.sub(r"(\S+/)?grouptrail(?= )", shlex.quote(str(grouptrail)), shown.line)
     printed = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -127,7 +127,7 @@ def test_every_command_is_documented() -> None:
 def test_recipe_output_matches_the_documented_rows(
     shown: Shown, shop: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the letter, but for how long it took: of the warehouse in tests/shop.py, at 13:15 of its day."""
+    """To the letter, but for how long it took: of the warehouse of `support.sample_history`, at 13:15 of its day."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop.warehouse)
     monkeypatch.setattr("grouptrail.explore.views.utc_now", lambda: at(75))
@@ -189,8 +189,13 @@ def test_documented_configuration_example_is_valid(document: str, example: str, 
     assert load_configs(file, {}, {}), document
 
 
-def test_readme_has_a_configuration_example() -> None:
-    assert "README.md" in {document for document, _ in EXAMPLES}
+def test_getting_started_has_a_configuration_example() -> None:
+    assert "docs/getting-started.md" in {document for document, _ in EXAMPLES}
+
+
+def test_readme_first_block_is_make_demo_and_make_test() -> None:
+    first = next(console_blocks((ROOT / "README.md").read_text("utf-8")))
+    assert [line.partition("#")[0].strip() for line in first.splitlines()] == ["$ make demo", "$ make test"]
 
 
 def test_documented_make_targets_exist() -> None:
@@ -234,7 +239,3 @@ def test_document_links_and_file_paths_exist(path: Path) -> None:
     named = re.findall(r"`((?:jobs|schemas|deploy|tests|docs|dashboards)/[\w./*-]+)`", text)
     gone += [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
     assert gone == []
-
-
-def _readme() -> str:
-    return (ROOT / "README.md").read_text("utf-8")
