@@ -79,7 +79,7 @@ def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
 
 
 def class_data_archive(java: Java, jars: Path) -> Path:
-    """Where the archive of class data lies with which Kafka's JVMs start sooner; `demo.prepare` makes it."""
+    """Return the path of the class-data archive of Kafka's JVMs, which `demo.prepare` makes."""
     return class_data.archive(f"kafka-{jars.name}", java, jars.iterdir())
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from grouptrail.java import Java, cache_folder
 
-# Java would say on stdout that an archive does not fit.
+# Otherwise Java prints on stdout that an archive does not fit.
 _QUIET = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
 
 def archive(name: str, java: Java, jars: Iterable[Path]) -> Path:
-    """Where the archive of the JVMs lies that run `java` with these jars; named for all that it depends on."""
+    """Return the path of the archive for JVMs that run `java` with these jars; its name changes with any of them."""
     known = [f"{java.home} {java.version}", *(f"{jar} {_identity(jar)}" for jar in sorted(jars))]
     digest = hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
     return cache_folder() / "class-data" / f"{name}-{digest}.jsa"
@@ -36,14 +36,14 @@ def is_supported(java: Java) -> bool:
 
 
 def options(path: Path) -> str:
-    """What starts a JVM with the archive; empty where it has not been made."""
+    """Return the JVM options that use the archive; empty where there is none."""
     return f"-XX:SharedArchiveFile={path} {_QUIET}" if path.is_file() else ""
 
 
 def make(path: Path, run: Callable[[str], object]) -> bool:
-    """Makes an archive of what the JVM loads that `run` starts, with the options it is given, and ends in order.
+    """Make an archive of the classes that a JVM loads, and return whether there is one.
 
-    False where this Java makes none; nothing is written then.
+    `run` starts the JVM with the options it is given and waits until it has exited normally.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -139,7 +139,7 @@ def collector_options(config: Config) -> str:
 
 
 def class_data_archive(java: Java) -> Path:
-    """Where the archive of class data lies with which the embedded session starts sooner; `demo.prepare` makes it."""
+    """Return the path of the class-data archive of the embedded session, which `demo.prepare` makes."""
     return class_data.archive("spark", java, [*connector_jars().iterdir(), *_pyspark_jars().iterdir()])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 SECONDS = Path(__file__).parents[1] / "data" / "seconds.json"
-"""Seconds by unit of work, as `make test-seconds` measured them."""
+"""Seconds by unit of work, as `pytest --record-seconds` measured them."""
 
 # A unit without a measurement is new: those that start brokers and sessions take long.
 _UNMEASURED = {"tests/broker": 60.0, "tests/spark": 20.0}
