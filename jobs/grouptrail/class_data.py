@@ -17,6 +17,9 @@ from grouptrail.java import Java, cache_folder
 # Otherwise Java prints on stdout that an archive does not fit.
 _QUIET = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
+# Archives of the same name that are kept, for as many Javas and virtual environments.
+_KEPT = 3
+
 
 def archive(name: str, java: Java, jars: Iterable[Path]) -> Path:
     """Return the path of the archive for JVMs that run `java` with these jars; its name changes with any of them."""
@@ -51,4 +54,7 @@ def make(path: Path, run: Callable[[str], object]) -> bool:
         run(f"-XX:ArchiveClassesAtExit={draft} {_QUIET}")
         with contextlib.suppress(FileNotFoundError):
             draft.replace(path)
+    family = path.parent.glob(f"{path.name.rpartition('-')[0]}-*.jsa")
+    for old in sorted(family, key=lambda other: other.stat().st_mtime, reverse=True)[_KEPT:]:
+        old.unlink(missing_ok=True)
     return path.is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -73,3 +74,13 @@ def test_is_supported_java_without_its_own_archive_is_not(tmp_path: Path) -> Non
     own.parent.mkdir(parents=True)
     own.touch()
     assert class_data.is_supported(java(tmp_path))
+
+
+def test_make_fourth_archive_of_a_name_removes_the_oldest(tmp_path: Path, jar: Path) -> None:
+    paths = [class_data.archive("spark", java(tmp_path, f"17.0.{number}"), [jar]) for number in range(4)]
+    other = class_data.archive("kafka-4.3.0", java(tmp_path), [jar])
+    for age, path in enumerate([other, *paths]):
+        class_data.make(path, lambda options: Path(options.split()[0].partition("=")[2]).write_bytes(b"classes"))
+        os.utime(path, (age, age))
+    class_data.make(paths[-1], lambda _options: None)
+    assert {path.name for path in other.parent.iterdir()} == {path.name for path in [other, *paths[1:]]}
