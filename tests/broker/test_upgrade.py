@@ -48,7 +48,7 @@ def live(broker: Broker, group_id: str, **post: str) -> Rest:
 def assert_goes_on(cli: Cli, config: Config, batch: int) -> None:
     """Each job's next batch has the number that its checkpoint says."""
     printed = succeeded(cli(config, "run", "--once"))
-    assert [job for job in JOBS if f"\n{job} {batch}" not in printed] == [], printed
+    assert [job for job in JOBS if f"\n{job} {batch}" not in f"\n{printed}"] == [], printed
 
 
 def assert_told(config: Config, group_id: str, rest: Rest) -> None:
