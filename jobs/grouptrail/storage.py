@@ -29,8 +29,8 @@ _S3A = {
 }
 _PATH_STYLE = "fs.s3a.path.style.access"
 
-# hadoop-aws asks for all of the AWS SDK in one jar of 500 MB; it uses this much.
-_AWS_SDK = "2.26.6"
+# hadoop-aws asks for all of the AWS SDK in one jar of 500 MB; it uses this much, in the version of Hadoop 3.5.0.
+_AWS_SDK = "2.35.4"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
 
