@@ -11,7 +11,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker test-full prepare lint audit format bench soak archive dashboards docs site pins clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins clean
 
 ##@ First steps
 
@@ -34,9 +34,7 @@ test: $(READY) ## Lint and the tests of a change: unit, Spark, a real broker (te
 	@$(MAKE) --no-print-directory -j 2 lint prepare
 	$(PYTEST) -n $(WORKERS) -m "not full"
 
-test-full: $(READY) ## All tests: also long faults, older Kafkas, a Spark cluster, the container image (about an hour).
-	@$(MAKE) --no-print-directory -j 2 lint prepare
-	$(PYTEST) -n $(WORKERS) -m "not full"
+test-full: test ## All tests: also long faults, older Kafkas, a Spark cluster, the container image.
 	$(PYTEST) -n 2 -m "full and not alone"
 	$(PYTEST) -m alone
 

@@ -118,7 +118,7 @@ class Broker:
         self._java = find_java()
         self._jars = fetch(version, report)
         self._heap = heap
-        self._java_options = java_options
+        self._java_options = java_options or class_data.options(class_data_archive(self._java, self._jars))
         self._security = security
         self._properties = dict(properties or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -299,8 +299,15 @@ class Broker:
     def _java_command(self, heap: str) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as Kafka's own scripts do
-        shared = self._java_options or class_data.options(class_data_archive(self._java, self._jars))
-        return [str(self._java.command), f"-Xmx{heap}", *shared.split(), *options, *log, "-cp", f"{self._jars}/*"]
+        return [
+            str(self._java.command),
+            f"-Xmx{heap}",
+            *self._java_options.split(),
+            *options,
+            *log,
+            "-cp",
+            f"{self._jars}/*",
+        ]
 
     def _format_once(self) -> None:
         """Writes the server's settings, and its empty log folder the first time."""

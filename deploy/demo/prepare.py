@@ -38,7 +38,7 @@ def main(versions: Sequence[str]) -> int:
         ]
         missing = [one for one in archives if class_data.is_supported(java) and not one[1].is_file()]
         if missing:
-            say(f"class data of {' and '.join(name for name, _, _ in missing)}, once: half a minute")
+            say(f"class data of {' and '.join(name for name, _, _ in missing)}, once: about a minute")
         with ThreadPoolExecutor(len(archives)) as pool:
             for making in [pool.submit(class_data.make, archive, run) for _, archive, run in missing]:
                 making.result()

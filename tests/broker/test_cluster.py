@@ -14,7 +14,7 @@ import pytest
 
 from demo.bench import commits
 from demo.cluster import SparkCluster
-from demo.kafka import Broker, load_raw, read_records
+from demo.kafka import Broker, load_raw
 from demo.workload import SCENARIOS, Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
@@ -136,7 +136,7 @@ def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
         await_that(lambda: bool(cluster.python_workers()), DEADLINE_SECONDS)
         os.kill(chance.choice(cluster.python_workers()), signal.SIGKILL)
         assert victim not in cluster.executors()
-        in_topic = {(r.partition, r.offset): (r.key, r.value) for r in read_records(broker.bootstrap)}
+        in_topic = landed.in_topic(broker.bootstrap)
         await_that(lambda: _count(config) >= len(in_topic) or run.batches() < 0, DEADLINE_SECONDS)
         run.terminated()
     finally:

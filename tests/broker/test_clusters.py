@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.kafka import Broker, read_records
+from demo.kafka import Broker
 from grouptrail.config import Config, load_configs
 from support import landed
 from support.cli_in_process import Cli, succeeded
@@ -113,10 +113,7 @@ def test_run_one_of_two_clusters_down_keeps_the_other_running_and_is_retried(
         assert "Traceback" not in printed
     assert "main: log-offsets batch" in succeeded(cli(file, "run", "--once"))
     for config, of in ((main, broker), (other, spare)):
-        in_topic = {
-            (record.partition, record.offset): (record.key, record.value) for record in read_records(of.bootstrap)
-        }
-        assert landed.records(config) == in_topic
+        assert landed.records(config) == landed.in_topic(of.bootstrap)
         landed.assert_progress_adds_up(config)
         assert {row["group_id"] for row in landed.rows(config, "group_states")} <= {"billing", "search"}
     spare.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw, read_records
+from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode.times import from_time
@@ -52,10 +52,7 @@ def test_decode_job_driver_sigkill_at_random_times_lands_each_record_once(
         run.kill()
     assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
 
-    in_topic = {
-        (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
-    }
-    assert landed.records(config) == in_topic
+    assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
 
 

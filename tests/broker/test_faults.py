@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import Broker, ensure_offsets_topic, load_raw, read_records
+from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
@@ -40,12 +40,6 @@ def load(broker: Broker, count: int) -> None:
         b"\x00\x03" + index.to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8) for index in range(count)
     )
     load_raw(broker.bootstrap, [*((0, commit, value) for value in values), (0, encode_key(group), empty)])
-
-
-def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
-    return {
-        (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
-    }
 
 
 def only_line(printed: str) -> str:
@@ -106,7 +100,7 @@ def test_run_tls_lands_records_and_rejects_an_untrusted_certificate(tmp_path: Pa
             "GROUPTRAIL_KAFKA__SSL_TRUSTSTORE_LOCATION": str(authority.certificate),
         }
         succeeded(cli(config, "run", "--once", *BOTH_JOBS, environ=environ))
-        expected = in_topic(broker)
+        expected = landed.in_topic(broker.bootstrap)
         assert len(expected) == 4
         assert landed.records(config) == expected
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import Broker, load_raw, read_records
+from demo.kafka import Broker, load_raw
 from demo.workload import Workload
 from grouptrail import contracts
 from grouptrail.config import Config
@@ -39,16 +39,12 @@ def running(broker: Broker, config: Config) -> Iterator[Grouptrail]:
     def is_told() -> bool:
         assert run.process.poll() is None, run.finished()
         there = all(landed.rows(config, table) for table in ("group_states", "consumer_lag"))
-        return there and landed.records(config) == in_topic(broker)
+        return there and landed.records(config) == landed.in_topic(broker.bootstrap)
 
     await_that(is_told, 4 * PATIENCE_SECONDS)
     yield run
     if run.process.poll() is None:
         run.kill()
-
-
-def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
-    return {(at.partition, at.offset): (at.key, at.value) for at in read_records(broker.bootstrap)}
 
 
 def newest(folder: Path) -> Path:
@@ -132,7 +128,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     assert f"lag: the next run begins where its tables end; the old checkpoint is {lag}.aside-" in printed
 
     succeeded(cli(config, "run", "--once"))
-    assert landed.records(config) == in_topic(broker)
+    assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
     assert_keys_unique(config)
     assert history(config) == told_before

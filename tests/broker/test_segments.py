@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from demo.kafka import Broker, read_records
+from demo.kafka import Broker
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import ingest, job
@@ -56,7 +56,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
         Workload(broker.bootstrap, prefix="disk-", report=lambda _actor, _event: None).run_for(WORKLOAD_SECONDS)
         shutil.copytree(broker.directory / "data", folder / "early")
         open_transaction(broker)
-        topic = in_topic(broker)
+        topic = landed.in_topic(broker.bootstrap)
         broker.kill()
         shutil.copytree(broker.directory / "data", folder / "late")
         broker.start()
@@ -77,10 +77,6 @@ def open_transaction(broker: Broker) -> None:
     offsets = [TopicPartition("held", partition, 5) for partition in range(2)]
     producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), PATIENCE_SECONDS)
     group.close()
-
-
-def in_topic(broker: Broker) -> dict[landed.Coordinates, landed.Bytes]:
-    return {(one.partition, one.offset): (one.key, one.value) for one in read_records(broker.bootstrap)}
 
 
 def decode(spark: SparkSession, config: Config) -> None:

@@ -23,6 +23,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import KafkaUnreachable, LogBounds
 from grouptrail.quality.snapshot import take
 from support import landed
+from support.cli_in_process import session_kept
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
 pytestmark = pytest.mark.spark
@@ -127,7 +128,7 @@ def test_landing_broker_unreachable_lands_records_without_log_end_offset(
 
 
 def test_redecode_newly_decodable_record_moves_to_its_table_once(
-    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
 ) -> None:
     """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
     landing.land(records, 0)
@@ -141,26 +142,14 @@ def test_redecode_newly_decodable_record_moves_to_its_table_once(
     )
     before = len(landed.rows(config, table))
     lines: list[str] = []
-    monkeypatch.setattr(redecode, "start_session", lambda *_: _Unstopped(spark))
-    redecode.redecode(config, lines.append)
+    with session_kept():
+        redecode.redecode(config, lines.append)
     assert len(landed.rows(config, table)) == before + 1
     assert landed.records(config) == {**WHOLE, (9, 7): (readable.key, readable.value)}
     assert lines[-1].startswith("1 records decoded")
-    redecode.redecode(config, lines.append)
+    with session_kept():
+        redecode.redecode(config, lines.append)
     assert lines[-1].startswith("0 records decoded")
-
-
-class _Unstopped:
-    """The session of the test floor, which the command under test may not stop."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def stop(self) -> None:
-        """Stays up."""
 
 
 def test_ensure_table_column_type_differs_from_contract_raises(spark: SparkSession, config: Config) -> None:

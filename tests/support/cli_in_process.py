@@ -4,7 +4,8 @@ those of a process of its own, without the start of a JVM. Signals, kills and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +29,17 @@ class Finished:
 Cli = Callable[..., Finished]
 
 
-def run_cli(config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> Finished:
-    """Runs a command, which may use the session that there is, but not stop it."""
+@contextmanager
+def session_kept() -> Iterator[None]:
+    """What runs within may use the Spark session of this process, but not stop it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkSession, "stop", lambda _session: None)
+        yield
+
+
+def run_cli(config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> Finished:
+    """Runs a command, which may use the session that there is, but not stop it."""
+    with session_kept():
         result = CliRunner().invoke(app, arguments, env=settings_of(config) | (environ or {}), prog_name="grouptrail")
     return Finished(result.exit_code, result.output)
 

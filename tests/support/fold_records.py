@@ -15,8 +15,9 @@ from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.rows import TABLES
 from grouptrail.history.state import decode_state, encode_state
+from support import group_records
+from support.group_records import Row
 
-Row = dict[str, Any]
 Rows = dict[str, list[Row]]
 """Rows by table, in the order of the log."""
 
@@ -45,30 +46,12 @@ def classic(
     protocol: str = "range",
 ) -> Record:
     """A GroupMetadata value; a member is what it is assigned or as `member` makes it."""
-    listed = [
-        {
-            "member_id": name,
-            "client_id": f"client-{name}",
-            "client_host": f"/10.0.0.{index}",
-            "session_timeout_ms": 45_000,
-            "rebalance_timeout_ms": 300_000,
-            **(one if "assignment" in one else member(one)),
-        }
-        for index, (name, one) in enumerate(members.items())
-    ]
-    body = {
-        "protocol_type": "consumer" if generation else "",
-        "generation": generation,
-        "state_at": at if state_at is None else state_at,
-        "members": listed,
-        **({"protocol": protocol, "leader": next(iter(members))} if members else {}),
+    timeouts = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 300_000}
+    whole = {
+        name: {"client_id": f"client-{name}", **timeouts, **(one if "assignment" in one else member(one))}
+        for name, one in members.items()
     }
-    return Record(offset, at, "GroupMetadata", None, body)
-
-
-def gone(offset: int, at: int) -> Record:
-    """A GroupMetadata tombstone."""
-    return Record(offset, at, "GroupMetadata", None, None)
+    return group_records.classic(offset, at, generation, whole, state_at=state_at, protocol=protocol)
 
 
 def commit_tombstone(offset: int, at: int) -> Record:

@@ -18,13 +18,13 @@ from support.fold_records import (
     consumer,
     current,
     epoch,
-    gone,
     joins,
     leaves,
     regex,
     target,
     target_epoch,
 )
+from support.group_records import gone
 
 _INTERVALS = {
     "generations": ("started_at", "ended_at"),

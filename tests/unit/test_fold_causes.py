@@ -21,7 +21,6 @@ from support.fold_records import (
     current,
     epoch,
     fold,
-    gone,
     joins,
     leaves,
     member,
@@ -31,6 +30,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
+from support.group_records import gone
 
 
 def test_followed_within_minute_of_rebalances_hours_apart_is_zero() -> None:

@@ -16,12 +16,12 @@ from support.fold_records import (
     current,
     epoch,
     fold,
-    gone,
     joins,
     leaves,
     target,
     target_epoch,
 )
+from support.group_records import gone
 
 TWO_JOINS = [joins(10, 5_000, "b"), epoch(11, 5_000, 3), current(12, 5_000, "b", 2, [])]
 TWO_JOINS += [joins(13, 5_000, "c"), epoch(14, 5_000, 4), current(15, 5_000, "c", 2, [])]
