@@ -60,11 +60,11 @@ def build() -> None:
     install("-r", pins)
     print("setup: installing grouptrail itself", flush=True)
     install("--no-deps", "--editable", ROOT)
-    java = run([PYTHON, "-m", "grouptrail.java"])
+    java = run([PYTHON, "-m", "grouptrail.spark.java"])
     if java.returncode != 0:
         print("setup: no Java 17 or 21 here: installing a JRE from the Python registry", flush=True)
         install("-r", ROOT / "requirements-java.txt")
-        java = run([PYTHON, "-m", "grouptrail.java"])
+        java = run([PYTHON, "-m", "grouptrail.spark.java"])
     if java.returncode != 0:
         raise SetupError(last_line(java.stdout))
     print(f"setup: {last_line(java.stdout)}", flush=True)

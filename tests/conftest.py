@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grouptrail.config import Config, load_config
-from grouptrail.session import start_session
+from grouptrail.spark.session import start_session
 from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, quiet, shared
 from support.sample_history import lay_shop

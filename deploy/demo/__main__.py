@@ -22,12 +22,12 @@ from demo.ingest import Ingest
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
 from demo.screen import Screen
 from demo.workload import Workload, WorkloadError
-from grouptrail.doctor import FAIL_FREE_BYTES
 from grouptrail.errors import GrouptrailError
-from grouptrail.explore.picture.page import write
-from grouptrail.explore.picture.timeline import timeline_page
-from grouptrail.java import JavaError
-from grouptrail.session import connector_jars
+from grouptrail.report.page import write
+from grouptrail.report.timeline import timeline_page
+from grouptrail.runtime.doctor import FAIL_FREE_BYTES
+from grouptrail.spark.java import JavaError
+from grouptrail.spark.session import connector_jars
 
 ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"
 

@@ -38,11 +38,11 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
-from grouptrail.history.coordinator import coordinator_partition
-from grouptrail.ivy import silent
-from grouptrail.kafka import OffsetsTopic
-from grouptrail.session import start_session
-from grouptrail.streams import read_offsets_topic, start_query
+from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.spark.jars import silent
+from grouptrail.spark.session import start_session
+from grouptrail.spark.streams import read_offsets_topic, start_query
 
 PARTITIONS = 50
 GROUPS, TOPICS_A_GROUP, PARTITIONS_A_TOPIC, TOPICS = 400, 2, 12, 40

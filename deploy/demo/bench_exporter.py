@@ -29,14 +29,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from demo.measure import seconds
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.text import EOF, Family, written
-from grouptrail.ivy import silent
+from grouptrail.spark.jars import silent
+from grouptrail.storage.schema import table_schema
 
 SERIES = (10_000, 100_000)
 TOPICS_A_GROUP, PARTITIONS_A_TOPIC = 2, 12

@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 
 from demo.ingest import query
 from demo.measure import PeakMemory, seconds
-from grouptrail import contracts, tables
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history import job
-from grouptrail.history.rebuild import rebuild
-from grouptrail.ivy import silent
+from grouptrail.runtime.rebuild import rebuild
+from grouptrail.spark.jars import silent
+from grouptrail.storage import tables
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12

@@ -33,8 +33,8 @@ from demo.kafka_cluster import KafkaCluster
 from demo.measure import cpu_seconds, resident
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
-from grouptrail.history.coordinator import coordinator_partition
-from grouptrail.kafka import Cluster
+from grouptrail.kafka.brokers import Cluster
+from grouptrail.kafka.coordinator import coordinator_partition
 
 OFFSETS_PARTITIONS = 50
 PARTITIONS_A_TOPIC = 500

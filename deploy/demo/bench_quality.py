@@ -17,11 +17,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from demo.measure import PeakMemory, seconds
-from grouptrail import maintain, tables
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config
-from grouptrail.ivy import silent
+from grouptrail.maintenance import maintain
 from grouptrail.quality import check
+from grouptrail.spark.jars import silent
+from grouptrail.storage import tables
+from grouptrail.storage.schema import table_schema
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 EVERY_SECONDS = 10

@@ -18,8 +18,8 @@ from typing import Any
 from demo.invented import Client, InventedGroup, lag_rows, lay_rows
 from demo.measure import seconds
 from grouptrail.config import Config
-from grouptrail.explore.picture.page import write
-from grouptrail.explore.picture.timeline import timeline_page
+from grouptrail.report.page import write
+from grouptrail.report.timeline import timeline_page
 
 MEMBERS, GENERATIONS, ROUNDS = 300, 500, 3
 

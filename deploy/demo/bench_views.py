@@ -21,10 +21,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from demo.measure import seconds
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config
-from grouptrail.explore.sql import DeltaRs, ask, run_sql
-from grouptrail.explore.views import expand
+from grouptrail.query.sql import DeltaRs, ask, run_sql
+from grouptrail.query.views import expand
+from grouptrail.storage.schema import table_schema
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12

@@ -23,8 +23,8 @@ import pyspark
 from demo import processes
 from demo.kafka import free_ports
 from grouptrail.errors import GrouptrailError
-from grouptrail.java import find_java, java_environment
-from grouptrail.session import connector_jars, driver_java_options
+from grouptrail.spark.java import find_java, java_environment
+from grouptrail.spark.session import connector_jars, driver_java_options
 
 SUBMIT = Path(__file__).resolve().parents[1] / "spark" / "submit.py"
 

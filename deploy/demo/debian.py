@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from grouptrail.java import cache_folder
+from grouptrail.spark.java import cache_folder
 
 _DOWNLOAD_SECONDS = 300
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from demo.ingest import query
 from grouptrail.config import Config
-from grouptrail.explore.lag import show_lag
-from grouptrail.explore.sql import run_sql
+from grouptrail.query.show_lag import show_lag
+from grouptrail.query.sql import run_sql
 
 _KINDS = """\
 WITH kinds AS (

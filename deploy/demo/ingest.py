@@ -20,9 +20,9 @@ from demo import processes
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import run_sql
-from grouptrail.kafka import OffsetsTopic
+from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.query.errors import QueryError
+from grouptrail.query.sql import run_sql
 
 GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
 

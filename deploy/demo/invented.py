@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config
+from grouptrail.storage.schema import table_schema
 
 Row = dict[str, Any]
 Partition = tuple[str, int]

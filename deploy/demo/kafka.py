@@ -39,10 +39,10 @@ from kafka.errors import KafkaError
 
 from demo import processes
 from demo.stall import Proxy
-from grouptrail import class_data
 from grouptrail.errors import GrouptrailError
-from grouptrail.ivy import Report, fetch_jars, silent
-from grouptrail.java import Java, find_java, java_environment
+from grouptrail.spark import class_data
+from grouptrail.spark.jars import Report, fetch_jars, silent
+from grouptrail.spark.java import Java, find_java, java_environment
 
 VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
 OFFSETS_TOPIC = "__consumer_offsets"

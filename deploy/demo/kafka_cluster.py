@@ -14,7 +14,7 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from demo.kafka import VERSIONS, Broker, BrokerError, new_cluster_id
-from grouptrail.ivy import Report, silent
+from grouptrail.spark.jars import Report, silent
 
 _REPLICATED = {
     "offsets.topic.replication.factor": "3",

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from demo.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
-from grouptrail import class_data, pipeline, session
 from grouptrail.config import load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.ivy import silent
-from grouptrail.java import find_java
+from grouptrail.runtime import pipeline
+from grouptrail.spark import class_data, session
+from grouptrail.spark.jars import silent
+from grouptrail.spark.java import find_java
 
 # What is loaded counts, not how fast it becomes.
 _QUICK = "-XX:TieredStopAtLevel=1"

@@ -32,8 +32,8 @@ from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.explore.errors import QueryError
-from grouptrail.kafka import ClusterError, OffsetsTopic
+from grouptrail.kafka.brokers import ClusterError, OffsetsTopic
+from grouptrail.query.errors import QueryError
 
 _EPISODE_SECONDS = 90
 _CATCH_UP_SECONDS = 600.0

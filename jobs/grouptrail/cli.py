@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
+from grouptrail.console.text import harmless
 from grouptrail.errors import GrouptrailError
-from grouptrail.terminal import harmless
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
 
     from grouptrail.config import Config
-    from grouptrail.explore.sql import Engine
+    from grouptrail.query.sql import Engine
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
@@ -187,7 +187,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
 ) -> None:
     """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
-    from grouptrail import pipeline
+    from grouptrail.runtime import pipeline
 
     names = _jobs(job) or tuple(known.name for known in pipeline.JOBS)
     pipeline.run(setup.load_all(), jobs=names, once=once)
@@ -195,7 +195,7 @@ def run(
 
 def _jobs(given: list[str] | None) -> tuple[str, ...]:
     """The named jobs, or none. Raises BadParameter for a name that is no job's."""
-    from grouptrail import pipeline
+    from grouptrail.runtime import pipeline
 
     names = [known.name for known in pipeline.JOBS]
     unknown = [name for name in given or () if name not in names]
@@ -217,7 +217,7 @@ def recover(
 ) -> None:
     """Put a checkpoint that is lost or unreadable aside, and begin a new one where the job's tables end."""
     names = _jobs(job)
-    from grouptrail.recover import recover as run_recover
+    from grouptrail.runtime.recover import recover as run_recover
 
     run_recover(setup.load_all(), names)
 
@@ -274,7 +274,7 @@ def ingest_segments(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A broker's log folder (log.dirs), or a copy of it.")],
 ) -> None:
     """Land what lies in __consumer_offsets' log segments on a disk, or in a backup, and has not landed yet."""
-    from grouptrail.decode.ingest import ingest_segments as run_ingest
+    from grouptrail.decode.sources.ingest import ingest_segments as run_ingest
 
     run_ingest(setup.load(), folder)
 
@@ -287,7 +287,7 @@ def rebuild(
     """Make the history tables anew from all decoded records. Stop the history job first."""
     config = setup.load()
     if what == "history":
-        from grouptrail.history.rebuild import rebuild_history
+        from grouptrail.runtime.rebuild import rebuild_history
 
         rebuild_history(config)
 
@@ -316,11 +316,11 @@ def sql(
         raise typer.BadParameter("Parquet is no text: name a file with --out", param_hint="--format")
     query = None if text is None and file is None and sys.stdin.isatty() else _query(text, file)
     config = setup.load()
-    from grouptrail.explore.sql import run_sql, save_sql
+    from grouptrail.query.sql import run_sql, save_sql
 
     with _engine(config, engine) as answering:
         if query is None:
-            from grouptrail.explore.prompt import prompt
+            from grouptrail.query.prompt import prompt
 
             prompt(config, answering, sys.stdout)
         elif out is not None:
@@ -332,12 +332,12 @@ def sql(
 @contextlib.contextmanager
 def _engine(config: Config, name: str) -> Iterator[Engine]:
     if name == "spark":
-        from grouptrail.spark_sql.engine import spark_engine
+        from grouptrail.query.spark.engine import spark_engine
 
         with spark_engine(config, lambda line: typer.echo(line, err=True)) as engine:
             yield engine
     else:
-        from grouptrail.explore.sql import DeltaRs
+        from grouptrail.query.sql import DeltaRs
 
         yield DeltaRs(config)
 
@@ -359,7 +359,7 @@ def tables(
     name: Annotated[str | None, typer.Argument(help="Show the columns of this table or view instead.")] = None,
 ) -> None:
     """List the tables, what is in them and the views, or the columns of one and what they mean."""
-    from grouptrail.explore.sql import print_columns, print_tables
+    from grouptrail.query.sql import print_columns, print_tables
 
     if name is None:
         print_tables(setup.load(), sys.stdout)
@@ -373,7 +373,7 @@ def install(
     schema: Annotated[str, typer.Option(metavar="NAME", help="The schema; made where it is not.")] = "grouptrail",
 ) -> None:
     """Put the tables, views and table functions into Spark's catalog; again after an upgrade."""
-    from grouptrail.spark_sql.catalog import install_views
+    from grouptrail.query.spark.catalog import install_views
 
     install_views(setup.load(), schema=schema, report=typer.echo)
 
@@ -391,7 +391,7 @@ def serve_sql(
     thrift: Annotated[bool, typer.Option(help="The Thrift server: JDBC, ODBC, beeline.")] = True,
 ) -> None:
     """Serve the tables, views and table functions to SQL clients, until Ctrl-C."""
-    from grouptrail.spark_sql.serve import Listening, serve_sql
+    from grouptrail.query.spark.server import Listening, serve_sql
 
     listening = Listening(host, connect_port if connect else None, thrift_port if thrift else None)
     serve_sql(setup.load(), listening, typer.echo)
@@ -409,7 +409,7 @@ def group(
     format: Annotated[Literal["table", "json"], typer.Option(help="For people, or one JSON object.")] = "table",
 ) -> None:
     """Show a group: its state, its members and what they own, and why its last rebalances happened."""
-    from grouptrail.explore.groups import show_group
+    from grouptrail.query.show_group import show_group
 
     time = _time(at, "--at")
     show_group(setup.load(), name, at=time, generations=generations, format=format, out=sys.stdout)
@@ -433,7 +433,7 @@ def lag(
     format: Annotated[Literal["table", "json"], typer.Option(help="For people, or JSON lines.")] = "table",
 ) -> None:
     """Show how far behind the groups are, the worst first; partition by partition where some are named."""
-    from grouptrail.explore.lag import show_lag, watch_lag
+    from grouptrail.query.show_lag import show_lag, watch_lag
 
     config = setup.load()
     if watch:
@@ -505,7 +505,7 @@ def serve(
 def doctor(setup: Setup) -> None:
     """Check Java, versions, warehouse, disk, broker and rights; each line says what to do."""
     configs = setup.load_all()
-    from grouptrail.doctor import examine, print_findings
+    from grouptrail.runtime.doctor import examine, print_findings
 
     if not print_findings(examine(configs), sys.stdout):
         raise typer.Exit(EXIT_ERROR)
@@ -527,8 +527,8 @@ def timeline(
     if since and until and since >= until:
         raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
     config = setup.load()
-    from grouptrail.explore.picture.page import write
-    from grouptrail.explore.picture.timeline import timeline_page
+    from grouptrail.report.page import write
+    from grouptrail.report.timeline import timeline_page
 
     write(timeline_page(config, group, since=since, until=until), out)
     typer.echo(f"{out}: open it in a browser")
@@ -541,8 +541,8 @@ def report(
 ) -> None:
     """Write a page on the whole cluster: groups by verdict, storms, worst lag, causes a day, dormant groups."""
     config = setup.load()
-    from grouptrail.explore.picture.page import write
-    from grouptrail.explore.picture.report import report_page
+    from grouptrail.report.page import write
+    from grouptrail.report.report import report_page
 
     write(report_page(config), out)
     typer.echo(f"{out}: open it in a browser")
@@ -550,7 +550,7 @@ def report(
 
 def _time(text: str | None, option: str) -> datetime | None:
     """A time, `now`, or a length of time before it."""
-    from grouptrail.explore.views import parsed_moment
+    from grouptrail.query.views import parsed_moment
 
     try:
         return parsed_moment(text) if text else None
@@ -597,7 +597,7 @@ def maintain(
 ) -> None:
     """Thin old samples, delete what is older than [maintain] keeps, and make the tables' files large and sorted."""
     names = _tables(table)
-    from grouptrail.maintain import maintain as run_maintain
+    from grouptrail.maintenance.maintain import maintain as run_maintain
 
     for config in setup.load_all():
         run_maintain(config, names, dry_run=dry_run, out=sys.stdout)

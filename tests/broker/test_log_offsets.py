@@ -19,7 +19,7 @@ from kafka.errors import NoError
 
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
-from grouptrail.kafka import Place
+from grouptrail.kafka.brokers import Place
 from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
 from support import landed
 from support.cli_in_process import Cli, succeeded

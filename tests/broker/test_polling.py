@@ -18,7 +18,7 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
-from grouptrail.kafka import KafkaDenied, OffsetsTopic
+from grouptrail.kafka.brokers import KafkaDenied, OffsetsTopic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 
 from demo.kafka import Broker
 from grouptrail.config import Config
-from grouptrail.explore.sql import DeltaRs, save_sql
+from grouptrail.query.sql import DeltaRs, save_sql
 from support.sample_history import lay_shop
 
 pytestmark = pytest.mark.broker

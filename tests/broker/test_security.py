@@ -29,7 +29,7 @@ from kafka.errors import KafkaError
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.kafka import GROUP_PREFIX
+from grouptrail.kafka.brokers import GROUP_PREFIX
 from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded

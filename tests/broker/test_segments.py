@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from demo.kafka import Broker
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
-from grouptrail.decode import ingest, job
+from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.segments import SegmentsError, partition_folders
+from grouptrail.decode.sources import ingest
+from grouptrail.decode.sources.segments import SegmentsError, partition_folders
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS

@@ -26,7 +26,7 @@ from demo import debian
 from demo.prometheus import free_port
 from grouptrail.cli import app
 from grouptrail.config import Config, load_config
-from grouptrail.java import cache_folder, find_java
+from grouptrail.spark.java import cache_folder, find_java
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -130,7 +130,7 @@ def test_recipe_output_matches_the_documented_rows(
     """To the letter, but for how long it took: of the warehouse of `support.sample_history`, at 13:15 of its day."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop.warehouse)
-    monkeypatch.setattr("grouptrail.explore.views.utc_now", lambda: at(75))
+    monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(75))
     run = CliRunner().invoke(app, shown.words[1:])
     assert run.exit_code == 0, run.output
     assert _untimed(run.stdout) == _untimed(shown.output)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from demo.cluster import SparkCluster
-from grouptrail import session
 from grouptrail.config import Config
-from grouptrail.session import connector_dependencies, driver_java_options
+from grouptrail.spark import session
+from grouptrail.spark.session import connector_dependencies, driver_java_options
 from spark.archive import archive_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def test_archive_package_is_reproducible_and_runs_from_the_archive(tmp_path: Pat
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import grouptrail; assert sys.argv[1] in grouptrail.__file__;"
         "from grouptrail import contracts; from grouptrail.cli import app; import grouptrail.decode.job, "
-        "grouptrail.explore.picture; assert contracts.tables() and contracts.views() and contracts.metrics();"
+        "grouptrail.report; assert contracts.tables() and contracts.views() and contracts.metrics();"
         "app(['--version'])"
     )
     command = [sys.executable, "-c", program, str(first)]

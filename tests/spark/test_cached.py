@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from pyspark.sql import SparkSession
 
-from grouptrail.java import find_java
+from grouptrail.spark.java import find_java
 
 pytestmark = pytest.mark.spark
 

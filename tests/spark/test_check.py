@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.explore.warehouse import Warehouse
 from grouptrail.quality import check
+from grouptrail.query.warehouse import Warehouse
 from support.frozen_warehouse import thaw
 from support.small_tables import at, lay
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from grouptrail import checkpoints, tables
 from grouptrail.config import Config
-from grouptrail.lease import AlreadyRun, sole_driver
-from grouptrail.streams import query_id, read_table_appends, start_query
+from grouptrail.runtime.lease import AlreadyRun, sole_driver
+from grouptrail.spark.streams import query_id, read_table_appends, start_query
+from grouptrail.storage import checkpoints, tables
 from support.small_tables import lay
 
 pytestmark = pytest.mark.spark

@@ -10,18 +10,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from grouptrail import contracts, tables
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode import job as decode
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history.job import PROGRESS, HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
-from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
-from grouptrail.ivy import silent
-from grouptrail.kafka import LogBounds
+from grouptrail.kafka.brokers import LogBounds
 from grouptrail.quality.snapshot import take
+from grouptrail.runtime.rebuild import rebuild
+from grouptrail.spark.jars import silent
+from grouptrail.storage import tables
 from support import landed
 from support.exporter_tables import figures
 from support.history_batches import BATCHES, COLUMNS, NOON

@@ -13,15 +13,17 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from grouptrail import contracts, storage, tables
-from grouptrail.arrow import arrow_type
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode import job, redecode, tasks
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka import KafkaUnreachable, LogBounds
+from grouptrail.kafka.brokers import KafkaUnreachable, LogBounds
 from grouptrail.quality.snapshot import take
+from grouptrail.spark import object_stores
+from grouptrail.storage import tables
+from grouptrail.storage.schema import arrow_type
 from support import landed
 from support.cli_in_process import session_kept
 from support.wire_vectors import RECORDS as RECORD_VECTORS
@@ -64,7 +66,7 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
 ) -> None:
     """Each record is in one table, from which it can be encoded again, and the progress explains every offset; also
     where only Spark knows the file system."""
-    monkeypatch.setattr(storage, "is_known", lambda _location: is_known)
+    monkeypatch.setattr(object_stores, "is_known", lambda _location: is_known)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)

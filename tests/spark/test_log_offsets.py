@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from grouptrail import contracts, tables
+from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.ivy import silent
 from grouptrail.log_offsets import job
 from grouptrail.log_offsets.source import FORMAT, register
+from grouptrail.spark.jars import silent
+from grouptrail.storage import tables
 from support import landed
 
 pytestmark = pytest.mark.spark

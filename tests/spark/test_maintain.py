@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from grouptrail import maintain, retention, tables
 from grouptrail.config import Config, MaintainConfig
-from grouptrail.explore.warehouse import Warehouse
-from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
-from grouptrail.ivy import silent
+from grouptrail.maintenance import maintain, retention
+from grouptrail.maintenance.retention import PROGRESS
 from grouptrail.quality import check
-from grouptrail.retention import PROGRESS
-from grouptrail.streams import read_table_appends, start_query
+from grouptrail.query.warehouse import Warehouse
+from grouptrail.runtime.rebuild import rebuild
+from grouptrail.spark.jars import silent
+from grouptrail.spark.streams import read_table_appends, start_query
+from grouptrail.storage import tables
 from support.frozen_warehouse import NOON as WRITTEN
 from support.frozen_warehouse import thaw
 from support.small_tables import NOON, lay

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from grouptrail import tables
 from grouptrail.config import Config
 from grouptrail.decode.progress import OtherSource, refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.polling.brokers import Poll
-from grouptrail.polling.job import PROGRESS, Polling
-from grouptrail.polling.seen import Committed, Seen
+from grouptrail.decode.sources.admin.group import Committed, Seen
+from grouptrail.decode.sources.admin.job import PROGRESS, Polling
+from grouptrail.decode.sources.admin.poller import Poll
+from grouptrail.storage import tables
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 

@@ -16,7 +16,7 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
-from grouptrail.java import find_java, java_environment
+from grouptrail.spark.java import find_java, java_environment
 from support.cli_process import Grouptrail
 
 pytestmark = pytest.mark.spark
@@ -140,8 +140,8 @@ def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, 
     printed = Grouptrail(shop, "views", "install", "--config", config, "--schema", "kafka").finished()
     assert "kafka has 9 tables, 6 views and 15 functions of cluster default" in printed
     program = (
-        "import sys; from grouptrail.config import load_config; from grouptrail.session import start_session\n"
-        "from grouptrail.spark_sql.catalog import install\n"
+        "import sys; from grouptrail.config import load_config; from grouptrail.spark.session import start_session\n"
+        "from grouptrail.query.spark.catalog import install\n"
         "config = load_config(sys.argv[1], {'warehouse': sys.argv[2]})\n"
         "spark = start_session(config, 'other')\n"
         "print(len(install(spark, config, schema='kafka').functions), end=' ')\n"

@@ -12,13 +12,15 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from grouptrail import contracts, maintain, tables
-from grouptrail.arrow import arrow_type
+from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import run_sql
-from grouptrail.ivy import silent
+from grouptrail.maintenance import maintain
 from grouptrail.quality import check
+from grouptrail.query.errors import QueryError
+from grouptrail.query.sql import run_sql
+from grouptrail.spark.jars import silent
+from grouptrail.storage import tables
+from grouptrail.storage.schema import arrow_type
 from support.frozen_warehouse import thaw
 
 pytestmark = pytest.mark.spark

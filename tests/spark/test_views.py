@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
 from grouptrail.contracts import View, views
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import DeltaRs, Engine, run_sql
-from grouptrail.spark_sql.engine import SparkEngine
+from grouptrail.query.errors import QueryError
+from grouptrail.query.spark.engine import SparkEngine
+from grouptrail.query.sql import DeltaRs, Engine, run_sql
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
@@ -38,7 +38,7 @@ def test_view_gives_the_same_rows_on_both_engines(
     shop: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a query that finds something, and of the example as it stands, asked at one time."""
-    monkeypatch.setattr("grouptrail.explore.views.utc_now", lambda: at(60 * 24 * 365))
+    monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
     assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
     assert sorted(map(str, rows(shop, view.example, engine))) == sorted(

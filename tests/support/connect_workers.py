@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 from demo import processes
 from demo.kafka import VERSIONS, free_ports
-from grouptrail.ivy import fetch_jars
-from grouptrail.java import find_java, java_environment
+from grouptrail.spark.jars import fetch_jars
+from grouptrail.spark.java import find_java, java_environment
 from support.kafka_clients import await_that
 from support.observed_groups import Partitions, Rest, Seat, Sight, find_rest
 

@@ -6,7 +6,7 @@ import subprocess
 import time
 from functools import cache
 
-from grouptrail.java import find_java
+from grouptrail.spark.java import find_java
 
 # `java -version` on two idle cores.
 _EXPECTED_SECONDS = 0.1

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
+from grouptrail.storage.schema import table_schema
 from support.small_tables import lay
 
 STRANGE = 'we"ird\n\\{group="billing"} 1'

@@ -16,14 +16,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from grouptrail import contracts, tables
+from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job as decode
-from grouptrail.explore.warehouse import Warehouse
 from grouptrail.history.job import HistoryBatchWriter, ensure_tables
-from grouptrail.ivy import silent
-from grouptrail.kafka import LogBounds
-from grouptrail.session import start_session
+from grouptrail.kafka.brokers import LogBounds
+from grouptrail.query.warehouse import Warehouse
+from grouptrail.spark.jars import silent
+from grouptrail.spark.session import start_session
+from grouptrail.storage import tables
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.history_batches import BATCHES, COLUMNS, NOON
 from support.small_tables import lay

@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
-from grouptrail import tables
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
+from grouptrail.storage import tables
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]

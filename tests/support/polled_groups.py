@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grouptrail.polling.seen import Committed, Seen
+from grouptrail.decode.sources.admin.group import Committed, Seen
 from grouptrail.wire.blobs import Blob, encode_blob
 
 ORDERS = "6f726465-7273-6f72-6465-72736f726465"

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from grouptrail.appended import AppendedRows
 from grouptrail.config import Config
+from grouptrail.storage.appended import AppendedRows
 from support import small_tables
 
 COLUMNS = pa.schema({"record_offset": pa.int64(), "topic": pa.string(), "cluster": pa.string()})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.explore.errors import QueryError
 from grouptrail.lag.backtest import Alert, backtest
+from grouptrail.query.errors import QueryError
 from support import small_tables
 
 

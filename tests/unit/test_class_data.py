@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grouptrail import class_data
-from grouptrail.java import Java
+from grouptrail.spark import class_data
+from grouptrail.spark.java import Java
 
 
 @pytest.fixture(autouse=True)

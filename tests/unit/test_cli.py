@@ -191,7 +191,7 @@ def test_cli_error_prints_one_line_and_a_traceback_only_with_debug() -> None:
 
 def test_cli_unexpected_exception_prints_one_line_and_exits_with_bug_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the exception's name, and exit status 70: something to report."""
-    from grouptrail.explore import sql
+    from grouptrail.query import sql
 
     monkeypatch.setattr(sql, "print_columns", lambda *_: 1 / 0)
     result = CliRunner().invoke(cli.app, ["tables", "offset_commits"])
@@ -244,7 +244,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
     """Where no query is given; anywhere else that is an error."""
     program = (
         "import sys; sys.argv = ['grouptrail', 'sql']; sys.stdin.isatty = lambda: {terminal}\n"
-        "from grouptrail import cli; from grouptrail.explore import prompt\n"
+        "from grouptrail import cli; from grouptrail.query import prompt\n"
         "prompt.prompt = lambda config, engine, out: print('prompted', file=out)\n"
         "cli.main()"
     )
@@ -260,7 +260,7 @@ def test_run_starts_the_selected_jobs_of_the_selected_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All jobs of all clusters unless some are named; the pipeline gets the configurations."""
-    from grouptrail import pipeline
+    from grouptrail.runtime import pipeline
 
     calls: list[tuple[list[str], tuple[str, ...], bool]] = []
 

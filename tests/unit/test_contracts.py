@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from grouptrail.arrow import arrow_type
 from grouptrail.contracts import Column, Metric, Table, metrics, tables, wire_layouts
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES, own_columns, row_ddl, row_schema
+from grouptrail.storage.schema import arrow_type
 from grouptrail.wire.layout import Field, Versions, messages, record_types
 from support.wire_vectors import RECORDS
 

@@ -19,7 +19,7 @@ from grafana.__main__ import build
 from grafana.words import STATES, VERDICTS
 from grouptrail import contracts
 from grouptrail.exporter import families
-from grouptrail.java import cache_folder
+from grouptrail.spark.java import cache_folder
 from support import promql_names
 from support.prometheus_server import tool
 

@@ -19,7 +19,7 @@ import yaml
 
 from grafana.words import STATES, VERDICTS
 from grouptrail.config import Config, load_config
-from grouptrail.explore.sql import run_sql
+from grouptrail.query.sql import run_sql
 from support import live_tables
 from support.certificates import self_signed
 from support.cli_process import Grouptrail

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail import doctor
 from grouptrail.config import Config
+from grouptrail.runtime import doctor
 
 INSTALLED = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "kafka-python": "3.0.12"}
 REQUIRED = ["pyspark==4.2.0", "delta-spark==4.4.0", "deltalake>=1.6", "kafka-python[lz4]>=3.0"]

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail import files
-from grouptrail.arrow import table_schema
-from grouptrail.files import Place
+from grouptrail.storage import files
+from grouptrail.storage.files import Place
+from grouptrail.storage.schema import table_schema
 
 TABLE = "offset_commits"
 SCHEMA = table_schema(TABLE, without=("cluster", "source", "not_before"))

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grouptrail.arrow import table_schema
 from grouptrail.config import load_config
 from grouptrail.history.handovers import filled, in_time, last_commits
+from grouptrail.storage.schema import table_schema
 from support import small_tables
 
 LOOKBACK = timedelta(minutes=5)

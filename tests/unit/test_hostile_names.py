@@ -9,15 +9,16 @@ from typing import Any, Literal
 
 import pytest
 
-from grouptrail import contracts, terminal
+from grouptrail import contracts
 from grouptrail.cli import main as command_line
 from grouptrail.config import Config
-from grouptrail.explore.formats import TextFormat
-from grouptrail.explore.groups import show_group
-from grouptrail.explore.lag import show_lag
-from grouptrail.explore.picture.timeline import timeline_page
-from grouptrail.explore.sql import run_sql
-from grouptrail.explore.views import literal
+from grouptrail.console import text
+from grouptrail.query.formats import TextFormat
+from grouptrail.query.show_group import show_group
+from grouptrail.query.show_lag import show_lag
+from grouptrail.query.sql import run_sql
+from grouptrail.query.views import literal
+from grouptrail.report.timeline import timeline_page
 from support.small_tables import at, lay
 
 STRANGE = [
@@ -128,7 +129,7 @@ def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name
         show_group(lake, name, at=None, generations=5, format=as_table, out=out)
         show_lag(lake, groups=["*"], topics=[], format=as_table, out=out)
         assert_plain(out.getvalue())
-        assert terminal.harmless(name)[:8] in out.getvalue() or as_table == "json"
+        assert text.harmless(name)[:8] in out.getvalue() or as_table == "json"
 
 
 @each_name

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
-from grouptrail import java
-from grouptrail.java import WHEEL, Java, JavaError, find_java, java_environment
+from grouptrail.spark import java
+from grouptrail.spark.java import WHEEL, Java, JavaError, find_java, java_environment
 
 INCUBATOR_FLAG = "--add-modules=jdk.incubator.vector"
 
@@ -250,8 +250,8 @@ def test_java_environment_sets_java_home_and_puts_it_first_on_path(monkeypatch: 
 
 def run_module(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-S", "-m", "grouptrail.java"],
-        env={**environment, "PYTHONPATH": str(Path(java.__file__).parents[1])},
+        [sys.executable, "-S", "-m", "grouptrail.spark.java"],
+        env={**environment, "PYTHONPATH": str(Path(java.__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.kafka import KafkaSettingError, KafkaUnreachable, OffsetsTopic, client_arguments, jaas_options
+from grouptrail.kafka.brokers import KafkaSettingError, KafkaUnreachable, OffsetsTopic, client_arguments, jaas_options
 from support.deadlines import scaled
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'

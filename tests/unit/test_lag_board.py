@@ -10,11 +10,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.arrow import table_schema
-from grouptrail.kafka import FirstRecord, Wanted
+from grouptrail.kafka.brokers import FirstRecord, Wanted
 from grouptrail.lag.board import COLUMNS, Board, Rules
 from grouptrail.lag.groups import Group
 from grouptrail.lag.positions import COMMITS
+from grouptrail.storage.schema import table_schema
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")

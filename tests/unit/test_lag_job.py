@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from grouptrail.arrow import table_schema
 from grouptrail.config import Config
 from grouptrail.lag import job
 from grouptrail.lag.job import Watch, one_by_one, summary
+from grouptrail.storage.schema import table_schema
 from support import small_tables
 
 NOON = small_tables.NOON

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from grouptrail.arrow import table_schema
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.board import COLUMNS, Board, Rules
 from grouptrail.lag.groups import Group, Position
 from grouptrail.lag.job import Watch
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds
+from grouptrail.storage.schema import table_schema
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")

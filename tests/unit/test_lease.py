@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config, load_config
-from grouptrail.lease import EXPIRE_SECONDS, AlreadyRun, Lease, sole_driver
+from grouptrail.runtime.lease import EXPIRE_SECONDS, AlreadyRun, Lease, sole_driver
 
 HOLD = """
 import sys
 from grouptrail.config import load_config
-from grouptrail.lease import sole_driver
+from grouptrail.runtime.lease import sole_driver
 with sole_driver(None, load_config(None, {"warehouse": sys.argv[1]}, {}), ["decode", "lag"], print):
     print("held", flush=True)
     sys.stdin.read()

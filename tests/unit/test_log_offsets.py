@@ -10,13 +10,21 @@ from typing import Any, Self
 import pytest
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
-from grouptrail.kafka import ClusterError, KafkaDenied, KafkaUnreachable, LogBounds, Place, _bounds_or_reason, _places
+from grouptrail.kafka.brokers import (
+    ClusterError,
+    KafkaDenied,
+    KafkaUnreachable,
+    LogBounds,
+    Place,
+    _bounds_or_reason,
+    _places,
+)
 from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.log_offsets.job import summary, which_partitions
 from grouptrail.log_offsets.source import Asked, LogOffsetsSource, OptionError, by_leader, sample
+from grouptrail.storage.schema import arrow_type
 from support import small_tables
 
 SERVERS = {"bootstrap.servers": "kafka:9092"}

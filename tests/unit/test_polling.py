@@ -11,11 +11,11 @@ from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
-from grouptrail.kafka import KafkaDenied, KafkaUnreachable
-from grouptrail.polling import brokers
-from grouptrail.polling.brokers import Poller, Throttle
-from grouptrail.polling.changes import Change, Known, changes, removal, taken
-from grouptrail.polling.seen import Committed, Seen
+from grouptrail.decode.sources.admin import poller
+from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
+from grouptrail.decode.sources.admin.group import Committed, Seen
+from grouptrail.decode.sources.admin.poller import Poller, Throttle
+from grouptrail.kafka.brokers import KafkaDenied, KafkaUnreachable
 from grouptrail.wire.records import encode_key, encode_value
 from support.group_records import classic, gone, of, told
 from support.polled_groups import AT_5, classic_group, consumer_group, member
@@ -150,7 +150,7 @@ def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> No
         waits.append(round(seconds, 3))
         now[0] += seconds
 
-    monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     throttle = Throttle(4)
     for _ in range(3):
         throttle.wait()
@@ -166,7 +166,7 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
     answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
     [told] = DescribeGroupsResponse.decode(answer.encode(version=0), version=0).groups
-    [described] = brokers._classic(told)["members"]
+    [described] = poller._classic(told)["members"]
     assert (described["member_metadata"], described["member_assignment"]) == (b"\0\1\xff", b"")
     assert described["group_instance_id"] is None
 

@@ -6,7 +6,7 @@ import pytest
 
 from grouptrail.decode.progress import BatchUnfit, batch_progress
 from grouptrail.decode.tasks import Landed
-from grouptrail.kafka import LogBounds
+from grouptrail.kafka.brokers import LogBounds
 
 
 def landed(commits: int, first_offset: int) -> Landed:

@@ -13,8 +13,8 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from grouptrail.config import Config
-from grouptrail.explore.prompt import Names, candidates, prompt
-from grouptrail.explore.sql import DeltaRs
+from grouptrail.query.prompt import Names, candidates, prompt
+from grouptrail.query.sql import DeltaRs
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from grouptrail import pipeline
-from grouptrail.running import Clock, JobFailed, any_runs, reason, told_of_the_warehouse
+from grouptrail.runtime import pipeline
+from grouptrail.runtime.running import Clock, JobFailed, any_runs, reason, told_of_the_warehouse
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -146,7 +146,7 @@ def test_collect_soon_frees_cyclic_garbage_with_many_live_objects(call: str, fou
     """In a process of its own: its garbage collector is set for good."""
     program = f"""
         import gc, weakref
-        from grouptrail.running import collect_soon
+        from grouptrail.runtime.running import collect_soon
 
         class Plan: pass
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from grouptrail.arrow import arrow_type
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
-from grouptrail.explore.sql import DeltaRs, ask, run_sql
+from grouptrail.query.sql import DeltaRs, ask, run_sql
+from grouptrail.storage.schema import arrow_type
 from support.sample_history import ASKED
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)

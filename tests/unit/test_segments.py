@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from grouptrail.decode.segments import Found, SegmentsError, partition_folders, read_partition
+from grouptrail.decode.sources.segments import Found, SegmentsError, partition_folders, read_partition
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"

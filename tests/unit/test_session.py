@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from grouptrail import session
 from grouptrail.config import load_config
-from grouptrail.java import Java
-from grouptrail.session import collector_options, settings_of
+from grouptrail.spark import session
+from grouptrail.spark.java import Java
+from grouptrail.spark.session import collector_options, settings_of
 
 OPTIONS = "spark.spark.driver.extraJavaOptions"
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from grouptrail import cli
 from grouptrail.config import Config
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.groups import describe_group, ranges, show_group
-from grouptrail.history.coordinator import coordinator_partition, java_hash
+from grouptrail.kafka.coordinator import coordinator_partition, java_hash
+from grouptrail.query.errors import QueryError
+from grouptrail.query.show_group import describe_group, ranges, show_group
 from support.small_tables import at, lay
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.lag import show_lag
+from grouptrail.query.errors import QueryError
+from grouptrail.query.show_lag import show_lag
 from support import small_tables
 
 NEVER = {"lag": None, "lag_seconds": None, "lag_seconds_method": None, "lag_seconds_error": None}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from grouptrail import signals
+from grouptrail.console import signals
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
-from grouptrail.explore import formats
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import DeltaRs, list_tables, print_columns, print_tables, run_sql, save_sql
+from grouptrail.query import formats
+from grouptrail.query.errors import QueryError
+from grouptrail.query.sql import DeltaRs, list_tables, print_columns, print_tables, run_sql, save_sql
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
 MEMBERS = pa.list_(

@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from grouptrail import contracts, storage, tables
-from grouptrail.arrow import table_schema
+from grouptrail import contracts
 from grouptrail.config import Config, ConfigError, load_config
-from grouptrail.explore.warehouse import Warehouse, open_table
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.quality import snapshot
-from grouptrail.tables import TableError
+from grouptrail.query.warehouse import Warehouse, open_table
+from grouptrail.spark import object_stores
+from grouptrail.storage import tables
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.tables import TableError
 from support.object_store import BUCKET, object_store
 
 
@@ -33,20 +35,20 @@ def config(options: dict[str, str]) -> Config:
 
 def test_storage_spark_settings_map_delta_rs_options_to_hadoop_names(config: Config, options: dict[str, str]) -> None:
     """By Hadoop's names; s3:// is s3a:// there."""
-    told = storage.spark_settings("s3a://lake/x", options)
+    told = object_stores.spark_settings("s3a://lake/x", options)
     assert told["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
     assert told["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
     assert told["spark.hadoop.fs.s3a.access.key"] == "reader"
     assert told["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
     assert told["spark.hadoop.fs.s3a.path.style.access"] == "true"
-    assert storage.spark_settings("s3://lake/x", {"REGION": "eu-central-1"}) == {
+    assert object_stores.spark_settings("s3://lake/x", {"REGION": "eu-central-1"}) == {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore",
         "spark.hadoop.fs.s3a.endpoint.region": "eu-central-1",
     }
     virtual = {"aws_endpoint_url": "https://s3", "aws_virtual_hosted_style_request": "true"}
-    assert storage.spark_settings("s3a://lake/x", virtual)["spark.hadoop.fs.s3a.path.style.access"] == "false"
-    assert storage.spark_settings("/lake/x", options) == {}
+    assert object_stores.spark_settings("s3a://lake/x", virtual)["spark.hadoop.fs.s3a.path.style.access"] == "false"
+    assert object_stores.spark_settings("/lake/x", options) == {}
 
 
 def test_storage_options_come_from_file_and_environment_with_secrets_redacted(tmp_path: Path) -> None:
@@ -92,4 +94,4 @@ def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: 
         tables.check_warehouse(nowhere)
     assert "\n" not in str(told.value)
     assert "hunter2" not in str(told.value)
-    assert storage.fault("hdfs://name-node/x", {}) is None
+    assert object_stores.fault("hdfs://name-node/x", {}) is None

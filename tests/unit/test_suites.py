@@ -13,11 +13,11 @@ import pytest
 
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
-from grouptrail.explore.formats import console_on
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.check import Checked, ExpectationsBreached, Result, print_checked, refuse_breaches
 from grouptrail.quality.docs import Entry, index, offline
 from grouptrail.quality.snapshot import Commit, take, under_way
+from grouptrail.query.formats import console_on
 from support.small_tables import HISTORY, lay
 
 SUITES = contracts.expectations()

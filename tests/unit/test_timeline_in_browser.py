@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.explore.picture.report import report_page
-from grouptrail.explore.picture.timeline import timeline_page
+from grouptrail.report.report import report_page
+from grouptrail.report.timeline import timeline_page
 from support.chromium import Browser, Page
 from support.sample_groups import crowd, hostile
 from support.small_tables import at, lay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.explore.tokens import SPARK, STANDARD, tokens, words_outside_parentheses
+from grouptrail.query.tokens import SPARK, STANDARD, tokens, words_outside_parentheses
 
 _MARKS = [
     "'",

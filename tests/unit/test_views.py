@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.sql import print_columns, print_tables, run_sql
-from grouptrail.explore.views import DELTA_RS, SPARK, expand, filled
+from grouptrail.query.errors import QueryError
+from grouptrail.query.sql import print_columns, print_tables, run_sql
+from grouptrail.query.views import DELTA_RS, SPARK, expand, filled
 from support.small_tables import at, lay
 
 

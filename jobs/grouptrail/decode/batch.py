@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from grouptrail.arrow import gathered
 from grouptrail.decode.commits import decode_commits
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, own_columns, row_schema
+from grouptrail.storage.schema import gathered
 
 _ENOUGH_ROWS = 1 << 15
 _ENOUGH_BYTES = 16 << 20

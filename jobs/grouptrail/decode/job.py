@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from grouptrail import checkpoints, tables
 from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl, row_schema
+from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
-from grouptrail.files import Rows
-from grouptrail.kafka import ClusterError, LogBounds, OffsetsTopic
-from grouptrail.polling import job as polling
-from grouptrail.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
+from grouptrail.kafka.brokers import ClusterError, LogBounds, OffsetsTopic
+from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
+from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.files import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

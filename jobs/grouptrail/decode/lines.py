@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from typing import Any, TextIO
 
-from grouptrail.terminal import harmless_json
+from grouptrail.console.text import harmless_json
 from grouptrail.wire.blobs import decode_blob, is_blob
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import blob_json, record_json

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.decode.schema import ADMIN, SEGMENTS, TABLES
+from grouptrail.decode.schema import TABLES
 from grouptrail.decode.times import to_time
 from grouptrail.errors import GrouptrailError
+from grouptrail.storage.schema import ADMIN, SEGMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from grouptrail.decode.tasks import Landed
-    from grouptrail.kafka import LogBounds
+    from grouptrail.kafka.brokers import LogBounds
 
 
 def batch_progress(

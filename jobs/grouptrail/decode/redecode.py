@@ -9,8 +9,8 @@ from grouptrail.contracts import tables
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
-from grouptrail.session import start_session
-from grouptrail.tables import ensure_table, table_exists
+from grouptrail.spark.session import start_session
+from grouptrail.storage.tables import ensure_table, table_exists
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable

@@ -7,7 +7,7 @@ from functools import cache
 import pyarrow as pa
 
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
+from grouptrail.storage.schema import table_schema
 
 COMMITS = "offset_commits"
 RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
@@ -15,10 +15,6 @@ TABLES = (COMMITS, *RARE_TABLES)
 RECORD_COLUMNS = ("record_partition", "record_offset", "record_at")
 UNDECODED = ("cluster", "source", "not_before")
 """Columns that a decoder cannot know."""
-SEGMENTS = "segments"
-"""The `source` of what was read from log segments."""
-ADMIN = "admin"
-"""The `source` of what the brokers told when they were polled."""
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("record_partition", pa.int32()),

@@ -17,7 +17,7 @@ from pyspark import Accumulator, AccumulatorParam, TaskContext
 
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
-from grouptrail.files import Rows
+from grouptrail.storage.files import Rows
 
 T = TypeVar("T")
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from grouptrail import tables
 from grouptrail.decode.job import append_progress, land_records
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
 from grouptrail.decode.tasks import Landed
-from grouptrail.kafka import OffsetsTopic
-from grouptrail.streams import read_offsets_range
+from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.spark.streams import read_offsets_range
+from grouptrail.storage import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

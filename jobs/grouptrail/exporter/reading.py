@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from grouptrail.appended import rows_of_files
-from grouptrail.arrow import table_schema
-from grouptrail.explore.warehouse import open_table
 from grouptrail.exporter.errors import ExporterError
+from grouptrail.query.warehouse import open_table
+from grouptrail.storage.appended import rows_of_files
+from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
     from grouptrail.config import Config

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from grouptrail import signals
+from grouptrail.console import signals
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import Server

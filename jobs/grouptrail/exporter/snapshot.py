@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
-from grouptrail.explore.views import literal
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
+from grouptrail.query.views import literal
+from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
     from grouptrail.config import Config

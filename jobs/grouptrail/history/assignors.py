@@ -18,7 +18,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
 )
 from kafka.structs import TopicPartition
 
-from grouptrail.history.coordinator import java_hash
+from grouptrail.kafka.coordinator import java_hash
 
 Partition = tuple[str, int]
 Owners = dict[Partition, str]

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from grouptrail.arrow import gathered
-from grouptrail.files import Rows
-from grouptrail.tables import literal
+from grouptrail.storage.files import Rows
+from grouptrail.storage.schema import gathered
+from grouptrail.storage.tables import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

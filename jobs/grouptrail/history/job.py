@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from grouptrail import checkpoints, tables
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
 from grouptrail.history.handovers import Span, filled, with_commits
@@ -24,7 +23,8 @@ from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
-from grouptrail.streams import query_id, read_table_appends, start_query
+from grouptrail.spark.streams import query_id, read_table_appends, start_query
+from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail import tables
-from grouptrail.kafka import ClusterError, OffsetsTopic
+from grouptrail.kafka.brokers import ClusterError, OffsetsTopic
+from grouptrail.storage import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

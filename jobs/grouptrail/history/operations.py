@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-ADMIN = "admin"
-"""The `source` of polled rows."""
 CLASSIC = "GroupMetadata"
 COMMIT_TOMBSTONE = "OffsetCommit"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grouptrail.history.operations import ADMIN, CLASSIC, COMMIT_TOMBSTONE
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
 from grouptrail.history.tasks import STATE_OFFSET
+from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

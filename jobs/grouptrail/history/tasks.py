@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from grouptrail import contracts
-from grouptrail.arrow import arrow_type
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.rows import TABLES, Values
 from grouptrail.history.state import decode_state, encode_state
+from grouptrail.storage.schema import arrow_type
 
 POSITIONS = "history_positions"
 INPUT_DDL = (

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.explore.errors import QueryError
-from grouptrail.explore.formats import console_on, write_json, write_table
-from grouptrail.explore.views import literal
-from grouptrail.explore.warehouse import Warehouse
 from grouptrail.lag.board import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import CAUGHT_UP, Now, Thresholds, Window
+from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import console_on, write_json, write_table
+from grouptrail.query.views import literal
+from grouptrail.query.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from grouptrail.config import Config

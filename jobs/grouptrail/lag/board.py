@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.arrow import table_schema
-from grouptrail.kafka import FirstRecord, Wanted
+from grouptrail.kafka.brokers import FirstRecord, Wanted
 from grouptrail.lag.groups import Group, Position
 from grouptrail.lag.index import (
     UNKNOWN,
@@ -34,10 +33,9 @@ from grouptrail.lag.offsets import Entries, Lag, lag_in_offsets, matching
 from grouptrail.lag.positions import COMMITS, Positions
 from grouptrail.lag.seconds import LogEnds, Sample
 from grouptrail.lag.verdict import Now, Thresholds, Window
+from grouptrail.storage.schema import ADMIN, table_schema
 
 TABLE = "consumer_lag"
-ADMIN = "admin"
-"""The `source` of polled commits."""
 COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.explore.views import literal
-from grouptrail.explore.warehouse import Warehouse
+from grouptrail.query.views import literal
+from grouptrail.query.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from grouptrail.config import Config

@@ -18,11 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import checkpoints, tables
-from grouptrail.appended import AppendedRows
-from grouptrail.arrow import table_schema
-from grouptrail.exporter.service import Exporter
-from grouptrail.kafka import ClusterError, FirstRecord, RecordReader, Wanted
+from grouptrail.kafka.brokers import ClusterError, FirstRecord, RecordReader, Wanted
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.groups import Groups
@@ -31,7 +27,10 @@ from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.streams import query_id, read_table_appends, start_query
+from grouptrail.spark.streams import query_id, read_table_appends, start_query
+from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.appended import AppendedRows
+from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 JOB = "lag"
+Publish = Callable[[pa.Table], None]
+"""Takes rows of `consumer_lag`: the newest of every position."""
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
 WRITES = (TABLE,)
@@ -66,10 +67,10 @@ def start(
     *,
     once: bool,
     report: Callable[[str], None],
-    exporter: Exporter | None = None,
+    publish: Publish | None = None,
 ) -> StreamingQuery:
-    """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`, and what
-    `exporter` serves."""
+    """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`, and the newest
+    rows to `publish`."""
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, JOB, WRITES)
     watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
@@ -77,8 +78,8 @@ def start(
     if "after" in begun:
         samples = samples.where(f"cluster <> {tables.literal(config.cluster)} OR sampled_at > '{begun['after']}'")
     query = start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
-    if exporter is not None:
-        publish(watch, query, exporter, config.cluster, report)
+    if publish is not None:
+        keep_published(watch, query, publish, report)
     return query
 
 
@@ -94,10 +95,8 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def publish(
-    watch: Watch, query: StreamingQuery, exporter: Exporter, cluster: str, report: Callable[[str], None]
-) -> None:
-    """Hands the exporter the newest sample by the newest commits, for as long as the query runs."""
+def keep_published(watch: Watch, query: StreamingQuery, publish: Publish, report: Callable[[str], None]) -> None:
+    """Publish the newest sample by the newest commits, for as long as the query runs."""
     ended = threading.Event()
 
     def runs() -> bool:
@@ -109,7 +108,7 @@ def publish(
         while not ended.wait(_LOOK_EVERY_SECONDS) and runs():
             try:
                 if (rows := watch.news()) is not None:
-                    exporter.publish(cluster, rows)
+                    publish(rows)
             except Exception as error:
                 # Figures grow old then, and the exporter says so; the next look may do better.
                 report(f"metrics: the newest lag cannot be told ({type(error).__name__}: {error})")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.arrow import table_schema
 from grouptrail.lag.index import Index, ints, position_names
+from grouptrail.storage.schema import table_schema
 
 TABLE = "committed_offsets"
 

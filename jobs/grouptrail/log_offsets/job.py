@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail import checkpoints, tables
-from grouptrail.kafka import Cluster
-from grouptrail.streams import query_id, read_log_offsets, start_query
+from grouptrail.kafka.brokers import Cluster
+from grouptrail.spark.streams import query_id, read_log_offsets, start_query
+from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

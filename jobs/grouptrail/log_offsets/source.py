@@ -28,10 +28,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from grouptrail import contracts
-from grouptrail.arrow import table_schema
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka import Cluster, ClusterError, KafkaDenied, LogBounds, Place
+from grouptrail.kafka.brokers import Cluster, ClusterError, KafkaDenied, LogBounds, Place
 from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

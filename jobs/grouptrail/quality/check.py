@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grouptrail import contracts, tables
+from grouptrail import contracts
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.explore.formats import console_on, displayed
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
+from grouptrail.query.formats import console_on, displayed
+from grouptrail.storage import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +94,7 @@ def check(
 
     Raises ExpectationsBreached where one is breached, when all is written.
     """
-    from grouptrail.session import start_session
+    from grouptrail.spark.session import start_session
 
     tables.check_warehouse(config)
     spark = start_session(config, "grouptrail-check", report)

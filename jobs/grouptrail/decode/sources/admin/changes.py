@@ -1,0 +1,209 @@
+"""What has changed of groups since they were last asked, as the records that a coordinator would have written.
+
+Pure: it knows no broker, no table and no clock. Start at `changes`.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from grouptrail.decode.sources.admin.group import Committed, Seen
+from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
+
+Position = tuple[str, int]
+Part = tuple[int, str]
+"""A record of a group that is no commit: its type, and the member it tells of or an empty string."""
+Data = dict[str, Any]
+
+COMMIT, CLASSIC = 1, 2
+EPOCH, MEMBER, ASSIGNMENT_EPOCH, TARGET, CURRENT = 3, 5, 6, 7, 8
+_VERSIONS = {COMMIT: 3, CLASSIC: 3, EPOCH: 0, MEMBER: 0, ASSIGNMENT_EPOCH: 0, TARGET: 0, CURRENT: 0}
+
+# As coordinators write them: members before the group's epoch, and what falls away in the reverse order.
+_ORDER = (CLASSIC, MEMBER, EPOCH, TARGET, ASSIGNMENT_EPOCH, CURRENT)
+_SETTLED = ("Stable", "Empty")
+_STABLE, _UNRELEASED = 0, 3
+_UNKNOWN_MS = -1
+
+
+@dataclass
+class Known:
+    """A group as it stands in the tables."""
+
+    commits: dict[Position, Committed] = field(default_factory=dict)
+    parts: dict[Part, Data] = field(default_factory=dict)
+
+
+class Change(NamedTuple):
+    """A record: `value` None is a tombstone."""
+
+    group_id: str
+    key: Key
+    value: Value | None
+
+
+def changes(group_id: str, known: Known, seen: Seen) -> list[Change]:
+    """The records that lead from what is known of a group to what was seen; none where nothing has changed.
+
+    What was not told, and a classic group that is in the middle of a rebalance, stay as they are known.
+    """
+    found = []
+    if seen.described is not None:
+        wanted = _parts(known, seen)
+        if wanted is not None:
+            found += _between(group_id, known.parts, wanted)
+    if seen.commits is not None:
+        found += [
+            Change(group_id, _commit_key(group_id, *place), _commit_value(seen.commits[place]))
+            for place in sorted(seen.commits)
+            if known.commits.get(place) != seen.commits[place]
+        ]
+        gone = known.commits.keys() - seen.commits.keys()
+        found += [Change(group_id, _commit_key(group_id, *place), None) for place in sorted(gone)]
+    return found
+
+
+def removal(group_id: str, known: Known) -> list[Change]:
+    """The tombstones of a group that is gone: of its offsets first."""
+    found = [Change(group_id, _commit_key(group_id, *place), None) for place in sorted(known.commits)]
+    return found + _between(group_id, known.parts, {})
+
+
+def taken(known: Known, found: Collection[Change]) -> None:
+    """Takes in changes that have landed."""
+    for change in found:
+        data = change.key.data
+        if change.key.type == COMMIT:
+            place = (data["topic"], data["partition"])
+            if change.value is None:
+                known.commits.pop(place, None)
+            else:
+                told = change.value.data
+                known.commits[place] = Committed(told["offset"], told["leaderEpoch"], told["metadata"])
+        else:
+            part = (change.key.type, data.get("memberId", ""))
+            if change.value is None:
+                known.parts.pop(part, None)
+            else:
+                known.parts[part] = change.value.data
+
+
+def _between(group_id: str, before: Mapping[Part, Data], wanted: Mapping[Part, Data]) -> list[Change]:
+    gone = sorted(before.keys() - wanted.keys(), key=lambda part: (-_ORDER.index(part[0]), part[1]))
+    new = [part for part in wanted if before.get(part) != wanted[part]]
+    new.sort(key=lambda part: (_ORDER.index(part[0]), part[1]))
+    told = [Change(group_id, _key(group_id, part), Value(_VERSIONS[part[0]], wanted[part])) for part in new]
+    return [Change(group_id, _key(group_id, part), None) for part in gone] + told
+
+
+def _key(group_id: str, part: Part) -> Key:
+    type_, member_id = part
+    if type_ == CLASSIC:
+        return Key(type_, {"group": group_id})
+    return Key(type_, {"groupId": group_id} | ({"memberId": member_id} if member_id else {}))
+
+
+def _commit_key(group_id: str, topic: str, partition: int) -> Key:
+    return Key(COMMIT, {"group": group_id, "topic": topic, "partition": partition})
+
+
+def _commit_value(committed: Committed) -> Value:
+    fields = {"offset": committed.offset, "leaderEpoch": committed.leader_epoch, "metadata": committed.metadata}
+    return Value(_VERSIONS[COMMIT], fields | {"commitTimestamp": _UNKNOWN_MS})
+
+
+def _parts(known: Known, seen: Seen) -> dict[Part, Data] | None:
+    """The records that a group as it was described would have; None where it is between two assignments."""
+    assert seen.described is not None
+    if seen.kind == "consumer":
+        return {part: _as_read(part, data) for part, data in _consumer_parts(seen.described).items()}
+    if not seen.protocol_type:  # it only commits, and has no record of its own
+        return {}
+    if seen.described["group_state"] not in _SETTLED:
+        return None
+    return _classic_parts(known.parts.get((CLASSIC, "")), seen.described)
+
+
+def _classic_parts(before: Data | None, described: Mapping[str, Any]) -> dict[Part, Data]:
+    """Describing tells no generation, leader or timeout: generations are counted, as far as changes are seen."""
+    part = (CLASSIC, "")
+    data = {
+        "protocolType": described["protocol_type"],
+        "generation": before["generation"] if before else 1,
+        "protocol": described["protocol_data"] or None,
+        "leader": None,
+        "currentStateTimestamp": _UNKNOWN_MS,
+        "members": [
+            {
+                "memberId": member["member_id"],
+                "groupInstanceId": member["group_instance_id"],
+                "clientId": member["client_id"],
+                "clientHost": member["client_host"],
+                "rebalanceTimeout": _UNKNOWN_MS,
+                "sessionTimeout": _UNKNOWN_MS,
+                "subscription": member["member_metadata"],
+                "assignment": member["member_assignment"],
+            }
+            for member in sorted(described["members"], key=lambda member: str(member["member_id"]))
+        ],
+    }
+    wanted = _as_read(part, data)
+    if before is not None and wanted != before:
+        wanted["generation"] += 1
+    return {part: wanted}
+
+
+def _consumer_parts(described: Mapping[str, Any]) -> dict[Part, Data]:
+    epoch = described["assignment_epoch"]
+    parts: dict[Part, Data] = {
+        (EPOCH, ""): {"epoch": described["group_epoch"]},
+        (ASSIGNMENT_EPOCH, ""): {"assignmentEpoch": epoch},
+    }
+    for member in described["members"]:
+        name = member["member_id"]
+        assigned, target = (_topics(member[of]) for of in ("assignment", "target_assignment"))
+        is_stable = member["member_epoch"] == epoch and assigned == target
+        parts[MEMBER, name] = {
+            "instanceId": member["instance_id"],
+            "rackId": member["rack_id"],
+            "clientId": member["client_id"],
+            "clientHost": member["client_host"],
+            "subscribedTopicNames": sorted(member["subscribed_topic_names"]),
+            "subscribedTopicRegex": member["subscribed_topic_regex"] or None,
+            "rebalanceTimeoutMs": _UNKNOWN_MS,
+            "serverAssignor": described["assignor_name"] or None,
+        }
+        parts[TARGET, name] = {"topicPartitions": target}
+        parts[CURRENT, name] = {
+            "memberEpoch": member["member_epoch"],
+            "previousMemberEpoch": member["member_epoch"],
+            "state": _STABLE if is_stable else _UNRELEASED,
+            "assignedPartitions": assigned,
+            "partitionsPendingRevocation": [],
+        }
+    return parts
+
+
+def _topics(assignment: Mapping[str, Any]) -> list[Data]:
+    told = [
+        {"topicId": _base64(one["topic_id"]), "partitions": sorted(one["partitions"])}
+        for one in assignment["topic_partitions"]
+    ]
+    return sorted(told, key=lambda one: str(one["topicId"]))
+
+
+def _base64(topic_id: Any) -> str:
+    """As Kafka prints it."""
+    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
+
+
+def _as_read(part: Part, data: Data) -> Data:
+    """The fields as they come back from the bytes, so that both can be compared."""
+    key = _key("", part)
+    read = decode_record(encode_key(key), encode_value(key, Value(_VERSIONS[part[0]], data)))
+    assert read.value is not None, read.error
+    return read.value.data

@@ -1,0 +1,359 @@
+"""`grouptrail ingest-segments`: lands what lies in the offsets topic's log segments and has not landed yet.
+
+Rows become those that the decode job makes of the topic. A record has landed when a decoded table has its partition
+and offset, so what is done again adds nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+
+from grouptrail.console.progress import print_now
+from grouptrail.decode.job import PROGRESS, land_records
+from grouptrail.decode.progress import decoded_to, refuse_other_source
+from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
+from grouptrail.decode.sources.segments import Found, Read, SegmentsError, partition_folders, read_partition
+from grouptrail.decode.tasks import ByTask
+from grouptrail.spark.session import start_session
+from grouptrail.storage import tables
+from grouptrail.storage.schema import SEGMENTS
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+SUMMARY = "segments"
+"""The `query_id` of the row of `ingest_progress` that tells of a partition's segments."""
+
+Folders = list[tuple[int, list[Path]]]
+Report = Callable[[str], None]
+
+_RECORDS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
+_ROWS_A_BATCH = 10_000
+_FOLDERS_A_TASK_SLOT = 4
+
+
+def ingest_segments(config: Config, folder: Path, report: Report = print_now) -> None:
+    """Lands the records of the segments below a folder, and reports what came of them.
+
+    Raises SegmentsError where there are none, and at the end where some place could not be read.
+    """
+    folders = partition_folders(folder)
+    tables.check_warehouse(config)
+    spark = start_session(config, "grouptrail-ingest-segments", report)
+    try:
+        ingest(spark, config, folders, report)
+    finally:
+        spark.stop()
+
+
+def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
+    """As `ingest_segments`, in a session that is there."""
+    tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
+    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
+    partitions = sorted({partition for partition, _ in folders})
+    at_once = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
+    app, total = f"{SUMMARY}-{uuid4()}", Outcome()
+    for number, first in enumerate(range(0, len(partitions), at_once)):
+        started = time.monotonic()
+        wanted = partitions[first : first + at_once]
+        outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
+        total.add(outcome)
+        report(
+            f"{first + len(wanted)} of {len(partitions)} partitions: {outcome.read:,} records read, "
+            f"{outcome.landed:,} landed in {time.monotonic() - started:.1f} s"
+        )
+        for line in outcome.remarks:
+            report(line)
+    report(total.summary())
+    if total.landed:
+        report("next: grouptrail rebuild history, while the history job is stopped")
+    if total.faults:
+        raise SegmentsError(
+            f"{total.faults:,} places could not be read, as told above; all else has landed: look for another "
+            "replica's copy, and ingest that, too"
+        )
+
+
+@dataclass
+class Outcome:
+    """What became of the records that were read."""
+
+    read: int = 0
+    landed: int = 0
+    aborted: int = 0
+    unfinished: int = 0
+    behind: int = 0
+    later: int = 0
+    faults: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        """Adds the counts of other partitions."""
+        for name in ("read", "landed", "aborted", "unfinished", "behind", "later", "faults"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def note(self, partition: int, found: Found) -> None:
+        """Adds what one partition's segments held beside records."""
+        self.read += found.records
+        self.aborted += found.aborted
+        self.unfinished += found.unfinished
+        self.faults += len(found.faults) + found.more_faults
+        self.remarks += [str(fault) for fault in found.faults]
+        if found.more_faults:
+            self.remarks.append(f"partition {partition}: {found.more_faults:,} more places could not be read")
+        if found.cut_off:
+            self.remarks.append(f"{found.cut_off}, as a crash leaves it, or a copy of what was being written")
+        if found.unfinished:
+            self.remarks.append(f"partition {partition}: a transaction is unfinished from offset {found.stable:,} on")
+
+    def summary(self) -> str:
+        """One line."""
+        before = self.read - self.landed - self.behind - self.later
+        parts = {
+            "had landed before": before,
+            "of aborted transactions left out": self.aborted,
+            "of unfinished transactions left out": self.unfinished,
+            "behind the start of one left out": self.behind,
+            "behind where the decode job stands left to it": self.later,
+        }
+        told = "".join(f", {count:,} {what}" for what, count in parts.items() if count)
+        return f"{self.landed:,} of {self.read:,} records landed{told}"
+
+
+def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> Outcome:
+    """Lands what is new of some partitions, then tells of it in `ingest_progress`."""
+    from pyspark import StorageLevel
+
+    reports: Accumulator[dict[int, Found]] = spark.sparkContext.accumulator({}, ByTask())
+    records = copies = read_segments(spark, folders, reports).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        copies.count()  # reads them: what there is to know of them is known then
+        outcome, found = Outcome(), {number: reports.value[number] for number in range(len(folders))}
+        for number, (partition, _) in enumerate(folders):
+            outcome.note(partition, found[number])
+        readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, found)
+        if not readable:
+            return outcome
+        stands = decoded_to(tables.read(spark, config, PROGRESS).where("source IS NULL"))
+        ends = {at: min(one.stable, stands.get(at, one.stable if not stands else 0)) for at, one in readable.items()}
+        if len(folders) > len({partition for partition, _ in folders}):  # replicas hold the same records
+            records = copies.dropDuplicates(["record_partition", "record_offset"])
+            outcome.read = records.count()
+        outcome.behind = _count_from(records, {at: one.stable for at, one in readable.items()})
+        outcome.later = _count_from(records, ends) - outcome.behind
+        fresh = without_landed(config, records.where(_below(ends)), readable)
+        fresh = fresh.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            outcome.landed = fresh.count()
+            if outcome.landed:
+                land_records(fresh, config, app=app, batch=0, source=SEGMENTS)
+        finally:
+            fresh.unpersist()
+    finally:
+        copies.unpersist()
+    ranges = {at: (one.start or 0, max(one.start or 0, ends[at])) for at, one in readable.items()}
+    _tell(spark, config, {at: span for at, span in ranges.items() if span[0] < span[1]}, readable)
+    return outcome
+
+
+def read_segments(spark: SparkSession, folders: Folders, reports: Accumulator[dict[int, Found]]) -> DataFrame:
+    """The committed records in the columns in which the topic gives them; a task a folder, which must lie where the
+    task runs. `reports` gets what each folder, by its place in the list, held."""
+    places = [(number, partition, [str(path) for path in paths]) for number, (partition, paths) in enumerate(folders)]
+    spread = spark.sparkContext.parallelize(places, len(places))
+    files = spark.createDataFrame(spread, "number int, partition int, files array<string>")
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.to_pylist():
+                found = Found()
+                read = read_partition(map(Path, place["files"]), found)
+                yield from _arrow(place["partition"], read)
+                reports.add({place["number"]: found})
+
+    return files.mapInArrow(rows, _RECORDS)
+
+
+def _arrow(partition: int, records: Iterable[Read]) -> Iterator[pa.RecordBatch]:
+    waiting: list[Read] = []
+
+    def batch() -> pa.RecordBatch:
+        offsets, times, keys, values = zip(*waiting, strict=True)
+        micros = pa.array([time * 1000 for time in times], pa.int64()).cast(RECORD_SCHEMA.field("record_at").type)
+        columns = [pa.array([partition] * len(offsets), pa.int32()), pa.array(offsets, pa.int64()), micros]
+        return pa.RecordBatch.from_arrays(
+            [*columns, pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=RECORD_SCHEMA
+        )
+
+    for record in records:
+        waiting.append(record)
+        if len(waiting) == _ROWS_A_BATCH:
+            yield batch()
+            waiting = []
+    if waiting:
+        yield batch()
+
+
+def without_landed(config: Config, records: DataFrame, partitions: Collection[int]) -> DataFrame:
+    """The records, all of some partitions, that no decoded table has."""
+    at = ["record_partition", "record_offset"]
+    spark, ours = records.sparkSession, f"record_partition IN ({', '.join(map(str, partitions))})"
+    landed = [tables.read(spark, config, table).where(ours).select(*at) for table in TABLES]
+    return records.join(reduce(type(records).unionByName, landed), at, "left_anti").select(*records.columns)
+
+
+def _joined(partition_of: Mapping[int, int], found: Mapping[int, Found]) -> dict[int, Found]:
+    """By partition, over its replicas; those left out in which there was nothing."""
+    joined: dict[int, Found] = {}
+    for number, one in found.items():
+        if one.start is None:
+            continue
+        both = joined.setdefault(partition_of[number], Found(start=one.start))
+        both.start = min(both.start or 0, one.start)
+        both.end, both.stable = max(both.end, one.end), max(both.stable, one.stable)
+    return joined
+
+
+def _below(ends: Mapping[int, int]) -> str:
+    parts = (f"record_partition = {partition} AND record_offset < {end}" for partition, end in ends.items())
+    return " OR ".join(f"({part})" for part in parts) or "false"
+
+
+def _count_from(records: DataFrame, ends: Mapping[int, int]) -> int:
+    return records.where(f"NOT ({_below(ends)})").count()
+
+
+# --- what ingest_progress tells -------------------------------------------------------------------------------
+
+
+class _Row(Protocol):
+    """A row of `ingest_progress`, as far as it is looked at."""
+
+    start_offset: int
+    end_offset: int
+    lost: int
+
+
+def _tell(
+    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int, int]], found: Mapping[int, Found]
+) -> None:
+    """Lets one row tell of each partition in which something is new: of its segments, and of all batches before.
+
+    A row is made from what the tables have, so that it is right whenever this or an earlier ingest was broken off.
+    """
+    progress = tables.read(spark, config, PROGRESS).where(f"record_partition IN ({_list(ranges) or '-1'})").collect()
+    told: dict[int, list[Any]] = {}
+    for row in progress:
+        told.setdefault(row.record_partition, []).append(row)
+    whole = {at: _extent(told.get(at, []), span) for at, span in ranges.items()}
+    landed = _landed(spark, config, whole)
+    rows = [_row(at, whole[at], told.get(at, []), landed.get(at, {}), found[at]) for at in ranges]
+    changed = [row for row in rows if not _says(told.get(row["record_partition"], []), row)]
+    for is_told, write in ((False, tables.append_new), (True, _replace)):
+        some = [{**row, "cluster": config.cluster} for row in changed if (row["record_partition"] in told) is is_told]
+        if some:
+            write(spark, some, config, PROGRESS)
+
+
+def _list(partitions: Iterable[int]) -> str:
+    return ", ".join(map(str, partitions))
+
+
+def _replace(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
+    """Puts rows in place of those of the same partitions, in one commit; batches that land meanwhile stay."""
+    from grouptrail.contracts import tables as contracts
+
+    theirs = f"record_partition IN ({_list(row['record_partition'] for row in rows)})"
+    frame = spark.createDataFrame(rows, contracts()[name].ddl()).coalesce(1)
+    writer = frame.write.format("delta").mode("overwrite")
+    writer = writer.option("replaceWhere", f"cluster = {tables.literal(config.cluster)} AND {theirs}")
+    writer.save(config.table_path(name))
+
+
+def _extent(told: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, int]:
+    """Start and end of what has been read of a partition, and how many offsets in between nobody has read."""
+    read = sorted([*((row.start_offset + row.lost, row.end_offset) for row in told), span])
+    start = min(read[0][0], *(row.start_offset for row in told)) if told else span[0]
+    covered, upto = 0, start
+    for first, end in read:
+        covered += max(0, end - max(first, upto))
+        upto = max(upto, end)
+    return start, upto, upto - start - covered
+
+
+def _landed(
+    spark: SparkSession, config: Config, whole: Mapping[int, tuple[int, int, int]]
+) -> dict[int, dict[str, Any]]:
+    """By partition how many rows each table has in its range, and between which times they were written."""
+    from pyspark.sql import functions as F
+
+    within = tables.in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
+    frames = [
+        tables.read(spark, config, table)
+        .where(within)
+        .select("record_partition", "record_at", F.lit(table).alias("of"))
+        for table in TABLES
+    ]
+    rows = (
+        reduce(type(frames[0]).unionByName, frames)
+        .groupBy("record_partition")
+        .agg(
+            *(F.count_if(F.col("of") == table).alias(table) for table in TABLES),
+            F.min("record_at").alias("earliest_record_at"),
+            F.max("record_at").alias("latest_record_at"),
+        )
+        .collect()
+    )
+    return {row.record_partition: row.asDict() for row in rows}
+
+
+def _row(
+    partition: int,
+    whole: tuple[int, int, int],
+    told: Collection[Any],
+    landed: Mapping[str, Any],
+    found: Found,
+) -> dict[str, Any]:
+    start, end, lost = whole
+    counts = {table: landed.get(table, 0) for table in TABLES}
+    newest = max(told, key=lambda row: row.end_offset, default=None)
+    if newest is None or newest.end_offset < end:
+        log = {"log_start_offset": found.start, "last_stable_offset": found.stable, "log_end_offset": found.end}
+    else:
+        log = {name: newest[name] for name in ("log_start_offset", "last_stable_offset", "log_end_offset")}
+    return {
+        "record_partition": partition,
+        "batch_id": -1,
+        "query_id": SUMMARY,
+        "start_offset": start,
+        "end_offset": end,
+        **counts,
+        "holes": end - start - lost - sum(counts.values()),
+        "lost": lost,
+        "earliest_record_at": landed.get("earliest_record_at"),
+        "latest_record_at": landed.get("latest_record_at"),
+        **log,
+        "landed_at": datetime.now(UTC),
+        "source": None if any(row.source is None for row in told) else SEGMENTS,
+    }
+
+
+def _says(told: Collection[Any], row: Mapping[str, Any]) -> bool:
+    """Whether the rows that are there say the same."""
+    if not told:
+        return False
+    sums = {name: sum(one[name] for one in told) for name in (*TABLES, "holes", "lost")}
+    extent = (min(one.start_offset for one in told), max(one.end_offset for one in told))
+    return extent == (row["start_offset"], row["end_offset"]) and all(sums[name] == row[name] for name in sums)

@@ -1,0 +1,1 @@
+"""Kafka clients: admin requests, offsets and records of the brokers. The only room that knows one."""

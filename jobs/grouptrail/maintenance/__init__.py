@@ -1,0 +1,1 @@
+"""Maintenance: retention, thinning and compaction of the tables."""

@@ -1,0 +1,285 @@
+"""What `grouptrail maintain` deletes: rows older than `[maintain]` keeps, and samples that it thins with age.
+
+Never a row of the history that is open, and no record of a group that its history has not been told yet. Of decoded
+records the newest of each key stays, as after compaction, so that nothing that is live is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.storage.tables import literal, table_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+PROGRESS = "ingest_progress"
+SUMMARY = "maintain"
+"""The `query_id` of the row of `ingest_progress` that tells of what was deleted."""
+
+_STAYS, _FILE = "_stays", "_file"
+_WHY_RECORDS = "told, and all but the newest of each key"
+
+# By which time a row of the history is old: dependent rows first, so that none is left without what it refers to.
+_ENDED = {
+    "rebalances": "at",
+    "partition_ownership": "owned_until",
+    "memberships": "left_at",
+    "group_states": "ended_at",
+    "generations": "ended_at",
+}
+_VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
+_NEWEST_BY = {
+    "offset_commits": "group_id, topic, partition",
+    "group_metadata": "group_id",
+    "group_records": "record_type, key_json",
+}
+
+ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "check_results")
+"""The tables that anything is deleted from, in the order in which they can be worked off: broken off anywhere, the
+next run goes on."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Rows to delete: of all that `where` finds those that are not in `stays` (None: all of them).
+
+    `count` is how many, `files` the number of files that hold them.
+    """
+
+    table: str
+    why: str
+    where: str
+    stays: DataFrame | None
+    count: int
+    files: int
+
+
+def removals(spark: SparkSession, config: Config, name: str, now: datetime) -> Iterator[Removal]:
+    """What is to be deleted from a table, one after the other."""
+    keep = config.maintain
+    if name in _ENDED and keep.history_days:
+        yield _closed(spark, config, name, now - timedelta(days=keep.history_days))
+    elif name in _VERDICT:
+        oldest = now - timedelta(days=keep.samples_days) if keep.samples_days else None
+        if oldest is not None:
+            yield _older(spark, config, name, "sampled_at", oldest)
+        if keep.thin_samples:
+            yield _thinned(spark, config, name, now, oldest)
+    elif name == "check_results" and keep.check_results_days:
+        yield _older(spark, config, name, "checked_at", now - timedelta(days=keep.check_results_days))
+    elif name in (*DECODED, PROGRESS) and keep.decoded_days:
+        bounds = told_bounds(spark, config, now - timedelta(days=keep.decoded_days))
+        if bounds:
+            make = _batches if name == PROGRESS else _records
+            yield make(spark, config, name, bounds)
+
+
+def _there(spark: SparkSession, config: Config, name: str, where: str) -> DataFrame:
+    """A table's rows, each with the file that it lies in."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.format("delta").load(config.table_path(name))
+    return rows.withColumn(_FILE, F.col("_metadata.file_path")).where(where)
+
+
+def _ours(config: Config) -> str:
+    return f"cluster = {literal(config.cluster)}"
+
+
+def _time(at: datetime) -> str:
+    return f"timestamp '{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
+
+
+def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
+    from pyspark.sql import functions as F
+
+    found = rows.agg(F.count("*").alias("rows"), F.countDistinct(_FILE).alias("files")).first()
+    assert found is not None
+    return Removal(table, why, where, None, found["rows"], found["files"])
+
+
+def _older(spark: SparkSession, config: Config, name: str, column: str, cutoff: datetime) -> Removal:
+    where = f"{_ours(config)} AND {column} < {_time(cutoff)}"
+    return _all_of(_there(spark, config, name, where), name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
+
+
+def _closed(spark: SparkSession, config: Config, name: str, cutoff: datetime) -> Removal:
+    """What has ended; of generations not those to which a rebalance led that is still open."""
+    where = f"{_ours(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {_time(cutoff)}"
+    why = f"ended before {cutoff:%Y-%m-%d %H:%M}"
+    rows = _there(spark, config, name, where)
+    if name != "generations" or not table_exists(spark, config, "rebalances"):
+        return _all_of(rows, name, why, where)
+    of = ["group_id", "record_offset"]
+    needed = _there(spark, config, "rebalances", f"{_ours(config)} AND is_open").select(*of)
+    removal = _all_of(rows.join(needed, of, "left_anti"), name, why, where)
+    return replace(removal, stays=rows.join(needed, of, "left_semi").drop(_FILE))
+
+
+def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, oldest: datetime | None) -> Removal:
+    """The last sample of each stretch of time stays, and what has another verdict than the sample before or after."""
+    from pyspark.sql import functions as F
+
+    steps = sorted(config.maintain.thin_samples, reverse=True)
+    cutoffs = [(_whole(now - timedelta(days=days), every), every) for days, every in steps]
+    step = "CASE " + " ".join(f"WHEN sampled_at < {_time(cutoff)} THEN {every}" for cutoff, every in cutoffs) + " END"
+    one = ("group_id, " if name == "consumer_lag" else "") + "topic, partition"
+    in_order = f"OVER (PARTITION BY {one} ORDER BY sampled_at)"
+    verdict = _VERDICT[name]
+    stays = (
+        f"sampled_at = max(sampled_at) OVER (PARTITION BY {one}, {step}, unix_seconds(sampled_at) DIV {step})"
+        f" OR lead(sampled_at) {in_order} IS NULL"  # the one behind it is too new to be looked at
+        f" OR NOT {verdict} <=> lead({verdict}) {in_order}"
+        f" OR lag(sampled_at) {in_order} IS NOT NULL AND NOT {verdict} <=> lag({verdict}) {in_order}"
+    )
+    since = f" AND sampled_at >= {_time(oldest)}" if oldest is not None else ""
+    where = f"{_ours(config)} AND sampled_at < {_time(cutoffs[-1][0])}{since}"
+    rows = _there(spark, config, name, where).withColumn(_STAYS, F.expr(stays))
+    found = (
+        rows.where(f"NOT {_STAYS}")
+        .agg(
+            F.count("*").alias("rows"),
+            F.countDistinct(_FILE).alias("files"),
+            *(bound("sampled_at").cast("string").alias(bound.__name__) for bound in (F.min, F.max)),
+        )
+        .first()
+    )
+    assert found is not None
+    why = ", ".join(f"one in {every:g} s after {days:g} days" for days, every in reversed(steps))
+    if not found["rows"]:
+        return Removal(name, why, where, None, 0, 0)
+    # What is thin already lies still.
+    within = f"sampled_at BETWEEN timestamp '{found['min']}' AND timestamp '{found['max']}'"
+    kept = rows.where(f"{within} AND {_STAYS}").drop(_STAYS, _FILE)
+    return Removal(name, why, f"{where} AND {within}", kept, found["rows"], found["files"])
+
+
+def _whole(at: datetime, seconds: float) -> datetime:
+    """So that no stretch is cut in two."""
+    return datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
+
+
+def told_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> dict[int, int]:
+    """By partition the offset below which all records are older than the cutoff and told, where a batch ends.
+
+    The newest batch of a partition stays, as do those from the first record on that a group's history lacks.
+    """
+    from pyspark.sql import functions as F
+
+    if not all(table_exists(spark, config, name) for name in (PROGRESS, "history_positions")):
+        return {}
+    untold = _untold(spark, config)
+    batches = _there(spark, config, PROGRESS, _ours(config)).join(F.broadcast(untold), "record_partition", "left")
+    stays = (
+        f"coalesce(latest_record_at, landed_at) >= {_time(cutoff)} OR end_offset > first_untold"
+        " OR start_offset = max(start_offset) OVER (PARTITION BY record_partition)"
+    )
+    bounds = batches.withColumn(_STAYS, F.expr(stays)).where(_STAYS).groupBy("record_partition")
+    below = bounds.agg(F.min("start_offset").alias("bound"))
+    found = batches.join(F.broadcast(below), "record_partition").where(
+        f"end_offset <= bound AND query_id <> '{SUMMARY}'"
+    )
+    return {row.record_partition: row.bound for row in found.select("record_partition", "bound").distinct().collect()}
+
+
+def _untold(spark: SparkSession, config: Config) -> DataFrame:
+    """By partition the first record of a group that its history lacks."""
+    from pyspark.sql import functions as F
+
+    kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
+    frames = [
+        _there(spark, config, name, f"{_ours(config)} AND {which}").select(
+            "record_partition", "group_id", "record_offset"
+        )
+        for name, which in kinds.items()
+        if table_exists(spark, config, name)
+    ]
+    told = _there(spark, config, "history_positions", _ours(config))
+    told = told.select("record_partition", "group_id", "told_to")
+    return (
+        reduce(type(told).unionByName, frames)
+        .join(told, ["record_partition", "group_id"], "left")
+        .where("told_to IS NULL OR record_offset >= told_to")
+        .groupBy("record_partition")
+        .agg(F.min("record_offset").alias("first_untold"))
+    )
+
+
+def _below(config: Config, bounds: dict[int, int], column: str, sign: str) -> str:
+    parts = (
+        f"record_partition = {partition} AND {column} {sign} {bound}" for partition, bound in sorted(bounds.items())
+    )
+    return f"{_ours(config)} AND ({' OR '.join(f'({part})' for part in parts)})"
+
+
+def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
+    """Of decoded records the newest of each key stays, where it is no tombstone."""
+    from pyspark.sql import functions as F
+
+    where = _below(config, bounds, "record_offset", "<")
+    key = _NEWEST_BY.get(name)
+    if key is None:
+        return _all_of(_there(spark, config, name, where), name, _WHY_RECORDS, where)
+    newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {key})"
+    rows = _there(spark, config, name, where).withColumn(_STAYS, F.expr(f"NOT is_tombstone AND {newest}"))
+    removal = _all_of(rows.where(f"NOT {_STAYS}"), name, _WHY_RECORDS, where)
+    return replace(removal, stays=rows.where(_STAYS).drop(_STAYS, _FILE))
+
+
+def _batches(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
+    """One row for each partition takes the place of its batches: it counts what stays, and the rest as holes."""
+    where = _below(config, bounds, "end_offset", "<=")
+    rows = _there(spark, config, name, where)
+    removal = _all_of(rows, name, "batches of these records, summed up", where)
+    survivors = _survivors(spark, config, _below(config, bounds, "record_offset", "<"))
+    summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
+    counted = summed.fillna(0, list(DECODED))
+    landed = " + ".join(DECODED)
+    whole = counted.selectExpr("*", f"end_offset - start_offset - lost - ({landed}) AS holes")
+    return replace(removal, stays=whole.select(*(column for column in rows.columns if column != _FILE)))
+
+
+def _summed(columns: list[str]) -> list[Column]:
+    """The columns of the row that tells of many batches, but those that survivors tell."""
+    from pyspark.sql import functions as F
+
+    told = {
+        "cluster": F.first("cluster"),
+        "batch_id": F.lit(-1).cast("bigint"),
+        "query_id": F.lit(SUMMARY),
+        "start_offset": F.min("start_offset"),
+        "end_offset": F.max("end_offset"),
+        "lost": F.sum("lost"),
+        "landed_at": F.max("landed_at"),
+    }
+    survivors = (*DECODED, "holes", "earliest_record_at", "latest_record_at", "record_partition", _FILE)
+    newest = {name: F.max_by(name, "end_offset") for name in columns if name not in (*told, *survivors)}
+    return [value.alias(name) for name, value in (told | newest).items()]
+
+
+def _survivors(spark: SparkSession, config: Config, where: str) -> DataFrame:
+    """By partition how many records stay in each table, and the times of the first and last of them."""
+    from pyspark.sql import functions as F
+
+    frames = [
+        _there(spark, config, name, where).select("record_partition", "record_at", F.lit(name).alias("of"))
+        for name in DECODED
+        if table_exists(spark, config, name)
+    ]
+    return (
+        reduce(type(frames[0]).unionByName, frames)
+        .groupBy("record_partition")
+        .agg(
+            *(F.count_if(F.col("of") == name).alias(name) for name in DECODED),
+            F.min("record_at").alias("earliest_record_at"),
+            F.max("record_at").alias("latest_record_at"),
+        )
+    )

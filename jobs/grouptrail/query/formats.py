@@ -1,0 +1,199 @@
+"""Rows of Arrow data as text: a table for people, JSON lines or CSV for programs; and as a Parquet file.
+
+Timestamps are UTC; in text bytes are base64, nested values JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from arro3.core import Array, DataType, RecordBatch, Schema
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grouptrail.console.text import harmless, harmless_json
+from grouptrail.query.errors import QueryError
+
+TextFormat = Literal["table", "json", "csv", "reset-offsets"]
+Format = Literal[TextFormat, "parquet"]
+Row = Sequence[Any]
+
+MAX_TABLE_ROWS = 200
+
+_FILE_WIDTH = 100_000
+_LEAST_WIDE_COLUMN = 30
+_PLAN = ["plan_type", "plan"]
+
+
+def column_names(schema: Schema) -> list[str]:
+    """The columns' names; of equal ones the second becomes `name_2`."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in schema.names:
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
+    """The rows, each value a str, int, float, bool, list, dict or None; times and durations as in ISO 8601."""
+    for batch in batches:
+        yield from zip(*(_values(column) for column in batch.columns), strict=True)
+
+
+def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], int]:
+    """So many rows at most, and how many there are: the others are counted, not made."""
+    first: list[Row] = []
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        if wanted := min(most - len(first), batch.num_rows):
+            first += rows([batch.slice(0, wanted)])
+    return first, count
+
+
+def _values(column: Array) -> Iterable[Any]:
+    # Not through datetime: it ends at the year 9999 and asks the machine for its time zones.
+    if DataType.is_temporal(column.type):
+        return column.cast(DataType.string()).to_pylist()
+    return map(_plain, column.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else str(value)
+
+
+def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """One JSON object a line."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    for row in found:
+        out.write(harmless_json(encode(dict(zip(names, row, strict=True)))) + "\n")
+
+
+def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """CSV with a head, null as nothing. A file gets every character as it is."""
+    shown = harmless if out.isatty() else str
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in found:
+        writer.writerow(["" if value is None else shown(_cell(value)) for value in row])
+
+
+def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """Lines of topic, partition and offset, as kafka-consumer-groups --reset-offsets --from-file takes them.
+
+    Raises QueryError if a query's columns lack them."""
+    wanted = ("topic", "partition", "committed_offset")
+    lacking = [name for name in wanted if name not in names]
+    if lacking:
+        raise QueryError(
+            f"the query has no column {lacking[0]}: --format reset-offsets needs {', '.join(wanted)}, "
+            "as in SELECT * FROM offsets_as_of('billing', now())"
+        )
+    places = [names.index(name) for name in wanted]
+    writer = csv.writer(out, lineterminator="\n")
+    for row in found:
+        writer.writerow([row[place] for place in places])
+
+
+def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
+    """A Parquet file, which is there once it is whole. Raises QueryError for other types."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    names = column_names(schema)
+    arrow = pa.schema([field.with_name(name) for field, name in zip(pa.schema(schema), names, strict=True)])
+    try:
+        with whole_file(path) as partial, ParquetWriter(partial, arrow, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=arrow))
+    except pa.ArrowNotImplementedError as error:
+        raise QueryError(f"Parquet has no such type ({error}): cast the column in the query") from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what becomes that file if all goes well. Raises QueryError if it cannot be written."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise QueryError(f"{path} cannot be written ({error.strerror or error}): give another --out") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
+    """The rows as a table, or one below the other where they are too wide for the terminal."""
+    console = console_on(out)
+    # EXPLAIN's answer has many lines in a cell; a stranger's text would forge rows by them.
+    cells = [[displayed(value, keep_lines=names == _PLAN) for value in row] for row in shown]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
+        _write_wide(names, shown, cells, console)
+    else:
+        _write_long(names, cells, console)
+
+
+def _write_wide(names: list[str], values: Sequence[Row], cells: list[list[str]], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, name in enumerate(names):
+        is_number = any(_is_number(row[index]) for row in values)
+        table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _write_long(names: list[str], cells: list[list[str]], console: Console) -> None:
+    width = max(map(len, names))
+    for number, row in enumerate(cells, start=1):
+        console.print(Text(f"-- row {number} ".ljust(width + 10, "-"), style="dim"))
+        for name, cell in zip(names, row, strict=True):
+            console.print(Text(f"{name:<{width}}  {cell}"), soft_wrap=True)
+
+
+def console_on(out: TextIO) -> Console:
+    """A console that wraps at the terminal's width, and nowhere where there is none."""
+    return Console(file=out, width=None if out.isatty() else _FILE_WIDTH, highlight=False)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (bool, list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def displayed(value: Any, *, keep_lines: bool = False) -> str:
+    """A cell for the eye: nothing that a terminal would obey, and a blank in a timestamp."""
+    if value is None:
+        return "null"
+    if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):
+        return value.replace("T", " ")
+    return harmless(_cell(value), keep_lines=keep_lines)

@@ -1,0 +1,130 @@
+"""`grouptrail sql` on a terminal: a prompt with a history, that completes tables, views, columns and keywords."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.lexers import PygmentsLexer
+from pygments.lexers.sql import SqlLexer
+
+from grouptrail import contracts
+from grouptrail.console.text import harmless
+from grouptrail.query.errors import QueryError
+from grouptrail.query.sql import Engine, print_columns, print_tables, run_sql
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_KEYWORDS = """
+AND AS ASC BETWEEN BY CASE CAST COUNT CROSS DESC DESCRIBE DISTINCT ELSE END EXISTS EXPLAIN FROM GROUP HAVING IN
+INTERVAL IS JOIN LEFT LIKE LIMIT MAX MIN NOT NULL ON OR ORDER OVER PARTITION SELECT SHOW SUM TABLES THEN TIMESTAMP
+UNION USING VALUES WHEN WHERE WITH
+"""
+_LEAVE = ("exit", "quit", r"\q")
+_HELP = ("help", "?", r"\?")
+_SOURCE = re.compile(r"(?:\b(?:from|join)|(^\s*tables))\s+(\w*)$", re.IGNORECASE)
+_WELCOME = "Enter asks, Esc Enter begins a new line, Tab completes; `tables` and `tables NAME` list; Ctrl-D leaves.\n"
+
+
+class Names(Completer):
+    """Completes the word before the cursor: columns of the tables and views that the query names, or of all.
+
+    Where a table or a view is to be named, these alone, also before the first letter."""
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
+        """See `Completer`."""
+        source = _SOURCE.search(document.text_before_cursor)
+        word = source[2] if source else document.get_word_before_cursor()
+        if source is None and not re.fullmatch(r"\w+", word):
+            return
+        names = tables_and_views() if source else candidates(document.text)
+        for name in (name.removesuffix("(") for name in names) if source and source[1] else names:
+            if name.lower().startswith(word.lower()) and name != word:
+                yield Completion(name, start_position=-len(word))
+
+
+def candidates(text: str) -> list[str]:
+    """What a word of a query may become: columns first, then tables, views and keywords."""
+    sources: dict[str, contracts.Table | contracts.View] = {**contracts.tables(), **contracts.views()}
+    named = [sources[word] for word in re.findall(r"\w+", text.lower()) if word in sources]
+    columns = sorted({column.name for source in named or sources.values() for column in source.columns})
+    return list(dict.fromkeys([*columns, *tables_and_views(), *_KEYWORDS.split()]))
+
+
+def tables_and_views() -> list[str]:
+    """What a query may ask; a view that needs arguments with its parenthesis."""
+    calls = (view.name if not view.required else f"{view.name}(" for view in contracts.views().values())
+    return [*contracts.tables(), *calls]
+
+
+def prompt(config: Config, engine: Engine, out: TextIO) -> None:
+    """Asks for queries and answers them, until Ctrl-D; what is wrong with one is told in one line."""
+    out.write(_WELCOME)
+    for text in _asked(_session()):
+        try:
+            _answer(config, text, engine, out)
+        except QueryError as error:
+            out.write(f"{harmless(str(error), keep_lines=True)}\n")
+        except KeyboardInterrupt:
+            out.write("stopped\n")
+
+
+def _session() -> PromptSession[str]:
+    keys = KeyBindings()
+    keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+    return PromptSession(
+        "grouptrail> ",
+        history=_history(),
+        completer=Names(),
+        complete_while_typing=False,
+        key_bindings=keys,
+        lexer=PygmentsLexer(SqlLexer),
+    )
+
+
+def _history() -> History:
+    """Of this user, readable by no other; where it cannot be kept, of this prompt alone."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "grouptrail"
+    file = folder / "sql_history"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(file))
+
+
+def _asked(session: PromptSession[str]) -> Iterable[str]:
+    while True:
+        try:
+            text = session.prompt().strip().rstrip(";").strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text.lower() in _LEAVE:
+            return
+        if text:
+            yield text
+
+
+def _answer(config: Config, text: str, engine: Engine, out: TextIO) -> None:
+    if text.lower() in _HELP:
+        out.write(_WELCOME)
+        return
+    listing = re.fullmatch(r"tables(?:\s+(\w+))?", text, re.IGNORECASE)
+    if listing is None:
+        run_sql(config, text, format="table", out=out, engine=engine)
+    elif listing[1]:
+        print_columns(listing[1].lower(), out)
+    else:
+        print_tables(config, out)

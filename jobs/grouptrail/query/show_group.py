@@ -1,0 +1,309 @@
+"""`grouptrail show group`: what a group is, or was at a time: its members, what they own and its last generations."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grouptrail import contracts
+from grouptrail.console.text import harmless_json
+from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import console_on, displayed
+from grouptrail.query.views import LATEST, Value, filled, literal
+from grouptrail.query.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+Row = dict[str, Any]
+
+_TABLES = ("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances")
+_NAMES_SHOWN = 3
+_LONG = ("client", "instance", "host", "partitions", "member id", "cause", "members")
+_NUMBERS = ("moved", "kept", "took", "after")
+_MARKS = {"likely": " ~", "ambiguous": " ?"}
+
+_GENERATIONS = """
+SELECT
+  g.generation, g.group_kind, g.protocol_type, g.protocol, g.record_partition, g.incarnation,
+  g.started_at, g.stable_at, g.ended_at,
+  g.member_count, g.partition_count, g.skew, g.is_assignors_own, g.assignment_note,
+  r.cause, r.certainty, r.cause_note, r.members_joined, r.members_left, r.partitions_added, r.partitions_removed,
+  r.partitions_moved, r.partitions_kept, r.skipped, r.seconds_since_previous, r.duration_ms, r.duration_of
+FROM generations AS g
+LEFT JOIN rebalances AS r
+  ON r.cluster = :cluster AND r.group_id = :group AND r.record_offset = g.record_offset
+WHERE g.cluster = :cluster AND g.group_id = :group AND g.started_at <= :time
+ORDER BY g.record_offset DESC
+LIMIT :count
+"""
+# Apart from the others: of ten thousand members one generation's suffice.
+_MEMBERS = """
+SELECT members
+FROM generations
+WHERE cluster = :cluster AND group_id = :group AND started_at <= :time
+ORDER BY record_offset DESC
+LIMIT 1
+"""
+_STATE = """
+SELECT state, evidence, not_before, started_at AS state_since, note AS state_note
+FROM group_states
+WHERE cluster = :cluster AND group_id = :group
+  AND started_at <= :time AND (ended_at IS NULL OR :time < ended_at)
+ORDER BY record_offset DESC, started_at DESC
+LIMIT 1
+"""
+_CLIENTS = "SELECT member_id, client_id FROM memberships WHERE cluster = :cluster AND group_id = :group"
+_OFFSETS_PARTITIONS = "SELECT max(record_partition) + 1 AS count FROM ingest_progress WHERE cluster = :cluster"
+_OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
+_OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
+
+
+def show_group(
+    config: Config,
+    group_id: str,
+    *,
+    at: datetime | None,
+    generations: int,
+    format: Literal["table", "json"],
+    out: TextIO,
+) -> None:
+    """Prints a group as it is, or was `at` a time, and as many of its last generations.
+
+    Raises QueryError for a group without a history, or without one yet at that time."""
+    found = describe_group(config, group_id, at=at, generations=generations)
+    if format == "json":
+        out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
+    else:
+        _print(found, console_on(out))
+
+
+def describe_group(config: Config, group_id: str, *, at: datetime | None, generations: int) -> Row:
+    """The group, with `members` and `generations` (newest first) as lists; times are UTC, ISO 8601."""
+    warehouse = Warehouse(config, _TABLES)
+    warehouse.require_group(group_id)
+    values: dict[str, Value] = {
+        "cluster": config.cluster,
+        "group": group_id,
+        "time": at or LATEST,
+        "count": generations,
+    }
+
+    def ask(sql: str) -> list[Row]:
+        return warehouse.rows(filled(sql, values))
+
+    last = ask(_GENERATIONS)
+    if not last:
+        raise QueryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+    now = last[0]
+    states = ask(_STATE)
+    views = contracts.views()
+    members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")
+    [assigned] = ask(_MEMBERS)
+    _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
+    state = states[0] if states else {"state": None, "evidence": None}
+    # Polled rows come from no partition of the topic.
+    count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
+    _add_clients(last, ask)
+    return {
+        "group_id": group_id,
+        "cluster": config.cluster,
+        "at": at.isoformat().replace("+00:00", "Z") if at else None,
+        **{name: now[name] for name in _OF_GROUP},
+        **state,
+        "offsets_partitions": count,
+        "coordinator_partition": coordinator_partition(group_id, count) if count else None,
+        **{name: now[name] for name in _OF_ASSIGNMENT},
+        "members": members,
+        "generations": last,
+    }
+
+
+def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterable[Row]) -> None:
+    """`partitions` by topic; None for a member whose assignment could not be read."""
+    owned: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in owners:
+        owned[row["member_id"]][row["topic"]].append(row["partition"])
+    unreadable = {member["member_id"] for member in assigned if member["partitions"] is None}
+    for member in members:
+        name = member["member_id"]
+        topics = {topic: sorted(numbers) for topic, numbers in sorted(owned[name].items())}
+        member["partitions"] = None if name in unreadable and not topics else topics
+
+
+def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> None:
+    """The client id beside each member id in `members_joined` and `members_left`."""
+    changes = [(row, field) for row in generations for field in ("members_joined", "members_left")]
+    ids = {member_id for row, field in changes for member_id in row[field] or ()}
+    among = f" AND member_id IN ({', '.join(map(literal, sorted(ids)))})"
+    clients = {row["member_id"]: row["client_id"] for row in ask(_CLIENTS + among)} if ids else {}
+    for row, field in changes:
+        members = [{"member_id": name, "client_id": clients.get(name)} for name in row[field] or ()]
+        row[field] = None if row[field] is None else members
+
+
+def _print(found: Row, console: Console) -> None:
+    for line in _head(found):
+        console.print(Text(displayed(line)), soft_wrap=True)
+    console.print()
+    if found["members"]:
+        _print_members(found, console)
+    else:
+        console.print("no members")
+    console.print()
+    _print_generations(found["generations"], console)
+
+
+def _head(found: Row) -> Iterator[str]:
+    protocol = " / ".join(filter(None, (found["protocol_type"], found["protocol"]))) or "none"
+    yield f"{found['group_id']}: {found['group_kind']} group of cluster {found['cluster']}, {_state(found)}"
+    if found["evidence"] == "polled":
+        counted = ", counted by what polls showed" if found["group_kind"] == "classic" else ""
+        yield f"generation {found['generation']}{counted}, protocol {protocol}"
+        yield "polled: times are the polls', and what happened between two of them is seen as one change"
+    else:
+        yield f"generation {found['generation']}, protocol {protocol}, {_coordinator(found)}"
+    if found["members"]:
+        yield _assignment(found)
+
+
+def _state(found: Row) -> str:
+    if found["state"] is None:
+        return "state not known"
+    inferred = "" if found["evidence"] == "recorded" else f" at the latest ({found['evidence']})"
+    note = f" ({found['state_note']})" if found["state_note"] else ""
+    return f"{found['state']} since {_time(found['state_since'])} UTC{inferred}{note}"
+
+
+def _coordinator(found: Row) -> str:
+    recorded, computed, count = (
+        found[name] for name in ("record_partition", "coordinator_partition", "offsets_partitions")
+    )
+    text = f"coordinator partition {recorded} of __consumer_offsets"
+    if computed in (None, recorded):
+        return text
+    return f"{text} (of {count} partitions it would be {computed}: were partitions added, or are not all read?)"
+
+
+def _assignment(found: Row) -> str:
+    if found["partition_count"] is None:
+        return "assignment: unknown, not every member's can be read"
+    own = {True: "the assignor's own", False: "not the assignor's own", None: "not compared with the assignor's own"}
+    note = f" ({found['assignment_note']})" if found["assignment_note"] else ""
+    size = f"{found['partition_count']} partitions, skew {found['skew']}"
+    return f"assignment: {size}, {own[found['is_assignors_own']]}{note}"
+
+
+def _print_members(found: Row, console: Console) -> None:
+    members = found["members"]
+    has_instances = any(member["instance_id"] for member in members)
+    names = ["client", *(["instance"] if has_instances else []), "host", "since (UTC)"]
+    table = _table(*names, "partitions", "member id")
+    for member in members:
+        table.add_row(
+            *_texts(
+                member["client_id"],
+                *([member["instance_id"] or "-"] if has_instances else []),
+                member["client_host"].removeprefix("/"),
+                _time(member["joined_at"]),
+                _owned(member["partitions"], is_connect=found["protocol_type"] == "connect"),
+                member["member_id"],
+            )
+        )
+    console.print(table)
+
+
+def _owned(partitions: dict[str, list[int]] | None, *, is_connect: bool) -> str:
+    """Such as `12: orders 0-3,7; payments 1`, by topic or connector."""
+    if partitions is None:
+        return "unknown"
+    count = sum(len(numbers) for numbers in partitions.values())
+    listed = "; ".join(f"{topic} {ranges(numbers, is_connect=is_connect)}" for topic, numbers in partitions.items())
+    return f"{count}: {listed}" if count else "none"
+
+
+def ranges(numbers: Iterable[int], *, is_connect: bool = False) -> str:
+    """Partition numbers as in `0-3,7`; Connect's -1 is the connector itself."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1 and number > 0:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [f"{first}-{last}" if last > first else str(first) for first, last in runs]
+    return ",".join("connector" if is_connect and text == "-1" else text for text in texts)
+
+
+def _print_generations(rows: list[Row], console: Console) -> None:
+    table = _table("gen.", "at (UTC)", "cause", "members", "moved", "kept", "took", "after")
+    for row in rows:
+        table.add_row(*_texts(*_generation(row)))
+    console.print(table)
+    if any(row["certainty"] in _MARKS for row in rows):
+        console.print("~ likely, ? ambiguous; other causes are recorded as such")
+    notes: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        notes[row["cause_note"]].append(str(row["generation"]))
+        if row["skipped"]:
+            notes[f"{row['skipped']} generations before it are not in the log"].append(str(row["generation"]))
+    for note, numbers in notes.items():
+        if note:
+            console.print(Text(displayed(f"{', '.join(numbers)}: {note}")), soft_wrap=True)
+
+
+def _generation(row: Row) -> Iterator[str]:
+    yield str(row["generation"])
+    yield _time(row["started_at"])
+    if row["cause"] is None:
+        yield from "-" * 6
+        return
+    yield row["cause"] + _MARKS.get(row["certainty"], "")
+    yield " ".join(filter(None, (_clients("+", row["members_joined"]), _clients("-", row["members_left"]))))
+    for name in ("partitions_moved", "partitions_kept"):
+        yield "unknown" if row["partition_count"] is None else str(row[name])
+    yield _span(None if row["duration_ms"] is None else row["duration_ms"] / 1000)
+    yield _span(row["seconds_since_previous"])
+
+
+def _clients(sign: str, members: list[Row]) -> str:
+    """The first few client ids, or member ids where no client is known."""
+    names = [sign + (member["client_id"] or member["member_id"]) for member in members]
+    more = len(names) - _NAMES_SHOWN
+    return " ".join(names[:_NAMES_SHOWN]) + (f" {sign}{more} more" if more > 0 else "")
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _time(text: str) -> str:
+    """To the second: the whole time is in the tables."""
+    return text[:19].replace("T", " ")
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in names:
+        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name not in _LONG, overflow="fold")
+    return table
+
+
+def _texts(*cells: str) -> list[Text]:
+    return [Text(displayed(cell)) for cell in cells]

@@ -1,0 +1,1 @@
+"""Spark SQL over the tables: as an engine of `grouptrail sql`, in a catalog, and served to clients."""

@@ -1,0 +1,139 @@
+"""`grouptrail views install`: the tables, the views and the table functions of SQL in a catalog of Spark.
+
+A view without parameters becomes a view, one with parameters a table function; both are told of one cluster. Doing it
+again changes nothing, or brings them up to this version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from grouptrail import contracts
+from grouptrail.errors import GrouptrailError
+from grouptrail.query.views import SPARK, Expression, Value, default_values, view_query
+from grouptrail.spark.jars import Report
+from grouptrail.spark.session import start_session
+from grouptrail.storage.tables import table_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
+
+_TYPES = {
+    "string": "STRING",
+    "int": "INT",
+    "timestamp": "TIMESTAMP",
+    "date": "DATE",
+    "interval": "INTERVAL DAY TO SECOND",
+}
+_IN_MEMORY = (
+    "this session's catalog is in memory and ends with this command: name a lasting one in [spark], such as "
+    '"spark.sql.catalogImplementation" = "hive", or let `grouptrail serve-sql` serve the views'
+)
+
+
+class CatalogError(GrouptrailError):
+    """Something cannot be put into the catalog."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What is in the catalog now, and what is not because its tables are not there yet."""
+
+    tables: tuple[str, ...]
+    views: tuple[str, ...]
+    functions: tuple[str, ...]
+    waiting: tuple[str, ...]
+
+
+def install_views(config: Config, *, schema: str, report: Report) -> None:
+    """Puts them into a schema of the session's catalog: Spark 4.0 takes views and functions of SQL in no other."""
+    spark = start_session(config, "grouptrail-views", report)
+    try:
+        if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+            raise CatalogError(_IN_MEMORY)
+        done = install(spark, config, schema=schema)
+    except PySparkException as error:
+        raise CatalogError(f"{_first_line(error)}: correct --schema, or the rights to the catalog") from error
+    finally:
+        spark.stop()
+    report(
+        f"{schema} has {len(done.tables)} tables, {len(done.views)} views and {len(done.functions)} functions of "
+        f"cluster {config.cluster}"
+    )
+    if done.waiting:
+        report(f"not there before their tables are: {', '.join(done.waiting)}; then install them again")
+
+
+def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
+    """Puts the tables, views and functions into a schema.
+
+    With `tables_schema` the tables lie there, and the schema has views of them, which Spark lets nobody write to.
+    Raises CatalogError if a table of that name is another one. Spark 4.0 replaces no function that its session has
+    called: do this first.
+    """
+    names = [name for name in contracts.tables() if table_exists(spark, config, name)]
+    for own in filter(None, (schema, tables_schema)):
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_quoted(own)}")
+    for name in names:
+        _register_table(spark, config, name, tables_schema or schema)
+    spark.sql(f"USE {_quoted(schema)}")
+    if tables_schema is not None:
+        for name in names:
+            spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_quoted(tables_schema)}.{name}")
+    there = [view for view in contracts.views().values() if set(view.tables) <= set(names)]
+    for view in there:
+        spark.sql(_function(view, config) if view.parameters else _view(view, config))
+    return Installed(
+        tables=tuple(names),
+        views=tuple(view.name for view in there if not view.parameters),
+        functions=tuple(view.name for view in there if view.parameters),
+        waiting=tuple(view.name for view in contracts.views().values() if view not in there),
+    )
+
+
+def _register_table(spark: SparkSession, config: Config, name: str, schema: str) -> None:
+    path, full = config.table_path(name), f"{_quoted(schema)}.{name}"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING delta LOCATION {SPARK.literal(path)}")
+    location = spark.sql(f"DESCRIBE DETAIL {full}").collect()[0].location
+    here = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0].location
+    if location != here:
+        raise CatalogError(
+            f"{schema}.{name} is another table, of {location}: choose another --schema, or drop it there"
+        )
+
+
+def _view(view: contracts.View, config: Config) -> str:
+    columns = ", ".join(f"{_quoted(column.name)} COMMENT {SPARK.literal(column.about)}" for column in view.columns)
+    query = view_query(view, config.cluster, _NOW, SPARK)
+    return f"CREATE OR REPLACE VIEW {view.name} ({columns}) COMMENT {SPARK.literal(view.about)} AS {query}"
+
+
+def _function(view: contracts.View, config: Config) -> str:
+    defaults = default_values(view)
+    parameters = ", ".join(
+        f"{_quoted(parameter.name)} {_TYPES[parameter.type]}"
+        + (f" DEFAULT {SPARK.literal(defaults[parameter.name])}" if parameter.name in defaults else "")
+        for parameter in view.parameters
+    )
+    columns = ", ".join(f"{_quoted(column.name)} {column.type}" for column in view.columns)
+    values = {parameter.name: Expression(f"{view.name}.{_quoted(parameter.name)}") for parameter in view.parameters}
+    return (
+        f"CREATE OR REPLACE FUNCTION {view.name}({parameters}) RETURNS TABLE({columns}) "
+        f"COMMENT {SPARK.literal(view.about)} RETURN {view_query(view, config.cluster, _NOW | values, SPARK)}"
+    )
+
+
+_NOW: dict[str, Value] = {"now": Expression("current_timestamp()")}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0]

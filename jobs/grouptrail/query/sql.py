@@ -1,0 +1,261 @@
+"""`grouptrail sql` and `grouptrail tables`: questions to a warehouse, and what there is to ask."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from arro3.core import DataType, RecordBatch, Schema
+from deltalake import DeltaTable
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from grouptrail import contracts
+from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import (
+    MAX_TABLE_ROWS,
+    Format,
+    TextFormat,
+    column_names,
+    console_on,
+    first_rows,
+    rows,
+    whole_file,
+    write_csv,
+    write_json,
+    write_parquet,
+    write_reset_offsets,
+    write_table,
+)
+from grouptrail.query.views import DELTA_RS, Dialect, expand
+from grouptrail.query.warehouse import Warehouse, no_such_table, open_table
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_BEFORE_WORD = r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:(?!/\*).)*?\*/)*"
+_QUERY = re.compile(
+    rf"{_BEFORE_WORD}(?:explain\b(?:{_BEFORE_WORD}(?:analyze|verbose|format\s+\w+)\b)*{_BEFORE_WORD})?"
+    r"(?:select|with|values|show|describe|desc)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
+_WRITERS = {"json": write_json, "csv": write_csv, "reset-offsets": write_reset_offsets}
+
+ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """What is in one table; the figures are None while nothing has landed in it. `newest_at` is UTC, ISO 8601."""
+
+    name: str
+    about: str
+    rows: int | None = None
+    files: int | None = None
+    size_bytes: int | None = None
+    newest_at: str | None = None
+
+
+class Engine(Protocol):
+    """What answers queries."""
+
+    dialect: Dialect
+
+    def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
+        """What a query over the tables of those names gives. Raises QueryError, also while the batches are read."""
+
+
+class DeltaRs:
+    """The engine of delta-rs: no JVM, the answer in tens of milliseconds."""
+
+    dialect = DELTA_RS
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
+        """See `Engine`."""
+        return Warehouse(self._config, names).answer(text)
+
+
+def ask(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
+    """What a query over the warehouse's tables gives; QueryError tells in one line whatever is wrong with it."""
+    if not _QUERY.match(text):
+        raise QueryError(ONLY_QUERIES)
+    query = expand(text, config.cluster, engine.dialect)
+    groups = Warehouse(config, {table for table, _ in query.groups})
+    for table, group_id in sorted(query.groups):
+        groups.require_group(group_id, table)
+    return engine.answer(query.text, _named_in(query.text))
+
+
+def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
+    """Answers one query as text."""
+    started = time.monotonic()
+    schema, batches = ask(config, text, engine or DeltaRs(config))
+    names = column_names(schema)
+    if format != "table":
+        _WRITERS[format](names, rows(batches), out)
+    else:
+        first, count = first_rows(batches, MAX_TABLE_ROWS)
+        write_table(names, first, out)
+        shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
+        plural = "" if count == 1 else "s"
+        out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
+
+
+def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
+    """Answers one query into a file; if anything goes wrong, a file that was there stays as it is."""
+    if format == "parquet":
+        write_parquet(*ask(config, text, engine), path)
+        return
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
+        run_sql(config, text, format=format, out=out, engine=engine)
+
+
+def list_tables(config: Config) -> list[TableSummary]:
+    """Every table there can be, in the contracts' order."""
+    return [_summary(config, contract) for contract in contracts.tables().values()]
+
+
+def print_tables(config: Config, out: TextIO) -> None:
+    """`grouptrail tables`: one line a table, then one a view."""
+    summaries = list_tables(config)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("newest (UTC)", no_wrap=True)
+    table.add_column("one row is")
+    for summary in summaries:
+        table.add_row(*_cells(summary))
+    console = console_on(out)
+    console.print(table)
+    console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
+    functions = Table("view", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for view in contracts.views().values():
+        functions.add_row(escape(view.signature), _first_sentence(view.about))
+    console.print(functions)
+    if all(summary.rows is None for summary in summaries):
+        console.print("Nothing has landed there yet: run `grouptrail run`, or correct --warehouse.")
+
+
+def _cells(summary: TableSummary) -> list[str]:
+    if summary.rows is None:
+        return [summary.name, "-", "-", "-", "-", _first_sentence(summary.about)]
+    newest = (summary.newest_at or "-").removesuffix("Z").replace("T", " ")
+    size = _size(summary.size_bytes or 0)
+    return [
+        summary.name,
+        f"{summary.rows:,}",
+        f"{summary.files:,}",
+        size,
+        newest,
+        _first_sentence(summary.about),
+    ]
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ", maxsplit=1)[0].removesuffix(".")
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def print_columns(name: str, out: TextIO) -> None:
+    """`grouptrail tables NAME`: the columns of a table, or the parameters and columns of a view, and what they mean.
+
+    Raises QueryError if there is neither.
+    """
+    console = console_on(out)
+    view = contracts.views().get(name)
+    if view is not None:
+        _print_view(view, console)
+        return
+    contract = contracts.tables().get(name)
+    if contract is None:
+        raise QueryError(no_such_table(name))
+    console.print(escape(f"{contract.name}: {contract.about.strip()}"))
+    console.print(f"key: {', '.join(contract.key)}")
+    _print_meanings(contract.columns, console)
+
+
+def _print_view(view: contracts.View, console: Console) -> None:
+    console.print(escape(f"{view.signature}: {view.about.strip()}"))
+    console.print(f"example: {view.example}", markup=False, soft_wrap=True)
+    if view.parameters:
+        parameters = Table("parameter", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for parameter in view.parameters:
+            default = "" if parameter.default is None else f" (default: {parameter.default})"
+            parameters.add_row(parameter.name, parameter.type, escape(parameter.about + default))
+        console.print(parameters)
+        console.print()
+    _print_meanings(view.columns, console)
+
+
+def _print_meanings(columns: tuple[contracts.Column, ...], console: Console) -> None:
+    table = Table("column", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        null = f" (null: {column.null_means})" if column.null_means else ""
+        table.add_row(column.name, escape(column.type), escape(column.about + null))
+    console.print(table)
+
+
+def _named_in(text: str) -> set[str]:
+    """The tables a query may read: opening one costs a look at its log, so only those whose names it contains."""
+    names = set(contracts.tables())
+    return names if _CATALOG_QUESTION.search(text) else names & set(re.findall(r"\w+", text.lower()))
+
+
+def _summary(config: Config, contract: contracts.Table) -> TableSummary:
+    table = open_table(config, contract.name)
+    if table is None:
+        return TableSummary(contract.name, contract.about)
+    files = table.get_add_actions(flatten=True)
+    count, newest_at = _counted_by_statistics(table, contract) or _counted_by_query(config, contract)
+    return TableSummary(
+        name=contract.name,
+        about=contract.about,
+        rows=count,
+        files=files.num_rows,
+        size_bytes=sum(files["size_bytes"].to_pylist()),
+        newest_at=newest_at,
+    )
+
+
+def _counted_by_statistics(table: DeltaTable, contract: contracts.Table) -> tuple[int, str | None] | None:
+    """Rows and newest time, from the statistics in Delta's log; None where those do not tell."""
+    files = table.get_add_actions(flatten=True)
+    time_column = _time_column(contract)
+    needed = ["num_records", *([f"max.{time_column}"] if time_column else [])]
+    if next(iter(table.deletion_vectors()), None) is not None or not set(needed) <= set(files.column_names):
+        return None
+    counts, *times = (files[name].cast(DataType.string()).to_pylist() for name in needed)
+    if any(None in values for values in (counts, *times)):
+        return None
+    return sum(map(int, counts)), max((time for values in times for time in values), default=None)
+
+
+def _counted_by_query(config: Config, contract: contracts.Table) -> tuple[int, str | None]:
+    newest = f"max({_time_column(contract) or 'NULL'})"
+    _, batches = Warehouse(config, [contract.name]).answer(f"SELECT count(*), {newest} FROM {contract.name}")
+    [(count, newest_at)] = rows(batches)
+    return count, newest_at
+
+
+def _time_column(contract: contracts.Table) -> str | None:
+    """The time by which a table's newest row is told: the first that its files keep statistics of."""
+    times = (column.name for column in contract.columns if column.type == "timestamp" and column.stats)
+    return next(times, None)

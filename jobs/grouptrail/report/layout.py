@@ -1,0 +1,322 @@
+"""Where in the picture of a group everything goes: lanes, tracks and colours, as the JSON that the browser draws.
+
+Times in it are milliseconds since `start`; an end of null, or -1 in a list of numbers, is still open.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from grouptrail import contracts
+from grouptrail.report.rows import GroupRows, Row
+
+HUES, SHADES = 12, 2
+
+CAUSES = {
+    "joined": ("group_started", "member_joined", "member_rejoined"),
+    "left": ("member_left", "group_emptied"),
+    "lost": ("member_expired", "member_left_or_expired", "static_member_expired_or_removed"),
+    "both": ("members_joined_and_left",),
+    "replaced": ("static_member_replaced",),
+    "metadata": (
+        *("subscription_changed", "topics_matched_changed", "assignor_changed", "partitions_added", "topic_created"),
+        *("topic_deleted", "topic_metadata_changed", "protocol_migrated", "topology_or_settings_changed"),
+        "member_metadata_changed",
+    ),
+    "again": ("cooperative_follow_up", "leader_rejoined_or_coordinator_moved", "share_state_ready"),
+    "unknown": ("unknown",),
+}
+"""The sorts of causes that the picture tells apart."""
+
+_SORT_OF = {cause: sort for sort, causes in CAUSES.items() for cause in causes}
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def sort_of(cause: str) -> str:
+    """Which of `CAUSES` a cause belongs to."""
+    return _SORT_OF.get(cause, "unknown")
+
+
+def visible(text: str) -> str:
+    """A name as the eye may trust it: what is invisible or turns the writing's direction is shown as its code."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def lane_name(topic: str, partition: int) -> str:
+    """As in orders-3; of a connector, which Connect counts as task -1, its own name."""
+    return visible(topic) if partition < 0 else f"{visible(topic)}-{partition}"
+
+
+@dataclass
+class Member:
+    """A member id. `seat` is its row and colour: those that follow one another as the same static instance, or as the
+    same client on the same host, share it. `label` names the seat, for people."""
+
+    number: int
+    member_id: str
+    instance_id: str | None
+    client_id: str | None
+    client_host: str | None
+    began_us: int
+    ended_us: int | None
+    seat: str = ""
+    label: str = ""
+
+
+def arrange(found: GroupRows) -> dict[str, Any]:
+    """The picture of a group, ready for JSON."""
+    members = _members(found)
+    slots = colour_slots(members.values())
+    start = found.since_us // 1000
+    last = found.generations[-1] if found.generations else {}
+    named = next((row for row in reversed(found.generations) if row["protocol"]), last)
+    return {
+        "group": visible(found.group_id),
+        "cluster": visible(found.cluster),
+        "kind": last.get("group_kind"),
+        "protocol": " / ".join(visible(named[name]) for name in ("protocol_type", "protocol") if named.get(name)),
+        "start": start,
+        "statuses": contracts.statuses(),
+        "until": found.until_us // 1000 - start,
+        "first": found.first_us // 1000 - start,
+        "known": found.known_us // 1000 - start,
+        "members": [
+            {
+                "id": visible(member.member_id),
+                "client": visible(member.client_id or ""),
+                "instance": visible(member.instance_id or ""),
+                "host": visible(member.client_host or "").removeprefix("/"),
+                "label": visible(member.label),
+                "slot": slots[member.seat],
+            }
+            for member in members.values()
+        ],
+        "people": _people(found, members, start),
+        **_topics(found, members, start),
+        "generations": columnar(shown(row, start, "started_at", "ended_at") for row in found.generations),
+        "states": columnar(shown(row, start, "started_at", "ended_at", "not_before") for row in found.states),
+        "rebalances": columnar(_rebalance(row, members, start) for row in found.rebalances),
+        "storms": columnar(_storm(row, start) for row in found.storms),
+        "lag_step": found.lag_step_us // 1000,
+        "lag": columnar(_lag(found, start)),
+    }
+
+
+def columnar(rows: Iterable[Row]) -> dict[str, Any]:
+    """Rows of the same columns, with the columns' names once."""
+    whole = list(rows)
+    return {"columns": list(whole[0]) if whole else [], "rows": [list(row.values()) for row in whole]}
+
+
+class _Words:
+    """Texts that occur often, by their number in a list."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._numbers.setdefault(visible(text), len(self._numbers))
+
+    def all(self) -> list[str]:
+        return list(self._numbers)
+
+
+def _members(found: GroupRows) -> dict[str, Member]:
+    """Every member that any row names, in the order of their coming; those known only by name come last."""
+    members: dict[str, Member] = {}
+
+    def add(row: Row, began: int, ended: int | None) -> None:
+        known = members.get(row["member_id"])
+        if known is not None:
+            known.ended_us = None if ended is None or known.ended_us is None else max(ended, known.ended_us)
+            return
+        members[row["member_id"]] = Member(
+            number=len(members),
+            member_id=row["member_id"],
+            instance_id=row.get("instance_id"),
+            client_id=row.get("client_id"),
+            client_host=row.get("client_host"),
+            began_us=began,
+            ended_us=ended,
+        )
+
+    for row in found.lives:
+        add(row, row["joined_at"], row["left_at"])
+    for row in found.spans:
+        add(row, row["owned_from"], row["owned_until"])
+    for row in found.rebalances:
+        for name in (*(row["members_joined"] or ()), *(row["members_left"] or ())):
+            if name not in members:
+                add({"member_id": name}, row["at_us"], row["at_us"])
+    _seat(members.values())
+    _label(members.values())
+    return members
+
+
+def _seat(members: Iterable[Member]) -> None:
+    taken_until: dict[str, float] = {}
+    for member in sorted(members, key=lambda member: (member.began_us, member.number)):
+        who = member.instance_id or (
+            f"{member.client_id} {member.client_host}" if member.client_id else member.member_id
+        )
+        number = next(n for n in count() if taken_until.get(f"{who} {n}", 0) <= member.began_us)
+        member.seat = f"{who} {number}"
+        taken_until[member.seat] = float("inf") if member.ended_us is None else member.ended_us
+
+
+def _label(members: Iterable[Member]) -> None:
+    """The instance or client id; with a number where several seats have the same, as most clients of a group do."""
+    seats: dict[str, dict[str, int]] = {}
+    for member in members:
+        member.label = member.instance_id or member.client_id or member.member_id
+        named = seats.setdefault(member.label, {})
+        named.setdefault(member.seat, len(named) + 1)
+    for member in members:
+        named = seats[member.label]
+        if len(named) > 1:
+            member.label = f"{member.label} #{named[member.seat]}"
+
+
+def colour_slots(members: Iterable[Member]) -> dict[str, int]:
+    """A colour for each seat: the one its name hashes to, or the next that is far from those of its time.
+
+    A slot is one of twelve hues, vivid or, from 12 on, pale. It is used again where seats are more than slots."""
+    ordered = sorted(members, key=lambda member: (member.began_us, member.number))
+    are_few = len({member.seat for member in ordered}) <= HUES * SHADES
+    slots: dict[str, int] = {}
+    busy_until: dict[int, float] = {}
+    for member in ordered:
+        slot = slots.get(member.seat)
+        if slot is None:
+            busy = [slot for slot, until in busy_until.items() if are_few or until > member.began_us]
+            slot = slots[member.seat] = _free_slot(zlib.crc32(member.seat.encode()), busy)
+        ended = float("inf") if member.ended_us is None else member.ended_us
+        busy_until[slot] = max(busy_until.get(slot, 0), ended)
+    return slots
+
+
+def _free_slot(hashed: int, busy: list[int]) -> int:
+    """The first vivid slot, from the hashed one on, that is as far from the busy ones as can be; then a pale one."""
+    hues = [(hashed + step) % HUES for step in range(HUES)]
+    vivid = [slot for slot in busy if slot < HUES]
+    for least in (4, 3, 2, 1):
+        for hue in hues:
+            if all(_hues_apart(hue, other) >= least for other in vivid):
+                return hue
+    return next((hue + HUES for hue in hues if hue + HUES not in busy), hashed % (HUES * SHADES))
+
+
+def _hues_apart(one: int, other: int) -> int:
+    steps = abs(one - other)
+    return min(steps, HUES - steps)
+
+
+def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[list[Row]]:
+    """The lives on each seat, in the order of their first one."""
+    people: dict[str, list[Row]] = {}
+    for row in found.lives:
+        member = members[row["member_id"]]
+        life = shown(row, start, "joined_at", "left_at")
+        for name in ("member_id", "instance_id", "client_id", "client_host"):
+            del life[name]
+        people.setdefault(member.seat, []).append({"member": member.number, **life})
+    return list(people.values())
+
+
+def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
+    """Each topic with a lane for each partition that had an owner or a verdict, and the words that the lanes use."""
+    lanes: dict[str, dict[int, tuple[list[Row], list[Row]]]] = {}
+    for which, rows in enumerate((found.spans, found.verdicts)):
+        for row in rows:
+            lanes.setdefault(row["topic"], {}).setdefault(row["partition"], ([], []))[which].append(row)
+    words = _Words()
+    topics = [
+        {
+            "topic": visible(topic),
+            "lanes": [
+                {
+                    "partition": partition,
+                    "name": lane_name(topic, partition),
+                    **_spans(spans, members, words, start),
+                    "verdicts": _verdicts(verdicts, words, found.lag_step_us, start),
+                }
+                for partition, (spans, verdicts) in sorted(of_topic.items())
+            ],
+        }
+        for topic, of_topic in sorted(lanes.items())
+    ]
+    return {"topics": topics, "words": words.all()}
+
+
+def _spans(rows: list[Row], members: dict[str, Member], words: _Words, start: int) -> dict[str, Any]:
+    """Who owned a partition. Several owners at a time lie on tracks.
+
+    `spans` is flat, six numbers each: member, track, milliseconds since the beginning of the span before (the first:
+    since `start`), length or -1, generation, and how it ended, a word or -1."""
+    spans: list[int] = []
+    free: list[int] = []
+    before = 0
+    for row in rows:
+        begun = row["owned_from"] // 1000 - start
+        length = -1 if row["owned_until"] is None else row["owned_until"] // 1000 - start - begun
+        until = 2**60 if length < 0 else begun + length
+        track = next((number for number, end in enumerate(free) if end <= begun), len(free))
+        free[track : track + 1] = [until]
+        ending = -1 if row["ended"] is None else words.number(row["ended"])
+        spans += (members[row["member_id"]].number, track, begun - before, length, row["from_generation"], ending)
+        before = begun
+    return {"tracks": len(free), "spans": spans}
+
+
+def _verdicts(rows: list[Row], words: _Words, step: int, start: int) -> list[int]:
+    """What was said of a partition, flat, four numbers each: from and until when, the status and the reason, words.
+
+    The same status in adjacent slots is one verdict, with the last reason."""
+    verdicts: list[tuple[int, int, str, str]] = []
+    for row in rows:
+        begun, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
+        if verdicts and verdicts[-1][1:3] == (begun, row["status"]):
+            begun = verdicts.pop()[0]
+        verdicts.append((begun, until, row["status"], row["reason"]))
+    numbered = [
+        (begun, until, words.number(status), words.number(reason)) for begun, until, status, reason in verdicts
+    ]
+    return [number for verdict in numbered for number in verdict]
+
+
+def _rebalance(row: Row, members: dict[str, Member], start: int) -> Row:
+    timed = shown(row, start, "at_us", "ended_at")
+    timed["at"] = timed.pop("at_us")
+    for name in ("members_joined", "members_left", "subscriptions_changed"):
+        timed[name] = [members[member].number for member in row[name] or () if member in members]
+    return {**timed, "sort": sort_of(row["cause"])}
+
+
+def _storm(row: Row, start: int) -> Row:
+    storm = shown(row, start, "began_us", "ended_us")
+    return {"began": storm.pop("began_us"), "until": storm.pop("ended_us"), **storm}
+
+
+def _lag(found: GroupRows, start: int) -> Iterator[Row]:
+    for row in found.lag or ():
+        yield {
+            "at": row["slot"] * found.lag_step_us // 1000 - start,
+            "lag": row["lag"],
+            "seconds": None if row["seconds"] is None else round(row["seconds"], 1),
+            "lag_is_least": row["partitions_told"] < row["partitions"],
+            "seconds_are_least": bool(row["is_bounded"]) or row["seconds_told"] < row["partitions"],
+            "told": row["partitions_told"],
+            "partitions": row["partitions"],
+            "worst": lane_name(row["worst_topic"], row["worst_partition"]),
+        }
+
+
+def shown(row: Row, start: int, *times: str) -> Row:
+    """The row for the browser: its times since `start`, its texts as they may be shown."""
+    texts = {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
+    return texts | {name: None if row[name] is None else row[name] // 1000 - start for name in times}

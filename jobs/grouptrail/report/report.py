@@ -1,0 +1,94 @@
+"""`grouptrail report`: a cluster's groups by verdict, its storms, worst lag and causes, as one HTML file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from grouptrail import contracts
+from grouptrail.report.layout import columnar, lane_name, shown, sort_of, visible
+from grouptrail.report.page import page
+from grouptrail.report.report_rows import DAYS, ClusterRows, read_cluster
+from grouptrail.report.rows import SECOND_US, Row, told
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_SCRIPTS = ("shared", "report")
+_DAY_MS = 86_400_000
+_TIMES = ("state_since", "last_rebalance", "last_commit")
+_OF_GROUP = (
+    *("group_kind", "state", "state_since", "member_count", "rebalances", "rebalances_day", "last_rebalance"),
+    *("last_commit", "committed_partitions", "status", "status_reason", "partitions", "lag", "partitions_told"),
+    *("seconds", "seconds_told", "is_bounded", "lost_records"),
+)
+_NEEDS_CODES = re.compile(r"[^ -~]")
+
+
+def report_page(config: Config) -> str:
+    """The page of the configured cluster. Raises QueryError where nothing has landed."""
+    found = read_cluster(config)
+    return page("report", _SCRIPTS, title=f"{visible(found.cluster)} – grouptrail", data=arrange_report(found))
+
+
+def arrange_report(found: ClusterRows) -> dict[str, Any]:
+    """The report, ready for JSON; times are milliseconds since `start`, which is when all this was so."""
+    start = found.known_us // 1000
+    return {
+        "cluster": visible(found.cluster),
+        "start": start,
+        "sampled": None if found.sampled_us is None else found.sampled_us // 1000 - start,
+        "statuses": contracts.statuses(),
+        "groups": columnar(_group(name, row, start) for name, row in found.groups.items()),
+        "worst": columnar(
+            {**shown(row, start), "seconds": row["seconds"], "command": command(row["group_id"])}
+            for row in found.worst
+        ),
+        "storms": columnar(
+            {
+                **shown(row, start, "began_us", "ended_us"),
+                "sort": sort_of(row["main_cause"]),
+                "command": command(row["group_id"], *_around(row)),
+            }
+            for row in found.storms
+        ),
+        "days": [start // _DAY_MS * _DAY_MS - day * _DAY_MS - start for day in reversed(range(DAYS))],
+        "causes": columnar({**shown(row, start, "day"), "sort": sort_of(row["cause"])} for row in found.causes),
+    }
+
+
+def command(group_id: str, *options: str) -> str:
+    """What to type for the picture of a group, safe to paste whatever the group is called."""
+    return " ".join(
+        ["grouptrail timeline", *options, *(["--"] if group_id.startswith("-") else []), _quoted(group_id)]
+    )
+
+
+def _quoted(text: str) -> str:
+    if not _NEEDS_CODES.search(text):
+        return shlex.quote(text)
+    return "$'" + "".join(_code(char) for char in text) + "'"
+
+
+def _code(char: str) -> str:
+    if char in "'\\":
+        return f"\\{char}"
+    return char if " " <= char <= "~" else "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
+def _around(storm: Row) -> tuple[str, ...]:
+    """A storm's time with some minutes on both sides."""
+    room = 600 * SECOND_US
+    return ("--from", told(storm["began_us"] - room), "--to", told(storm["ended_us"] + room))
+
+
+def _group(name: str, row: Row, start: int) -> Row:
+    known = {column: row.get(column) for column in _OF_GROUP}
+    worst = lane_name(row["worst_topic"], row["worst_partition"]) if row.get("status") else None
+    return {
+        "group_id": visible(name),
+        **shown(known, start, *_TIMES),
+        "worst": worst,
+        "command": command(name) if row.get("group_kind") else None,
+    }

@@ -1,0 +1,153 @@
+"""What the page of a cluster is made of: every group's verdict, lag and rebalances, read with delta-rs.
+
+Every time is a count of microseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grouptrail.query.errors import QueryError
+from grouptrail.query.views import Value, expand, filled
+from grouptrail.query.warehouse import Warehouse
+from grouptrail.report.rows import SECOND_US, STORMS, Row, moment
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+DAYS = 14
+"""How far back storms and causes are told."""
+
+_DAY_US = 86_400 * SECOND_US
+_TABLES = ("generations", "group_states", "rebalances", "committed_offsets", "consumer_lag", "ingest_progress")
+_WORST_SHOWN = 20
+_WORST_STORMS = "rebalances DESC, began_at DESC LIMIT 50"
+
+_KNOWN = {
+    "ingest_progress": "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster",
+    "consumer_lag": "SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE cluster = :cluster",
+    "generations": "SELECT CAST(max(started_at) AS BIGINT) AS at FROM generations WHERE cluster = :cluster",
+}
+_GROUPS = """
+WITH numbered AS (
+  SELECT *, row_number() OVER (PARTITION BY group_id ORDER BY record_offset DESC) AS place
+  FROM generations
+  WHERE cluster = :cluster
+)
+SELECT group_id, group_kind, member_count, partition_count FROM numbered WHERE place = 1
+"""
+_STATES = """
+WITH numbered AS (
+  SELECT *, row_number() OVER (PARTITION BY group_id ORDER BY record_offset DESC) AS place
+  FROM group_states
+  WHERE cluster = :cluster AND ended_at IS NULL
+)
+SELECT group_id, state, CAST(started_at AS BIGINT) AS state_since FROM numbered WHERE place = 1
+"""
+_REBALANCES = """
+SELECT
+  group_id, count(*) AS rebalances, sum(CASE WHEN at >= :yesterday THEN 1 ELSE 0 END) AS rebalances_day,
+  CAST(max(at) AS BIGINT) AS last_rebalance
+FROM rebalances
+WHERE cluster = :cluster AND at >= :since
+GROUP BY group_id
+"""
+_COMMITS = """
+SELECT group_id, count(*) AS committed_partitions, CAST(max(commit_at) AS BIGINT) AS last_commit
+FROM committed_offsets
+WHERE cluster = :cluster
+GROUP BY group_id
+"""
+_VERDICTS = """
+SELECT
+  group_id, worst.partitions, worst.lag, told.partitions_told, worst.max_lag_seconds AS seconds, told.seconds_told,
+  told.is_bounded, told.lost_records, worst.status, worst.status_reason, worst.topic AS worst_topic,
+  worst.partition AS worst_partition
+FROM worst_groups AS worst
+JOIN (
+  SELECT
+    group_id, count(lag) AS partitions_told, count(lag_seconds) AS seconds_told,
+    bool_or(lag_seconds_method = 'bounded') AS is_bounded, sum(lost_records) AS lost_records
+  FROM current_lag
+  GROUP BY group_id
+) AS told USING (group_id)
+"""
+_WORST = f"""
+SELECT group_id, topic, partition, lag, lag_seconds AS seconds, lag_seconds_method = 'bounded' AS is_bounded, status,
+  status_reason
+FROM current_lag
+WHERE lag > 0
+ORDER BY lag_seconds DESC NULLS LAST, lag DESC, group_id, topic, partition
+LIMIT {_WORST_SHOWN}
+"""
+_CAUSES = """
+SELECT CAST(date_trunc('day', at) AS BIGINT) AS day, cause, count(*) AS rebalances
+FROM rebalances
+WHERE cluster = :cluster AND at >= :since
+GROUP BY date_trunc('day', at), cause
+ORDER BY day, cause
+"""
+
+
+@dataclass(frozen=True)
+class ClusterRows:
+    """A cluster at `known_us`: `groups` by name, each with what the tables that are there say of it.
+
+    Lag is that of the newest round of samples, at `sampled_us`; None where there is none."""
+
+    cluster: str
+    known_us: int
+    sampled_us: int | None
+    groups: dict[str, Row]
+    worst: list[Row]
+    storms: list[Row]
+    causes: list[Row]
+
+
+def read_cluster(config: Config) -> ClusterRows:
+    """What is known of a cluster's groups now. Raises QueryError where nothing has landed."""
+    warehouse = Warehouse(config, _TABLES)
+    known_us, sampled_us = _newest(warehouse, config)
+    values: dict[str, Value] = {
+        "cluster": config.cluster,
+        "since": moment(known_us // _DAY_US * _DAY_US - (DAYS - 1) * _DAY_US),
+        "yesterday": moment(known_us - _DAY_US),
+    }
+
+    def ask(table: str, sql: str) -> list[Row]:
+        if table not in warehouse.versions:
+            return []
+        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
+
+    groups: dict[str, Row] = {}
+    for table, sql in (
+        *(("generations", _GROUPS), ("group_states", _STATES), ("rebalances", _REBALANCES)),
+        *(("committed_offsets", _COMMITS), ("consumer_lag", _VERDICTS)),
+    ):
+        for row in ask(table, sql):
+            groups.setdefault(row["group_id"], {}).update(row)
+    return ClusterRows(
+        cluster=config.cluster,
+        known_us=known_us,
+        sampled_us=sampled_us or None,
+        groups=dict(sorted(groups.items())),
+        worst=ask("consumer_lag", _WORST),
+        storms=ask("rebalances", f"{STORMS} WHERE ended_at >= :since ORDER BY {_WORST_STORMS}"),
+        causes=ask("rebalances", _CAUSES),
+    )
+
+
+def _newest(warehouse: Warehouse, config: Config) -> tuple[int, int]:
+    """Up to when the cluster is known, and when lag was last sampled, or 0."""
+    times = {
+        table: warehouse.rows(filled(sql, {"cluster": config.cluster}))[0]["at"] or 0
+        for table, sql in _KNOWN.items()
+        if table in warehouse.versions
+    }
+    if not any(times.values()):
+        raise QueryError(
+            f"nothing has landed of cluster {config.cluster} under {config.warehouse} yet: "
+            "run `grouptrail run`, or correct --cluster or --warehouse"
+        )
+    return max(times.values()), times.get("consumer_lag", 0)

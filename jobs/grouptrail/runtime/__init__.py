@@ -1,0 +1,1 @@
+"""Runtime: runs the jobs, stops them, and puts them back on their feet."""

@@ -1,0 +1,256 @@
+"""`grouptrail doctor`: whether this machine and this configuration can run the pipeline, without running it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from grouptrail.config import is_uri
+from grouptrail.errors import GrouptrailError
+from grouptrail.spark import object_stores
+from grouptrail.spark.java import JavaError, cache_folder, find_java
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+    from grouptrail.kafka.brokers import LogBounds, OffsetsTopic
+
+Status = Literal["ok", "warn", "FAIL"]
+
+WARN_FREE_BYTES = 5_000_000_000
+FAIL_FREE_BYTES = 500_000_000
+
+_CONNECTOR = "spark-sql-kafka-0-10_2.13"
+_HANGING = "if that lasts, look for a hanging transaction (kafka-transactions.sh find-hanging)"
+_IDLE_READ_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, what was found and, where it is not ok, what to do."""
+
+    status: Status
+    subject: str
+    text: str
+
+
+Check = Callable[["Config"], Iterable[Finding]]
+
+
+def examine(configs: Sequence[Config]) -> Iterator[Finding]:
+    """The findings of every check, each as soon as it is known; the brokers' may take about ten seconds a cluster."""
+    for check in CHECKS:
+        yield from check(configs[0])
+    for config in configs:
+        found = check_kafka(config)
+        named = len(configs) > 1
+        yield from (
+            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding for finding in found
+        )
+
+
+def print_findings(findings: Iterable[Finding], out: TextIO) -> bool:
+    """One line a finding; returns whether none of them is a FAIL."""
+    is_well = True
+    for finding in findings:
+        out.write(f"{finding.status:<4}  {finding.subject:<9}  {finding.text}\n")
+        out.flush()
+        is_well = is_well and finding.status != "FAIL"
+    return is_well
+
+
+def check_python(_config: Config) -> Iterator[Finding]:
+    """Whether this Python is one that the package says it runs on."""
+    least = _numbers(metadata("grouptrail")["Requires-Python"])
+    here = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[: len(least)] >= least:
+        yield Finding("ok", "python", here)
+    else:
+        wanted = ".".join(map(str, least))
+        yield Finding("FAIL", "python", f"{here} is older than {wanted}: install grouptrail on a newer one")
+
+
+def check_java(_config: Config) -> Iterator[Finding]:
+    """Which Java would run Spark, if there is one."""
+    try:
+        java = find_java()
+    except JavaError as error:
+        yield Finding("FAIL", "java", str(error))
+    else:
+        yield Finding("ok", "java", f"{java.version} from {java.source} ({java.home})")
+
+
+def check_versions(_config: Config) -> Iterator[Finding]:
+    """Whether pyspark, delta-spark, deltalake and kafka-python are installed, in versions that grouptrail allows."""
+    found: dict[str, str] = {}
+    for package in ("pyspark", "delta-spark", "deltalake", "kafka-python"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            yield Finding("FAIL", "versions", f"{package} is not installed: pip install grouptrail again")
+            return
+    told = ", ".join(f"{package} {number}" for package, number in found.items())
+    old, untested = [], []
+    for package, relation, wanted in _required():
+        if relation == ">=" and package in found and _numbers(found[package]) < _numbers(wanted):
+            old.append(f"{package}>={wanted}")
+        if relation == "==" and found.get(package, wanted) != wanted:
+            untested.append(f"{package}=={wanted}")
+    if old:
+        yield Finding("FAIL", "versions", f"{told}: too old, run: pip install {' '.join(map(repr, old))}")
+    elif untested:
+        remedy = f"pip install {' '.join(map(repr, untested))}"
+        yield Finding("warn", "versions", f"{told}: not what grouptrail was tested with; if Spark fails, {remedy}")
+    else:
+        yield Finding("ok", "versions", f"{told}, {_CONNECTOR} {found['pyspark']}")
+
+
+def _required() -> Iterator[tuple[str, str, str]]:
+    """Package, `>=` or `==`, and version, by grouptrail's own package data."""
+    for requirement in requires("grouptrail") or []:
+        bound = re.match(r"([\w-]+)[^;]*([>=]=)\s*([\d.]+)", requirement)
+        if bound and "extra ==" not in requirement:
+            yield bound[1], bound[2], bound[3]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def check_jars(_config: Config) -> Iterator[Finding]:
+    """Whether the first run will have to download Spark's connectors."""
+    with contextlib.suppress(PackageNotFoundError):
+        connector = f"{_CONNECTOR}-{version('pyspark')}.jar"
+        for jar in (cache_folder() / "connectors").glob(f"*/{connector}"):
+            yield Finding("ok", "jars", f"Spark's connectors are in {jar.parent}")
+            return
+    yield Finding("ok", "jars", "Spark's connectors are not here yet: the first run downloads about 60 MB")
+
+
+def check_warehouse(config: Config) -> Iterator[Finding]:
+    """Whether tables can be written in a local warehouse, and how much room there is."""
+    if is_uri(config.warehouse):
+        if reason := object_stores.fault(config.warehouse, config.storage_options()):
+            remedy = "correct --warehouse or [storage], or the rights there"
+            yield Finding("FAIL", "warehouse", f"{config.warehouse} cannot be reached ({reason}): {remedy}")
+        else:
+            yield Finding("ok", "warehouse", f"{config.warehouse}: whether it can be written is not tried here")
+        return
+    folder = _nearest(config.warehouse)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        remedy = "make it writable, or name another with --warehouse"
+        yield Finding("FAIL", "warehouse", f"{config.warehouse}: {folder}: {error.strerror}: {remedy}")
+        return
+    state = "can be written" if folder == Path(config.warehouse) else "will be made by the first run"
+    yield Finding("ok", "warehouse", f"{config.warehouse} {state}")
+    yield _disk(folder)
+
+
+def _nearest(path: str) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    folder = Path(path)
+    while not os.path.exists(folder):
+        folder = folder.parent
+    return folder
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1e9:.1f} GB free for the warehouse"
+    if free < FAIL_FREE_BYTES:
+        return Finding("FAIL", "disk", f"{text}: free at least {FAIL_FREE_BYTES / 1e9:.1f} GB")
+    if free < WARN_FREE_BYTES:
+        return Finding("warn", "disk", f"{text}: free {WARN_FREE_BYTES / 1e9:.0f} GB or more")
+    return Finding("ok", "disk", text)
+
+
+def check_kafka(config: Config) -> Iterator[Finding]:
+    """The broker, then the topic, then whether its records may be read; stops at the first that fails."""
+    from grouptrail.kafka.brokers import OffsetsTopic
+
+    if config.source == "admin":
+        yield from _check_polling(config)
+        return
+    subject = "broker"
+    try:
+        with OffsetsTopic(config) as topic:
+            brokers = topic.brokers()
+            yield Finding("ok", subject, f"{len(brokers)} in the cluster: {', '.join(brokers)}")
+            subject = "topic"
+            bounds = topic.bounds()
+            yield _bounds(bounds)
+            subject = "records"
+            yield _records(topic, bounds)
+    except GrouptrailError as error:
+        yield Finding("FAIL", subject, str(error))
+
+
+def _check_polling(config: Config) -> Iterator[Finding]:
+    """The brokers, then the groups as a poll shows them; nothing is asked of the topic."""
+    from grouptrail.decode.sources.admin.poller import Poller
+
+    poller = Poller(config)
+    try:
+        poll = poller.poll()
+    except GrouptrailError as error:
+        yield Finding("FAIL", "broker", str(error))
+        return
+    finally:
+        poller.close()
+    if poll.listed:
+        yield Finding("ok", "broker", f"{len(poll.listed)} told their groups")
+    for problem in poll.problems:
+        yield Finding("warn" if poll.listed else "FAIL", "broker", problem)
+    hidden = sorted(name for name, group in poll.groups.items() if group.problem)
+    if hidden:
+        told = f"{len(hidden):,} of {len(poll.groups):,} groups, such as {hidden[0]!r}, are not told"
+        yield Finding("warn", "groups", f"{told} ({poll.groups[hidden[0]].problem}): grant DESCRIBE on them")
+    elif poll.groups:
+        yield Finding("ok", "groups", f"{len(poll.groups):,} can be polled")
+    elif poll.listed:
+        yield Finding("warn", "groups", "none are told: there are none, or the principal may DESCRIBE none")
+
+
+def _bounds(bounds: dict[int, LogBounds]) -> Finding:
+    offsets = sum(log.log_end_offset - log.log_start_offset for log in bounds.values())
+    held = sum(log.log_end_offset - log.last_stable_offset for log in bounds.values())
+    text = f"__consumer_offsets has {len(bounds)} partitions with {offsets:,} offsets"
+    if held:
+        return Finding("warn", "topic", f"{text}, {held:,} held back: {_HANGING}")
+    return Finding("ok", "topic", text)
+
+
+def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
+    partition, log = max(bounds.items(), key=lambda item: item[1].last_stable_offset - item[1].log_start_offset)
+    is_empty = log.last_stable_offset == log.log_start_offset
+    waiting = {"seconds": _IDLE_READ_SECONDS} if is_empty else {}
+    found = topic.read_some(partition, log.log_start_offset, **waiting)
+    if found:
+        return Finding("ok", "records", f"can be read ({found} of partition {partition} tried)")
+    if is_empty:
+        return Finding("ok", "records", "can be read; there is none yet")
+    return Finding(
+        "warn",
+        "records",
+        f"none came from partition {partition} in time: look into the broker's log if that lasts",
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_java,
+    check_versions,
+    check_jars,
+    check_warehouse,
+)

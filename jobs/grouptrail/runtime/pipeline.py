@@ -1,0 +1,306 @@
+"""Start here: the jobs in the order data flows, what each reads and what it writes.
+
+    __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    offset_commits + brokers --log-offsets-> log_offsets
+    these              --history-> generations, group_states, memberships, partition_ownership, rebalances
+    these and log_offsets  --lag-> consumer_lag, committed_offsets
+
+Each job is one structured-streaming query a cluster, with a checkpoint of its own. The command line, the schedules
+and the docs take the jobs from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from grouptrail.console.progress import print_now
+from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.runtime.running import (
+    Clock,
+    JobFailed,
+    any_runs,
+    collect_soon,
+    end_taken_over,
+    is_passing,
+    stop_signals,
+    stopped_at_the_end,
+    told_of_the_warehouse,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+    from grouptrail.exporter.service import Exporter
+
+Report = Callable[[str], None]
+
+_LOOK_EVERY_SECONDS = 0.2
+
+# How long a cluster that failed is left alone.
+_FIRST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job. `module` has `check(config)` and `start(spark, config, once=…, report=…)`, which gives its running
+    query; that of a job that `serves_metrics` takes the exporter, too."""
+
+    name: str
+    about: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    module: str
+    serves_metrics: bool = False
+
+
+JOBS = (
+    Job(
+        name="decode",
+        about="decodes every record of the offsets topic and lands it in exactly one table",
+        reads=("__consumer_offsets",),
+        writes=(
+            "offset_commits",
+            "group_metadata",
+            "group_records",
+            "undecodable_records",
+            "ingest_progress",
+        ),
+        module="grouptrail.decode.job",
+    ),
+    Job(
+        name="log-offsets",
+        about="asks the brokers where the logs begin and end whose partitions a group commits to",
+        reads=("offset_commits",),
+        writes=("log_offsets",),
+        module="grouptrail.log_offsets.job",
+    ),
+    Job(
+        name="history",
+        about="tells each group's generations, states, members, ownership and rebalances from its records",
+        reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
+        writes=(
+            "generations",
+            "group_states",
+            "memberships",
+            "partition_ownership",
+            "rebalances",
+            "topic_names",
+            "history_positions",
+        ),
+        module="grouptrail.history.job",
+    ),
+    Job(
+        name="lag",
+        about="tells how far behind each group is, in offsets and in seconds, and whether that is a worry",
+        reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
+        writes=("consumer_lag", "committed_offsets"),
+        module="grouptrail.lag.job",
+        serves_metrics=True,
+    ),
+)
+
+
+def run(
+    configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
+) -> None:
+    """Runs the named jobs (all, where none is named) of every cluster in one Spark application, until all have ended.
+
+    Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
+    batches under way land (for ten seconds at most) and ends the process with 130 or 143; a second signal ends it at
+    once. Raises JobFailed when a job of the only cluster fails; the others are stopped then. Of several clusters one
+    that fails is tried again after a while, and none stops the others; with `once` it is told of at the end.
+    """
+    from grouptrail.spark.session import start_session
+
+    wanted = [job for job in JOBS if not jobs or job.name in jobs]
+    clusters = [
+        _Cluster(config, wanted, report if len(configs) == 1 else _told_of(config, report)) for config in configs
+    ]
+    _check(clusters)
+    spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
+    collect_soon()
+    try:
+        with stop_signals(spark) as signals:
+            if once:
+                _run_once(spark, clusters, signals, report)
+            else:
+                with _metrics(configs, wanted, report) as exporter:
+                    _run_on(spark, clusters, exporter, signals, report)
+    finally:
+        for cluster in clusters:
+            cluster.release()
+        spark.stop()
+    if signals:
+        raise SystemExit(128 + signals[0])
+
+
+class _Cluster:
+    """The wanted jobs of one cluster."""
+
+    def __init__(self, config: Config, jobs: Sequence[Job], report: Report) -> None:
+        self.name = config.cluster
+        self.report = report
+        self.queries: list[StreamingQuery] = []
+        self._config = config
+        self._jobs = jobs
+        self._held = contextlib.ExitStack()
+        self._is_checked = False
+        self._again_at = 0.0
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def check(self) -> None:
+        """Raises what keeps a job from running."""
+        for job in self._jobs:
+            import_module(job.module).check(self._config)
+        self._is_checked = True
+
+    def hold(self, spark: SparkSession) -> None:
+        """Keeps other drivers from these jobs. Raises AlreadyRun where one has them."""
+        from grouptrail.runtime.lease import sole_driver
+
+        names = [job.name for job in self._jobs]
+        self._held.enter_context(
+            sole_driver(
+                spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(spark, loss, self.report)
+            )
+        )
+
+    def release(self) -> None:
+        """Lets other drivers have the jobs."""
+        self._held.close()
+
+    def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
+        """Starts each job when the one before has ended, and so has left it all that it found."""
+        self.hold(spark)
+        for job in self._jobs:
+            yield self._start(spark, job, once=True)
+
+    def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
+        """Starts the jobs where they do not run, until there is a signal. Raises what one has failed of."""
+        if self.queries:
+            any_runs(self.queries)
+            return
+        if time.monotonic() > self._again_at:
+            if not self._is_checked:
+                self.check()
+            self.hold(spark)
+            for job in self._jobs:
+                if not signals:
+                    self.queries.append(self._start(spark, job, once=False, exporter=exporter))
+
+    def give_up_for_now(self, fault: Exception) -> None:
+        """Stops what runs; the jobs are started again later, and later each time."""
+        for query in self.queries:
+            query.stop()
+        self.release()
+        self._is_checked = False
+        ran = time.monotonic() - self._again_at
+        self._pause = (
+            _FIRST_PAUSE_SECONDS if ran > _LONGEST_PAUSE_SECONDS else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        )
+        self.queries = []
+        self._again_at = time.monotonic() + self._pause
+        self.report(f"{_one_line(fault)}; tries again in {self._pause:.0f} s")
+
+    def _start(
+        self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
+    ) -> StreamingQuery:
+        with_metrics = (
+            {"publish": partial(exporter.publish, self.name)} if exporter is not None and job.serves_metrics else {}
+        )
+        with told_of_the_warehouse():
+            query: StreamingQuery = import_module(job.module).start(
+                spark, self._config, once=once, report=self.report, **with_metrics
+            )
+        return query
+
+
+def _told_of(config: Config, report: Report) -> Report:
+    return lambda line: report(f"{config.cluster}: {line}")
+
+
+def _one_line(fault: Exception) -> str:
+    if isinstance(fault, GrouptrailError):
+        return str(fault)
+    return f"{type(fault).__name__}: {first_cause(fault)}"
+
+
+def _check(clusters: Sequence[_Cluster]) -> None:
+    """Raises where none of the clusters can be run, before Spark is started."""
+    faults = {}
+    for cluster in clusters:
+        try:
+            cluster.check()
+        except GrouptrailError as fault:
+            if len(clusters) == 1:
+                raise
+            faults[cluster.name] = fault
+    if len(faults) == len(clusters):
+        raise JobFailed("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
+
+
+@contextlib.contextmanager
+def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
+    """What serves the metrics of all clusters, where a job has some and there is an address."""
+    if not configs[0].exporter.listen or not any(job.serves_metrics for job in jobs):
+        yield None
+        return
+    from grouptrail.exporter.service import Exporter
+
+    with Exporter(configs, report) as exporter:
+        report(f"metrics are served at {exporter.url}/metrics")
+        yield exporter
+
+
+def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
+    """One cluster after the other, one job after the other. Raises JobFailed for those that failed, at the end."""
+    faults = {}
+    for cluster in clusters:
+        try:
+            for query in cluster.one_by_one(spark):
+                with stopped_at_the_end(spark, signals, report) as queries:
+                    queries.append(query)
+                    while any_runs(queries) and not signals:
+                        time.sleep(_LOOK_EVERY_SECONDS)
+                if signals:
+                    return
+        except Exception as fault:
+            if len(clusters) == 1:
+                raise
+            cluster.report(_one_line(fault))
+            faults[cluster.name] = fault
+    if faults:
+        raise JobFailed(f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done")
+
+
+def _run_on(
+    spark: SparkSession,
+    clusters: Sequence[_Cluster],
+    exporter: Exporter | None,
+    signals: list[int],
+    report: Report,
+) -> None:
+    """All jobs of all clusters, until a signal comes."""
+    clock = Clock()
+    with stopped_at_the_end(spark, signals, report) as queries:
+        while not signals:
+            clock.refuse_step_back()
+            for cluster in clusters:
+                try:
+                    cluster.keep_running(spark, exporter, signals)
+                except Exception as fault:
+                    if len(clusters) == 1 and not is_passing(fault):
+                        raise
+                    cluster.give_up_for_now(fault)
+                finally:
+                    queries[:] = [query for cluster in clusters for query in cluster.queries]
+            time.sleep(_LOOK_EVERY_SECONDS)

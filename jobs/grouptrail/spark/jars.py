@@ -1,0 +1,161 @@
+"""Jars from Maven Central, fetched with the Ivy that pyspark ships, into a cache folder, once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.spark.java import cache_folder, find_java
+
+Report = Callable[[str], None]
+
+_REPORT_EVERY_SECONDS = 2.0
+_FETCH_DEADLINE_SECONDS = 1200.0
+
+
+class JarsError(GrouptrailError):
+    """Jars could not be fetched or stored."""
+
+
+def silent(_line: str) -> None:
+    """A report that goes nowhere."""
+
+
+def fetch_jars(
+    name: str, dependencies: Sequence[str], *, exclude: Sequence[str] = (), report: Report = silent
+) -> Path:
+    """The folder that holds the jars of `dependencies` (`organisation:module:revision`) and of all they need.
+
+    `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`. While it
+    downloads, `report` gets a line at least every two seconds. What was downloaded before an interruption is not
+    downloaded again, and the folder appears only when it is whole. Raises JarsError.
+    """
+    folder = cache_folder() / name
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder.parent / f".{folder.name}.lock", report):
+            if not folder.is_dir():
+                _download(folder, _ivy_file(dependencies, exclude), report)
+    except OSError as error:
+        raise JarsError(
+            f"cannot store jars in {folder} ({error.strerror}): make room there, or set XDG_CACHE_HOME to a folder "
+            "that can be written to"
+        ) from error
+    return folder
+
+
+@contextlib.contextmanager
+def _one_at_a_time(lock: Path, report: Report) -> Iterator[None]:
+    """Ivy's cache is not safe to write from two processes."""
+    with lock.open("w") as held:
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                report("another process is downloading it: waiting")
+                time.sleep(_REPORT_EVERY_SECONDS)
+        yield
+
+
+def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str]) -> str:
+    wanted = (dependency.split(":") for dependency in dependencies)
+    unwanted = (module.split(":") for module in exclude)
+    return "\n".join(
+        [
+            '<ivy-module version="2.0"><info organisation="grouptrail" module="jars"/>',
+            '<configurations><conf name="default"/></configurations><dependencies>',
+            *(
+                f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->default"/>'
+                for org, module, revision in wanted
+            ),
+            *(f'<exclude org="{org}" module="{module}"/>' for org, module in unwanted),
+            "</dependencies></ivy-module>",
+        ]
+    )
+
+
+def _download(folder: Path, ivy_file: str, report: Report) -> None:
+    what = f"{folder.parent.name} {folder.name}"
+    ivy_cache = folder.parent / f".ivy-{folder.name}"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+        draft = Path(name)
+        (draft / "ivy.xml").write_text(ivy_file)
+        command = [
+            *(str(find_java().command), "-cp", str(_ivy_jar()), "org.apache.ivy.Main"),
+            *("-ivy", str(draft / "ivy.xml"), "-cache", str(ivy_cache)),
+            *("-retrieve", f"{draft}/jars/[artifact]-[revision](-[classifier]).[ext]"),
+        ]
+        log = draft / "ivy.log"
+        status = _run_reporting(command, log, lambda seconds: report(_progress(what, ivy_cache, seconds)))
+        if status != 0 or not (draft / "jars").is_dir():
+            raise JarsError(_why_not_fetched(what, log.read_text(errors="replace")))
+        (draft / "jars").rename(folder)
+    shutil.rmtree(ivy_cache, ignore_errors=True)
+
+
+def _run_reporting(command: list[str], log: Path, report_after: Callable[[float], None]) -> int:
+    """The exit status of `command`, whose output goes to `log`; 124 if it outlived the deadline."""
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        while (seconds := time.monotonic() - started) < _FETCH_DEADLINE_SECONDS:
+            report_after(seconds)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(timeout=_REPORT_EVERY_SECONDS)
+        return 124
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _progress(what: str, ivy_cache: Path, seconds: float) -> str:
+    jars = [path for path in ivy_cache.rglob("*") if ".jar" in path.name]
+    if jars:
+        done = f"{len(jars)} jars, {sum(map(_size, jars)) / 1e6:.0f} MB"
+    else:
+        done = f"finding out which jars it needs, {len(list(ivy_cache.rglob('*.xml')))} descriptions read"
+    return f"{what}: {done}, {seconds:.0f} s"
+
+
+def _size(path: Path) -> int:
+    """Zero if Ivy has just renamed the part file away."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _why_not_fetched(what: str, log: str) -> str:
+    if "SSLHandshakeException" in log:
+        remedy = (
+            "this Java does not know who signed the answer; if your network has an authority of its own, run it "
+            "again with JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE, a Java trust store that holds it"
+        )
+    else:
+        remedy = (
+            "check the network to Maven Central (behind a proxy: "
+            "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT') and run it again"
+        )
+    telling = (line.strip() for line in log.splitlines() if ":::" not in line)
+    lines = [line for line in telling if "ERROR" in line or "Exception" in line]
+    return f"{what} could not be downloaded ({lines[0] if lines else 'no answer'}): {remedy}"
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for jar in sorted((Path(folder) / "jars").glob("ivy-*.jar")):
+            return jar
+    raise JarsError("pyspark, which brings the Ivy that downloads jars, is not installed: pip install pyspark")

@@ -1,0 +1,219 @@
+"""The Spark session: Java, jars, Delta, and the settings that decoding needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grouptrail.config import is_secret
+from grouptrail.errors import GrouptrailError
+from grouptrail.spark import class_data, object_stores
+from grouptrail.spark.jars import Report, fetch_jars, silent
+from grouptrail.spark.java import Java, find_java, java_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
+
+_SCALA = "2.13"
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+# When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
+# expression that takes half a kilobyte of stack for each character.
+_DEEP_STACK = "-Xss64m"
+
+# What the jobs hold is small beside what they pass through. With few cores this collector keeps Java's heap as small
+# as that, and takes no longer; the default one lets it grow to the full (docs/performance.md).
+_SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
+_FEW_CORES = 4
+
+# pyspark brings these in versions of its own; a second copy on the class path shadows Spark's.
+_PART_OF_SPARK = (
+    "com.fasterxml.jackson.core:*",
+    "com.github.luben:zstd-jni",
+    "com.google.code.findbugs:jsr305",
+    "commons-codec:commons-codec",
+    "commons-logging:commons-logging",
+    "commons-pool:commons-pool",
+    "io.airlift:aircompressor",
+    "io.netty:*",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.httpcomponents:httpclient",
+    "org.apache.httpcomponents:httpcore",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    f"org.apache.spark:spark-tags_{_SCALA}",
+    "org.locationtech.jts:*",
+    "org.lz4:lz4-java",
+    "at.yawk.lz4:lz4-java",
+    "org.roaringbitmap:*",
+    "org.scala-lang:scala-library",
+    "org.scala-lang.modules:*",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+)
+
+_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Without it Spark's Kafka source drops internal topics, and reads nothing from __consumer_offsets in silence.
+    "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # numpy works on whole batches: at the default of 10,000 rows its fixed costs show.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Into so many tasks VACUUM cuts what it lists: by default 10,000, for however small a table.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
+    # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+}
+
+# What only Spark's UI shows; by default a thousand jobs, stages and plans stay for it, with all their tasks.
+_UNSEEN = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+
+
+class SessionError(GrouptrailError):
+    """Spark did not start."""
+
+
+def connector_dependencies() -> tuple[str, str]:
+    """The Maven coordinates of Delta and of Spark's Kafka source that go with the installed packages."""
+    spark = version("pyspark")
+    return (
+        f"io.delta:delta-spark_{spark.rpartition('.')[0]}_{_SCALA}:{version('delta-spark')}",
+        f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{spark}",
+    )
+
+
+def connector_jars(report: Report = silent) -> Path:
+    """The folder of Delta's and the Kafka source's jars, downloaded the first time (about 60 MB)."""
+    name = f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}"
+    return fetch_jars(name, connector_dependencies(), exclude=_PART_OF_SPARK, report=report)
+
+
+def s3_jars(report: Report = silent) -> Path:
+    """The folder of the jars that take Spark's Hadoop to S3, downloaded the first time (about 20 MB)."""
+    hadoop = _hadoop_version()
+    exclude = (object_stores.WHOLE_AWS_SDK, *_PART_OF_SPARK)
+    return fetch_jars(
+        f"s3/hadoop-aws-{hadoop}", object_stores.s3_dependencies(hadoop), exclude=exclude, report=report
+    )
+
+
+def _pyspark_jars() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "jars"
+
+
+def _hadoop_version() -> str:
+    """Of the Hadoop in pyspark."""
+    for jar in _pyspark_jars().glob("hadoop-client-api-*.jar"):
+        return jar.stem.removeprefix("hadoop-client-api-")
+    raise SessionError("pyspark has no Hadoop among its jars: pip install pyspark, which brings one")
+
+
+def driver_java_options() -> str:
+    """What a driver's Java is started with where the package lies in a folder."""
+    return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+
+
+def collector_options(config: Config) -> str:
+    """Nothing where the configuration or the environment chooses a collector: Java does not start with two."""
+    given = [config.spark_settings().get("spark.driver.extraJavaOptions", "")]
+    given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
+    chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
+    return "" if chosen or (os.cpu_count() or 1) > _FEW_CORES else _SMALL_HEAP
+
+
+def class_data_archive(java: Java) -> Path:
+    """Return the path of the class-data archive of the embedded session, which `demo.prepare` makes."""
+    return class_data.archive("spark", java, [*connector_jars().iterdir(), *_pyspark_jars().iterdir()])
+
+
+def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
+    """The Spark session of this process, by the configuration's `[spark]` section over grouptrail's defaults.
+
+    Under spark-submit the cluster's Java and class path stand as they are, and what was submitted goes before
+    grouptrail's defaults. Otherwise Java and the jars are found (or fetched, which `report` tells about) and Spark
+    runs in this process's JVM.
+    """
+    from pyspark.sql import SparkSession
+
+    settings = settings_of(config, report)
+    builder = SparkSession.builder.appName(app)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        if not _is_submitted():
+            _start_jvm(settings)
+        return builder.getOrCreate()
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise SessionError(f"Spark did not start ({first_line}): grouptrail doctor looks for the reason") from error
+
+
+def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
+    """The session's settings, secrets in clear; what goes before comes later."""
+    of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
+    of_place = _submitted() if _is_submitted() else _embedded(config, report)
+    return _SETTINGS | of_store | of_place | config.spark_settings()
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Without secrets, which the session is given later: pyspark writes all it has into the JVM's command line,
+    where everybody on the machine can read it (ps)."""
+    from pyspark import SparkConf, SparkContext
+
+    shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))
+
+
+def _is_submitted() -> bool:
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was given, by flags, `--conf` and spark-defaults.conf."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # SparkConf asks the JVM, if it knows of one
+    return dict(SparkConf().getAll())
+
+
+def _embedded(config: Config, report: Report) -> dict[str, str]:
+    java = find_java()
+    os.environ.update(java_environment(java))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark's workers take python3 from PATH otherwise, which may lack numpy.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    folders = [connector_jars(report)]
+    if object_stores.is_s3(config.warehouse):
+        folders.append(s3_jars(report))
+    options = [driver_java_options(), collector_options(config)]
+    if len(folders) == 1:  # the whole class path must be the archive's
+        options.append(class_data.options(class_data_archive(java)))
+    has_ui = config.spark_settings().get("spark.ui.enabled", "").lower() == "true"
+    return ({} if has_ui else _UNSEEN) | {
+        # A task whose Python worker was killed is tried again, as on a cluster.
+        "spark.master": "local[*, 4]",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
+        "spark.driver.defaultJavaOptions": " ".join(filter(None, options)),
+    }

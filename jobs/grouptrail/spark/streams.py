@@ -1,0 +1,157 @@
+"""The only place that starts a stream: what is read, and how a job's batches are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from grouptrail.spark import hadoop
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+# What Spark's Kafka source calls a log's start.
+_EARLIEST = -2
+
+# A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
+# at the end of each for records that may come. Each partition's consumer holds one fetch in memory.
+_FETCH = {
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.poll.records": "5000",
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+
+
+def read_offsets_topic(
+    spark: SparkSession,
+    config: Config,
+    partitions: Sequence[int],
+    begin: Mapping[int, int] | None = None,
+    *,
+    group: str,
+) -> DataFrame:
+    """The topic as a stream: first from its start, or for some partitions `begin`, and then from the checkpoint.
+
+    Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
+    records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
+    Offsets that retention has removed are no failure; the job counts them. Before its first record Spark's driver
+    asks for what `group` has committed, and waits for ever where no coordinator answers.
+    """
+    starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
+    options = {
+        **_offsets_topic(config, partitions, group),
+        "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
+        "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
+    }
+    return _records(spark.readStream.format("kafka").options(**options).load())
+
+
+def read_offsets_range(
+    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int | None, int]], *, group: str
+) -> DataFrame:
+    """Of the topic what lies in offsets [start, end) by partition (no start: the log's), in the same columns."""
+    start = {partition: _EARLIEST if first is None else first for partition, (first, _) in ranges.items()}
+    options = {
+        **_offsets_topic(config, sorted(ranges), group),
+        "startingOffsets": json.dumps({OFFSETS_TOPIC: start}),
+        "endingOffsets": json.dumps({OFFSETS_TOPIC: {partition: end for partition, (_, end) in ranges.items()}}),
+    }
+    return _records(spark.read.format("kafka").options(**options).load())
+
+
+def _offsets_topic(config: Config, partitions: Sequence[int], group: str) -> dict[str, str]:
+    return {
+        **_FETCH,
+        **config.spark_kafka_options(),
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
+        "failOnDataLoss": "false",
+        "kafka.group.id": group,
+    }
+
+
+def _records(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr(
+        "partition AS record_partition",
+        "offset AS record_offset",
+        "timestamp AS record_at",
+        "key",
+        "value",
+    )
+
+
+def read_table_appends(
+    spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000, version: int | None = None
+) -> DataFrame:
+    """A table as a stream: each row that was or will be appended, once; with `version`, from that commit on. What is
+    deleted from it is no matter."""
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
+    if version is not None:
+        reader = reader.option("startingVersion", version)
+    return reader.option("skipChangeCommits", "true").load(config.table_path(table))
+
+
+def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:
+    """What the brokers say of their logs as a stream, a sample a trigger.
+
+    `which` are the options of `log_offsets.source`, which must have been registered, that say of what partitions.
+    """
+    return spark.readStream.format("kafka_log_offsets").options(**config.spark_kafka_options(), **which).load()
+
+
+def read_ticks(spark: SparkSession) -> DataFrame:
+    """A row whenever a micro-batch is due, one in all with Trigger.AvailableNow: for what is asked, not read."""
+    return spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+
+
+def start_query(
+    rows: DataFrame,
+    config: Config,
+    job: str,
+    *,
+    land: Callable[[DataFrame, int], None],
+    once: bool,
+    every_seconds: float | None = None,
+) -> StreamingQuery:
+    """Starts a job's query: `land` gets each micro-batch and its number, again with the same number after a
+    failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped,
+    with a micro-batch every so many seconds (`decode.trigger_seconds`)."""
+    named = rows.writeStream.queryName(f"{config.cluster}/{job}")
+    writer = named.foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
+    if once:
+        return writer.trigger(availableNow=True).start()
+    seconds = config.decode.trigger_seconds if every_seconds is None else every_seconds
+    return writer.trigger(processingTime=f"{seconds} seconds").start()
+
+
+def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int) -> Mapping[int, int]:
+    """Where a micro-batch ends in each partition, from the query's offset log; empty for a batch before the first.
+
+    The log (`offsets/<batch>` in the checkpoint) is written before a batch runs: a line with its format, one with
+    the batch's settings, then one a source.
+    """
+    if batch < 0:
+        return {}
+    text = read_checkpoint_file(spark, config, job, f"offsets/{batch}")
+    by_topic = json.loads(text.splitlines()[2])
+    return {int(partition): offset for partition, offset in by_topic[OFFSETS_TOPIC].items()}
+
+
+def query_id(spark: SparkSession, config: Config, job: str) -> str:
+    """The query's id, which lives as long as its checkpoint."""
+    identity: str = json.loads(read_checkpoint_file(spark, config, job, "metadata"))["id"]
+    return identity
+
+
+def read_checkpoint_file(spark: SparkSession, config: Config, job: str, name: str) -> str:
+    """A small file of a job's checkpoint."""
+    text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{name}")
+    if text is None:
+        raise FileNotFoundError(f"{config.checkpoint_path(job)}/{name}")
+    return text

@@ -1,1 +1,0 @@
-"""The tables and views in Spark SQL: as an engine of `grouptrail sql`, in a catalog, and served to clients."""

@@ -1,0 +1,110 @@
+"""A job's checkpoint: whether its query can go on from there, and where a new one begins after `grouptrail recover`.
+
+Spark numbers a query's batches in its checkpoint, and Delta passes over a batch that a query of that id has landed
+before: a query that goes on from less than its tables hold would read records and drop them. So what is lost, cannot
+be read or is older than the tables is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.spark import hadoop
+from grouptrail.storage import tables
+from grouptrail.storage.schema import SEGMENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
+
+START_FILE = "recovered.json"
+"""Where a new query begins that has no batch yet; in the checkpoint's folder."""
+
+Start = Mapping[str, Any]
+
+
+class CheckpointUnfit(GrouptrailError):
+    """No query can go on from a job's checkpoint."""
+
+
+def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]) -> Start:
+    """What `recover` has left for the job's first batch; empty where it has not.
+
+    `writes` are the job's tables, which are there, and to which it appends by the batch's number.
+    Raises CheckpointUnfit, with the remedy, before anything is read.
+    """
+    if reason := fault(spark, config, job, writes):
+        raise CheckpointUnfit(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
+    text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
+    start: dict[str, Any] = json.loads(text) if text else {}
+    if _newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
+        # The first batch has landed; Delta may have cleaned away that version of a table since.
+        start.pop("version", None)
+    return start
+
+
+def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]) -> str | None:
+    """Why no query can go on from a checkpoint, and what to do; None where one can, or the job has never run."""
+    folder = config.checkpoint_path(job)
+    metadata = hadoop.read_text(spark, f"{folder}/metadata")
+    newest = {log: _newest(spark, f"{folder}/{log}") for log in ("offsets", "commits")}
+    if metadata is None and newest["offsets"] is None:
+        if hadoop.read_text(spark, f"{folder}/{START_FILE}") or not _has_landed(spark, config, writes):
+            return None
+        return "is not there, but its tables hold rows: correct checkpoints; if it is lost, run grouptrail recover"
+    read = "metadata"
+    try:
+        identity = json.loads(metadata or "")["id"]
+        for log, number in newest.items():
+            if number is not None:
+                read = f"{log}/{number}"
+                _parse(hadoop.read_text(spark, f"{folder}/{read}"), lines=3 if log == "offsets" else 2)
+    except (ValueError, KeyError, TypeError):
+        return f"cannot be read ({read}): run grouptrail recover"
+    known = -1 if newest["offsets"] is None else newest["offsets"]
+    landed = max((tables.landed(spark, config, table, app=identity) for table in writes), default=-1)
+    if known < max(landed, -1 if newest["commits"] is None else newest["commits"]):
+        return f"is older than the tables (it ends at batch {known}, {landed} has landed): run grouptrail recover"
+    return None
+
+
+def put_aside(spark: SparkSession, config: Config, job: str) -> str | None:
+    """Renames the folder; its new path, None where there was none."""
+    folder = config.checkpoint_path(job)
+    aside = f"{folder}.aside-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    return aside if hadoop.rename(spark, folder, aside) else None
+
+
+def write_start(spark: SparkSession, config: Config, job: str, start: Start) -> None:
+    """Leaves word for `begin`."""
+    hadoop.write_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}", json.dumps(start))
+
+
+def _newest(spark: SparkSession, log: str) -> int | None:
+    return max((int(name) for name in hadoop.names(spark, log) if name.isdigit()), default=None)
+
+
+def _parse(text: str | None, *, lines: int) -> None:
+    """A file of Spark's logs: `v1`, then lines of JSON, or `-` for a source without an offset. Raises ValueError."""
+    version, *rest = (text or "").splitlines()
+    if not version.startswith("v") or len(rest) < lines - 1:
+        raise ValueError
+    for line in rest:
+        if line != "-":
+            json.loads(line)
+
+
+def _has_landed(spark: SparkSession, config: Config, writes: Collection[str]) -> bool:
+    """Whether a job has: log segments may have been read into its tables where none has run."""
+    for table in (table for table in writes if not tables.is_new(spark, config, table)):
+        rows = tables.read(spark, config, table)
+        if "source" in rows.columns:
+            rows = rows.where(f"source IS NULL OR source <> '{SEGMENTS}'")
+        if not rows.isEmpty():
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""Arrow schemas of the contracts' tables, the types of their columns, and batches of a size to work with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import pyarrow as pa
+
+from grouptrail import contracts
+
+SEGMENTS = "segments"
+"""The `source` of rows that were read from log segments."""
+ADMIN = "admin"
+"""The `source` of rows that were polled from the brokers."""
+
+_PRIMITIVES = {
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+@cache
+def table_schema(name: str, *, without: tuple[str, ...] = ()) -> pa.Schema:
+    """A table's columns in the contract's order, as `contracts.Table.ddl` has them for Spark."""
+    columns = (column for column in contracts.tables()[name].columns if column.name not in without)
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """The Arrow type of a column type in Spark's DDL, as the contracts write it."""
+    if ddl in _PRIMITIVES:
+        return _PRIMITIVES[ddl]
+    outer = re.fullmatch(r"(array|struct)<(.*)>", ddl)
+    if outer is None:
+        raise ValueError(f"schemas/tables: no such type: {ddl}")
+    if outer[1] == "array":
+        return pa.list_(arrow_type(outer[2]))
+    named = (part.split(":", 1) for part in _top_level(outer[2]))
+    return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, type_ in named])
+
+
+def _top_level(inner: str) -> list[str]:
+    """Splits struct fields at the commas that stand in no angle brackets."""
+    parts, depth = [""], 0
+    for char in inner:
+        depth += (char == "<") - (char == ">")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], *, rows: int, size: float = float("inf")
+) -> Iterator[list[pa.RecordBatch]]:
+    """The same rows, at least `rows` of them or `size` bytes at a time: fixed costs do not show then."""
+    waiting: list[pa.RecordBatch] = []
+    rows_waiting = bytes_waiting = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows_waiting += len(batch)
+        bytes_waiting += batch.nbytes
+        if rows_waiting >= rows or bytes_waiting >= size:
+            yield waiting
+            waiting, rows_waiting, bytes_waiting = [], 0, 0
+    if rows_waiting:
+        yield waiting
