@@ -20,7 +20,7 @@ from demo.measure import PeakMemory, seconds
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history import job
-from grouptrail.runtime.rebuild import rebuild
+from grouptrail.history.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from grouptrail import contracts
+from grouptrail.jobs import JOBS
 
 _HEAD = """\
 # Tables and views
@@ -23,7 +24,12 @@ def page() -> str:
     views = "".join(_view(view) for view in contracts.views().values())
     index = _index("table", ((table.name, table.name, table.about) for table in contracts.tables().values()))
     index += _index("view", ((view.name, view.signature, view.about) for view in contracts.views().values()))
-    return f"{_HEAD}\n{index}## Tables\n{tables}\n## Views\n{views}"
+    return f"{_HEAD}\n{index}{_jobs()}\n## Tables\n{tables}\n## Views\n{views}"
+
+
+def _jobs() -> str:
+    lines = (f"| `{job.name}` | {job.about} | {_names(job.reads)} | {_names(job.writes)} |\n" for job in JOBS)
+    return f"## Jobs\n\n| job | what it does | reads | writes |\n| --- | --- | --- | --- |\n{''.join(lines)}"
 
 
 def _index(kind: str, entries: Iterable[tuple[str, str, str]]) -> str:

@@ -187,17 +187,18 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
 ) -> None:
     """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
+    from grouptrail.jobs import JOBS
     from grouptrail.runtime import pipeline
 
-    names = _jobs(job) or tuple(known.name for known in pipeline.JOBS)
+    names = _jobs(job) or tuple(known.name for known in JOBS)
     pipeline.run(setup.load_all(), jobs=names, once=once)
 
 
 def _jobs(given: list[str] | None) -> tuple[str, ...]:
     """The named jobs, or none. Raises BadParameter for a name that is no job's."""
-    from grouptrail.runtime import pipeline
+    from grouptrail.jobs import JOBS
 
-    names = [known.name for known in pipeline.JOBS]
+    names = [known.name for known in JOBS]
     unknown = [name for name in given or () if name not in names]
     if unknown:
         raise typer.BadParameter(f"'{unknown[0]}' is none of {', '.join(names)}", param_hint="--job")

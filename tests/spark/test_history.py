@@ -16,11 +16,11 @@ from grouptrail.decode import job as decode
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history.job import PROGRESS, HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
+from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
 from grouptrail.kafka.brokers import LogBounds
 from grouptrail.quality.snapshot import take
-from grouptrail.runtime.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
 from support import landed

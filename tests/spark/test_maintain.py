@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config, MaintainConfig
+from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.maintenance import maintain, retention
 from grouptrail.maintenance.retention import PROGRESS
 from grouptrail.quality import check
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.runtime.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.spark.streams import read_table_appends, start_query
 from grouptrail.storage import tables

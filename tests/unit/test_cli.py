@@ -260,6 +260,7 @@ def test_run_starts_the_selected_jobs_of_the_selected_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All jobs of all clusters unless some are named; the pipeline gets the configurations."""
+    from grouptrail import jobs
     from grouptrail.runtime import pipeline
 
     calls: list[tuple[list[str], tuple[str, ...], bool]] = []
@@ -268,7 +269,7 @@ def test_run_starts_the_selected_jobs_of_the_selected_clusters(
         calls.append(([config.cluster for config in configs], jobs, once))
 
     monkeypatch.setattr(pipeline, "run", run)
-    monkeypatch.setattr(pipeline, "JOBS", (pipeline.JOBS[0], replace(pipeline.JOBS[0], name="other")))
+    monkeypatch.setattr(jobs, "JOBS", (jobs.DECODE, replace(jobs.DECODE, name="other")))
     assert CliRunner().invoke(cli.app, ["run", "--cluster", "c"]).exit_code == 0
     assert CliRunner().invoke(cli.app, ["run", "--job", "other", "--once"]).exit_code == 0
     two = tmp_path / "two.toml"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from grouptrail.decode.progress import batch_progress, refuse_other_source, segment_ends, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES, row_ddl, row_schema
+from grouptrail.decode.progress import batch_progress, decoded_to, refuse_other_source, segment_ends, summary
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
 from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
+from grouptrail.jobs import DECODE, Progress, Start
 from grouptrail.kafka.brokers import ClusterError, LogBounds, OffsetsTopic
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-JOB = "decode"
 PROGRESS = "ingest_progress"
-WRITES = (*TABLES, PROGRESS)
 
 # By default Spark asks after each record how large its batch has become, which takes longer than all else about the
 # record. Groups of the largest records Kafka takes by default, 1 MB, come to 1 GB at most with so few at a time.
@@ -57,13 +56,13 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
-    tables.ensure_tables(spark, config, WRITES)
+    tables.ensure_tables(spark, config, DECODE.writes)
     told: dict[int, int] = {}
     if not tables.is_new(spark, config, PROGRESS):
         progress = tables.read(spark, config, PROGRESS)
         refuse_other_source(progress, config.cluster, is_polled=False)
         told = segment_ends(progress)
-    begun = checkpoints.begin(spark, config, JOB, WRITES).get("offsets", {})
+    begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
     topic = OffsetsTopic(config)
     # What log segments have told already is not read again, nor what had landed before `recover`.
     begin = told | {int(at): offset for at, offset in begun.items()}
@@ -71,12 +70,20 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     landing = Landing(
         spark,
         config,
-        app=lambda: query_id(spark, config, JOB),
-        end_offsets=lambda batch: batch_end_offsets(spark, config, JOB, batch) if batch >= 0 else begin,
+        app=lambda: query_id(spark, config, DECODE.name),
+        end_offsets=lambda batch: batch_end_offsets(spark, config, DECODE.name, batch) if batch >= 0 else begin,
         bounds=topic.bounds,
         report=report,
     )
-    return start_query(records, config, JOB, land=landing.land, once=once)
+    return start_query(records, config, DECODE.name, land=landing.land, once=once)
+
+
+def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
+    """Return the offsets that have been decoded, after a batch that was interrupted has been completed."""
+    from grouptrail.decode import incomplete_batch
+
+    known = incomplete_batch.complete(spark, config, decoded_to(tables.read(spark, config, PROGRESS)), report)
+    return {"offsets": {str(partition): offset for partition, offset in known.items()}}
 
 
 def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:

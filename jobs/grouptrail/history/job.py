@@ -23,6 +23,7 @@ from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
+from grouptrail.jobs import HISTORY, Progress, Start
 from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-JOB = "history"
 PROGRESS = "ingest_progress"
-WRITES = (*TABLES, POSITIONS)
 DECODED = ("offset_commits", "group_metadata", "group_records")
 
 # Each batch is a few thousand rows through some ten plans with wide rows: compiling them takes longer.
@@ -64,10 +63,23 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """Starts the query. In: `ingest_progress` and the tables it tells of; out: the history tables."""
     ensure_tables(spark, config)
     refuse_half_rebuilt(spark, config)
-    begun = checkpoints.begin(spark, config, JOB, WRITES)
-    writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, JOB), report=report)
+    begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
+    writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, HISTORY.name), report=report)
     progress = read_table_appends(spark, config, PROGRESS, version=begun.get("version"))
-    return start_query(progress, config, JOB, land=writer.land, once=once)
+    return start_query(progress, config, HISTORY.name, land=writer.land, once=once)
+
+
+def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
+    """Rebuild the history, and return the version of `ingest_progress` at which that began.
+
+    Records that landed meanwhile come once more and are skipped: each group's state knows how far it has been folded.
+    """
+    from grouptrail.history.rebuild import rebuild
+
+    tables.ensure_table(spark, config, PROGRESS)
+    version = tables.versions(spark, config, PROGRESS)[0][0]
+    rebuild(spark, config, report)
+    return {"version": version}
 
 
 def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:

@@ -12,12 +12,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.jobs import LAG, Progress, Publish, Start
 from grouptrail.kafka.brokers import ClusterError, FirstRecord, RecordReader, Wanted
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
@@ -40,18 +42,16 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-JOB = "lag"
-Publish = Callable[[pa.Table], None]
-"""Takes rows of `consumer_lag`: the newest of every position."""
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
-WRITES = (TABLE,)
 
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; those of a long absence would not fit into memory at once.
 _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 30
 _ASK_SECONDS = 2.0
+# A commit's time is the file system's, or another machine's.
+_CLOCKS_APART = timedelta(minutes=10)
 _MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
 
@@ -72,15 +72,26 @@ def start(
     """In: `log_offsets`, `offset_commits` and the history; out: `consumer_lag`, `committed_offsets`, and the newest
     rows to `publish`."""
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
-    begun = checkpoints.begin(spark, config, JOB, WRITES)
-    watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
+    begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
+    watch = Watch(config, app=lambda: query_id(spark, config, LAG.name), report=report)
     samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))
     if "after" in begun:
         samples = samples.where(f"cluster <> {tables.literal(config.cluster)} OR sampled_at > '{begun['after']}'")
-    query = start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
+    query = start_query(samples, config, LAG.name, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(watch, query, publish, report)
     return query
+
+
+def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> Start:
+    """Return the version of `log_offsets` from which to read, and the newest sample whose lag is stored."""
+    newest = tables.read(spark, config, TABLE).selectExpr("max(sampled_at) AS at").collect()[0].at
+    if newest is None:
+        return {}
+    tables.ensure_table(spark, config, SAMPLES)
+    versions = tables.versions(spark, config, SAMPLES)
+    later = [version for version, at in versions if at >= newest - _CLOCKS_APART]
+    return {"version": min(later, default=versions[0][0]), "after": f"{newest.isoformat()}Z"}
 
 
 def rules_of(config: Config) -> Rules:

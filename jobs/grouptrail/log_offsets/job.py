@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from grouptrail.jobs import LOG_OFFSETS, Progress, Start
 from grouptrail.kafka.brokers import Cluster
 from grouptrail.spark.streams import query_id, read_log_offsets, start_query
 from grouptrail.storage import checkpoints, tables
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-JOB = "log-offsets"
 TABLE = "log_offsets"
-WRITES = (TABLE,)
 COMMITS = "offset_commits"
 
 
@@ -30,18 +29,23 @@ def check(config: Config) -> None:
         cluster.brokers()
 
 
+def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -> Start:
+    """Return nothing: the next sample is a new one in any case."""
+    return {}
+
+
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Starts the query. In: the brokers' word, of the partitions in `offset_commits`; out: `log_offsets`."""
     from grouptrail.log_offsets.source import register
 
     tables.ensure_tables(spark, config, (COMMITS, TABLE))
-    checkpoints.begin(spark, config, JOB, WRITES)
+    checkpoints.begin(spark, config, LOG_OFFSETS.name, LOG_OFFSETS.writes)
     register(spark)
-    sampling = Sampling(config, app=lambda: query_id(spark, config, JOB), report=report)
+    sampling = Sampling(config, app=lambda: query_id(spark, config, LOG_OFFSETS.name), report=report)
     return start_query(
         read_log_offsets(spark, config, which_partitions(config)),
         config,
-        JOB,
+        LOG_OFFSETS.name,
         land=sampling.land,
         once=once,
         every_seconds=config.log_offsets.interval_seconds,

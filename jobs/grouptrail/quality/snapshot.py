@@ -12,9 +12,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from grouptrail import contracts
-from grouptrail.decode.schema import TABLES as DECODED
 from grouptrail.errors import first_cause
-from grouptrail.history.rows import TABLES as HISTORY
+from grouptrail.jobs import DECODE, HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 # A batch writes these tables, and the one named first when all the others are written.
-_WRITTEN_LAST = {"history_positions": HISTORY, "ingest_progress": DECODED}
+_WRITTEN_LAST = {"history_positions": HISTORY.writes, "ingest_progress": DECODE.writes}
 
 _COMMITS_LOOKED_AT = 20
 _LOOK_EVERY_SECONDS = 0.5

@@ -1,26 +1,16 @@
-"""Start here: the jobs in the order data flows, what each reads and what it writes.
-
-    __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
-    offset_commits + brokers --log-offsets-> log_offsets
-    these              --history-> generations, group_states, memberships, partition_ownership, rebalances
-    these and log_offsets  --lag-> consumer_lag, committed_offsets
-
-Each job is one structured-streaming query a cluster, with a checkpoint of its own. The command line, the schedules
-and the docs take the jobs from here.
-"""
+"""Run the jobs of one or more clusters in one Spark application, until they end or a signal comes."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.jobs import JOBS, Job
 from grouptrail.runtime.running import (
     Clock,
     JobFailed,
@@ -47,66 +37,6 @@ _LOOK_EVERY_SECONDS = 0.2
 # How long a cluster that failed is left alone.
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job. `module` has `check(config)` and `start(spark, config, once=…, report=…)`, which gives its running
-    query; that of a job that `serves_metrics` takes the exporter, too."""
-
-    name: str
-    about: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    module: str
-    serves_metrics: bool = False
-
-
-JOBS = (
-    Job(
-        name="decode",
-        about="decodes every record of the offsets topic and lands it in exactly one table",
-        reads=("__consumer_offsets",),
-        writes=(
-            "offset_commits",
-            "group_metadata",
-            "group_records",
-            "undecodable_records",
-            "ingest_progress",
-        ),
-        module="grouptrail.decode.job",
-    ),
-    Job(
-        name="log-offsets",
-        about="asks the brokers where the logs begin and end whose partitions a group commits to",
-        reads=("offset_commits",),
-        writes=("log_offsets",),
-        module="grouptrail.log_offsets.job",
-    ),
-    Job(
-        name="history",
-        about="tells each group's generations, states, members, ownership and rebalances from its records",
-        reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
-        writes=(
-            "generations",
-            "group_states",
-            "memberships",
-            "partition_ownership",
-            "rebalances",
-            "topic_names",
-            "history_positions",
-        ),
-        module="grouptrail.history.job",
-    ),
-    Job(
-        name="lag",
-        about="tells how far behind each group is, in offsets and in seconds, and whether that is a worry",
-        reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
-        writes=("consumer_lag", "committed_offsets"),
-        module="grouptrail.lag.job",
-        serves_metrics=True,
-    ),
-)
 
 
 def run(
@@ -160,7 +90,7 @@ class _Cluster:
     def check(self) -> None:
         """Raises what keeps a job from running."""
         for job in self._jobs:
-            import_module(job.module).check(self._config)
+            job.check(self._config)
         self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
@@ -214,14 +144,9 @@ class _Cluster:
     def _start(
         self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
     ) -> StreamingQuery:
-        with_metrics = (
-            {"publish": partial(exporter.publish, self.name)} if exporter is not None and job.serves_metrics else {}
-        )
+        publish = None if exporter is None else partial(exporter.publish, self.name)
         with told_of_the_warehouse():
-            query: StreamingQuery = import_module(job.module).start(
-                spark, self._config, once=once, report=self.report, **with_metrics
-            )
-        return query
+            return job.start(spark, self._config, once=once, report=self.report, publish=publish)
 
 
 def _told_of(config: Config, report: Report) -> Report:
@@ -251,7 +176,7 @@ def _check(clusters: Sequence[_Cluster]) -> None:
 @contextlib.contextmanager
 def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
     """What serves the metrics of all clusters, where a job has some and there is an address."""
-    if not configs[0].exporter.listen or not any(job.serves_metrics for job in jobs):
+    if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
         yield None
         return
     from grouptrail.exporter.service import Exporter

@@ -8,11 +8,12 @@ be read or is older than the tables is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.jobs import Start
 from grouptrail.spark import hadoop
 from grouptrail.storage import tables
 from grouptrail.storage.schema import SEGMENTS
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 START_FILE = "recovered.json"
 """Where a new query begins that has no batch yet; in the checkpoint's folder."""
-
-Start = Mapping[str, Any]
 
 
 class CheckpointUnfit(GrouptrailError):

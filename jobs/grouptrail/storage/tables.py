@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
@@ -108,6 +109,12 @@ def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -
 def is_new(spark: SparkSession, config: Config, name: str) -> bool:
     """Whether nothing has been done with a table since it was made."""
     return delta.version(spark, config.table_path(name)) == 0
+
+
+def versions(spark: SparkSession, config: Config, name: str) -> list[tuple[int, datetime]]:
+    """Return a table's versions that are still known, the newest first, and when each was committed."""
+    rows = spark.sql(f"DESCRIBE HISTORY delta.`{config.table_path(name)}`").select("version", "timestamp").collect()
+    return [(row.version, row.timestamp) for row in rows]
 
 
 def table_exists(spark: SparkSession, config: Config, name: str) -> bool:

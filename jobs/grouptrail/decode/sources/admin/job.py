@@ -21,6 +21,7 @@ from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
 from grouptrail.decode.sources.admin.group import Committed
 from grouptrail.decode.sources.admin.poller import Poll, Poller
+from grouptrail.jobs import DECODE
 from grouptrail.kafka.brokers import KafkaUnreachable
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-JOB = "decode"
 PROGRESS = "ingest_progress"
 PARTITION = 0
 """Polled rows come from no partition of the topic: they all have this one."""
@@ -56,13 +56,13 @@ def check(config: Config) -> None:
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Starts the query. In: what the brokers tell of groups; out: the decoded tables and `ingest_progress`."""
-    tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
+    tables.ensure_tables(spark, config, DECODE.writes)
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=True)
-    polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, JOB), report=report)
+    polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
     return start_query(
         read_ticks(spark),
         config,
-        JOB,
+        DECODE.name,
         land=polling.land,
         once=once,
         every_seconds=config.admin.interval_seconds,

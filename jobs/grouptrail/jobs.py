@@ -1,0 +1,133 @@
+"""Start here: the jobs in the order data flows, what each reads and what it writes.
+
+    __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    offset_commits + brokers --log-offsets-> log_offsets
+    these              --history-> generations, group_states, memberships, partition_ownership, rebalances
+    these and log_offsets  --lag-> consumer_lag, committed_offsets
+
+Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
+`recover` take the jobs from here: another one takes an entry in `JOBS` and a folder with a `job.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from grouptrail.config import Config
+
+Progress = Callable[[str], None]
+"""Takes one line that says how far a job is, or what it could not do."""
+Publish = Callable[["pa.Table"], None]
+"""Takes rows of `consumer_lag`: the newest of every position."""
+Start = Mapping[str, Any]
+"""Where a query without a checkpoint begins, as JSON; empty where it begins by itself."""
+
+
+class Job(Protocol):
+    """A job. `writes` are the tables that its batches are written to."""
+
+    @property
+    def name(self) -> str:
+        """As `--job` takes it, and as its checkpoint's folder is called."""
+
+    @property
+    def about(self) -> str:
+        """What it does: half a sentence for the command line's help."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Tables, and `__consumer_offsets`."""
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Tables."""
+
+    @property
+    def publishes_lag(self) -> bool:
+        """Whether `start` uses `publish`."""
+
+    def check(self, config: Config) -> None:
+        """Raise what keeps the job from running, before Spark is started."""
+
+    def start(
+        self, spark: SparkSession, config: Config, *, once: bool, report: Progress, publish: Publish | None = None
+    ) -> StreamingQuery:
+        """Start the query; with `once` it ends when it has read what is there."""
+
+    def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
+        """Return where the job begins when its checkpoint is lost: where its tables end."""
+
+
+@dataclass(frozen=True)
+class ModuleJob:
+    """A job whose functions are those of a module, imported when one is called: most need Spark."""
+
+    name: str
+    about: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    module: str
+    publishes_lag: bool = False
+
+    def check(self, config: Config) -> None:
+        import_module(self.module).check(config)
+
+    def start(
+        self, spark: SparkSession, config: Config, *, once: bool, report: Progress, publish: Publish | None = None
+    ) -> StreamingQuery:
+        published = {"publish": publish} if self.publishes_lag else {}
+        query: StreamingQuery = import_module(self.module).start(spark, config, once=once, report=report, **published)
+        return query
+
+    def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
+        start: Start = import_module(self.module).start_after_loss(spark, config, report)
+        return start
+
+
+DECODE = ModuleJob(
+    name="decode",
+    about="decodes every record of the offsets topic into exactly one table",
+    reads=("__consumer_offsets",),
+    writes=("offset_commits", "group_metadata", "group_records", "undecodable_records", "ingest_progress"),
+    module="grouptrail.decode.job",
+)
+LOG_OFFSETS = ModuleJob(
+    name="log-offsets",
+    about="asks the brokers where the logs of committed partitions begin and end",
+    reads=("offset_commits",),
+    writes=("log_offsets",),
+    module="grouptrail.log_offsets.job",
+)
+HISTORY = ModuleJob(
+    name="history",
+    about="reconstructs each group's generations, states, members, ownership and rebalances from its records",
+    reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
+    writes=(
+        "generations",
+        "group_states",
+        "memberships",
+        "partition_ownership",
+        "rebalances",
+        "topic_names",
+        "history_positions",
+    ),
+    module="grouptrail.history.job",
+)
+LAG = ModuleJob(
+    name="lag",
+    about="computes how far each group is behind, in offsets and in seconds, and judges it",
+    reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
+    writes=("consumer_lag", "committed_offsets"),
+    module="grouptrail.lag.job",
+    publishes_lag=True,
+)
+
+JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, HISTORY, LAG)
