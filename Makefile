@@ -65,7 +65,7 @@ format: $(READY) ## Let ruff put the code into its form.
 
 ##@ More
 
-bench: $(READY) ## Measure it all, or a part: ONLY=decode, cluster, start, history, lag, views, check, keep, exporter, timeline.
+bench: $(READY) ## Measure it all, or parts: ONLY=decode,cluster,start,history,lag,views,check,keep,exporter,timeline.
 	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
 
 soak: $(READY) ## All jobs, lively groups and faults at random: SECONDS=1200, SEED=8. Fails where a record is lost.

@@ -197,7 +197,7 @@ def main() -> None:
         "timeline": lambda folder, _: measure_timeline(folder),
     }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=parts)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(parts), help=", ".join(parts))
     parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
     parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
     parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
@@ -210,9 +210,11 @@ def main() -> None:
     parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")
     options = parser.parse_args()
+    if unknown := [name for name in options.only if name not in parts]:
+        parser.error(f"--only: {unknown[0]} is none of {', '.join(parts)}")
     figures: dict[str, Any] = {"cores": os.cpu_count()}
     for name, part in parts.items():
-        if options.only in (None, name):
+        if name in options.only:
             with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as folder:
                 figures[name] = part(Path(folder), options)
     print(json.dumps(figures))
