@@ -211,7 +211,7 @@ def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
             raise KafkaDenied("denied")
         return coordinates[group_id]
 
-    monkeypatch.setattr(poller, "_broker", lambda node, _server: nodes[node])
+    monkeypatch.setattr(poller, "_brokers", SimpleNamespace(groups=lambda node, _server: nodes[node]))
     monkeypatch.setattr(
         poller,
         "_coordinators",

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from grouptrail.arrow import table_schema
 from grouptrail.kafka import FirstRecord, Wanted
 from grouptrail.lag.groups import Group, Position
+from grouptrail.lag.held_back import CoordinatorOffsets, Fetch, HeldBack
 from grouptrail.lag.index import (
     UNKNOWN,
     Bools,
@@ -59,6 +60,8 @@ class Rules:
     exact_groups: tuple[str, ...] = ()
     poll_seconds: float = 0
     """By so much the position of a polled group may be older than a sample."""
+    held_back_seconds: float = 15
+    """A partition of the offsets topic is held back once a transaction may have been open there for so long."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Board:
         self._partition_of = np.empty(0, np.int64)
         self._remade_at = np.empty(0, np.int64)
         self._last_commits = LastCommits()
+        self._coordinators = CoordinatorOffsets()
+        self.held_back = HeldBack(rules.held_back_seconds)
         self.positions = Positions(self._index)
 
     def remember(self, rows: pa.Table) -> None:
@@ -121,6 +126,7 @@ class Board:
         row_of = np.full(len(self._partitions), UNKNOWN)
         row_of[numbers] = np.arange(len(rows))
         self._sample = (int(sampled_at.max()), rows, row_of)
+        self.held_back.sample(rows, int(sampled_at.max()))
 
     def rows(
         self,
@@ -129,18 +135,21 @@ class Board:
         *,
         until: int | None = None,
         ask: Ask | None = None,
+        fetch: Fetch | None = None,
     ) -> pa.Table:
         """`consumer_lag` at the newest sample; empty before the first.
 
         By the newest commits, or those until a time (microseconds). `owned`: positions that members have, so that
-        one without a commit is seen. `ask`: for `exact_groups`; without it, what was told before stands.
+        one without a commit is seen. `ask`: for `exact_groups`; without it, what was told before stands. `fetch`: for
+        groups whose commits are held back; without it, what was told before stands, but for commits until a time.
         """
-        entries = self._entries(owned, until)
+        entries = self._entries(groups, owned, until, fetch)
         if entries is None:
             return COLUMNS.empty_table()
         of_each = [groups.get(group, _UNTOLD) for group in entries.commits["group_id"].to_pylist()]
         topics = entries.commits["topic"].to_pylist()
         is_ignored = np.array([group.ignores(topic) for group, topic in zip(of_each, topics, strict=True)], bool)
+        is_ignored &= ~entries.is_held_back  # as the history, too, has not read what lies behind
         lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
@@ -169,12 +178,17 @@ class Board:
         self._newest_ends = newest
         return np.array(sorted(others), np.int64)
 
-    def _entries(self, owned: Sequence[Position], until: int | None) -> Entries | None:
+    def _entries(
+        self, groups: Mapping[str, Group], owned: Sequence[Position], until: int | None, fetch: Fetch | None
+    ) -> Entries | None:
         """The positions whose logs were sampled or that members have without a commit, sorted as the table is."""
         if self._sample is None:
             return None
         at, logs, row_of = self._sample
-        commits = _with_owned(self.positions.standing(until), owned)
+        commits = self.positions.standing(until)
+        if fetch is not None or until is not None:
+            self._coordinators.refresh(self._held_groups(commits, groups), at, fetch)
+        commits = _with_owned(self._coordinators.in_place_of(commits), owned)
         partitions = self._partitions.of(partition_names(commits["topic"], commits["partition"]))
         commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
         is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
@@ -187,11 +201,25 @@ class Board:
             partitions=ints(commits["number"]),
             commits=commits.select(COMMITS.names),
             logs=_dated(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
+            held_back=self._coordinators.reasons(commits),
         )
         partition_of = at_numbers(self._partition_of, np.arange(len(self._index)))
         partition_of[entries.positions] = entries.partitions
         self._partition_of = partition_of
         return entries
+
+    def _held_groups(self, commits: pa.Table, groups: Mapping[str, Group]) -> dict[str, int]:
+        """Those whose partition of the offsets topic is held back, with that partition."""
+        held = self.held_back.now()
+        if not held:
+            return {}
+        known = {
+            name: group.record_partition for name, group in groups.items() if group.record_partition is not None
+        }
+        of_commits = commits.select(["group_id", "record_partition"]).group_by("group_id")
+        for row in of_commits.aggregate([("record_partition", "max")]).to_pylist():
+            known[row["group_id"]] = row["record_partition_max"]
+        return {name: partition for name, partition in sorted(known.items()) if partition in held}
 
     def _first_records(self, entries: Entries, lag: Lag, ask: Ask | None) -> dict[int, FirstRecord | None]:
         """By place, the first unread records of exact groups; where there is none, there is no lag."""
@@ -266,10 +294,17 @@ class Board:
             "catch_up_seconds": _seconds(catch_up),
         }
 
+    def _in_effect_at(self, entries: Entries) -> Ints:
+        """When the commits took effect; one with a topic id is of no transaction."""
+        partitions, offsets = (ints(entries.commits[name]) for name in ("record_partition", "record_offset"))
+        is_plain = np.asarray(whole(pc.is_valid(entries.commits["topic_id"])))
+        written_at = entries.committed_at
+        return np.where(is_plain, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
+
     def _judged(
         self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, of_each: Sequence[Group]
     ) -> dict[str, pa.Array]:
-        committed_at = entries.committed_at
+        committed_at = self._in_effect_at(entries)
         now = Now(
             positions=entries.positions,
             committed=entries.committed,
@@ -279,6 +314,7 @@ class Board:
             commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
             is_empty=self._last_commits.left_by_themselves(entries, of_each),
             is_unsubscribed=is_ignored,
+            held_back=entries.held_back,
         )
         verdict = self._window.judge(now)
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ TABLES = ("group_states", "generations", "memberships", "partition_ownership")
 _LEAST_SESSION_SECONDS = 6
 
 _STATES = """
-SELECT group_id, state, started_at FROM group_states WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
+SELECT group_id, state, started_at, record_partition FROM group_states WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
 """
 _SUBSCRIPTIONS = """
 SELECT group_id, member['topics'] AS topics, member['topic_regex'] AS topic_regex
@@ -54,13 +54,14 @@ class Group:
     """A group as the history has it.
 
     `topics`: what its members subscribe to; None where that cannot be told. `emptied_at`: when its last members left,
-    or expired; `endings` says which, member by member.
+    or expired; `endings` says which, member by member. `record_partition`: its partition of the offsets topic.
     """
 
     state: str | None = None
     topics: frozenset[str] | None = None
     emptied_at: datetime | None = None
     endings: frozenset[str] = frozenset()
+    record_partition: int | None = field(default=None, compare=False)
 
     def ignores(self, topic: str) -> bool:
         """Whether it has members, and none of them subscribes to the topic."""
@@ -127,6 +128,7 @@ def told(
             topics=None if found is None else frozenset(found),
             emptied_at=_time(row["started_at"]) if row["state"] == "Empty" else None,
             endings=frozenset(endings.get(row["group_id"], ())),
+            record_partition=row["record_partition"],
         )
     return groups
 

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +21,20 @@ import pyarrow.compute as pc
 from grouptrail import checkpoints, tables
 from grouptrail.appended import AppendedRows
 from grouptrail.arrow import table_schema
+from grouptrail.explore.views import literal
+from grouptrail.explore.warehouse import Warehouse
 from grouptrail.exporter.service import Exporter
 from grouptrail.kafka import ClusterError, FirstRecord, RecordReader, Wanted
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.groups import Groups
+from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
 from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
+from grouptrail.polling.brokers import Coordinators
 from grouptrail.streams import query_id, read_table_appends, start_query
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 JOB = "lag"
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+PROGRESS = "ingest_progress"
 WRITES = (TABLE,)
 
 _LOOK_EVERY_SECONDS = 1
@@ -51,6 +56,10 @@ _LOOK_EVERY_SECONDS = 1
 _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 30
 _ASK_SECONDS = 2.0
+MOST_GROUPS_FETCHED = 1000
+_STILL_NEW_SECONDS = 30
+# Transactions that commit offsets are open for a moment, as a rule.
+_HELD_BACK_SECONDS = 15
 _MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
 
@@ -91,6 +100,7 @@ def rules_of(config: Config) -> Rules:
         lag.read_committed_groups,
         lag.exact_groups,
         config.admin.interval_seconds,
+        max(_HELD_BACK_SECONDS, 1.5 * config.log_offsets.interval_seconds),
     )
 
 
@@ -134,6 +144,7 @@ class Watch:
         self._report = report
         self._groups = Groups(config)
         self._records = RecordReader(config.kafka_settings())
+        self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
         self._board: Board | None = None
         self._commits: AppendedRows | None = None
         self._stored_at = -math.inf
@@ -174,14 +185,27 @@ class Watch:
         found = []
         *earlier, newest = one_by_one(rows, times, self._apart_seconds)
         for sample in earlier:
-            self._board.sample(sample)
+            self._take(sample)
             until = int(ints(sample["sampled_at"]).max())
             found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until))
         # More samples may wait behind the newest of this batch: it, too, is judged by the commits made before it.
-        self._board.sample(newest)
+        self._take(newest)
         until = int(ints(newest["sampled_at"]).max())
-        found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until, ask=self._ask))
+        # A coordinator tells what is committed now.
+        is_new = time.time() - until / _MICROS < max(_STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds)
+        how: dict[str, Any] = {"until": until, "ask": self._ask, "fetch": self._fetch if is_new else None}
+        found.append(self._board.rows(self._groups.by_id, self._groups.owned, **how))
         return pa.concat_tables(found)
+
+    def _take(self, sample: pa.Table) -> None:
+        assert self._board is not None
+        self._board.sample(sample)
+        if self._board.held_back.waits:
+            rows = Warehouse(self._config, [PROGRESS]).rows(
+                f"SELECT record_partition, MAX(end_offset) AS landed_to FROM {PROGRESS} "
+                f"WHERE cluster = {literal(self._config.cluster)} GROUP BY record_partition"
+            )
+            self._board.held_back.landed({row["record_partition"]: row["landed_to"] for row in rows})
 
     @property
     def _apart_seconds(self) -> float:
@@ -245,10 +269,26 @@ class Watch:
         try:
             return self._records.first_records(wanted, seconds=_ASK_SECONDS)
         except ClusterError as error:
-            if str(error) != self._silence:
-                self._silence = str(error)
-                self._report(f"lag: the records of lag.exact_groups cannot be asked: {error}")
+            self._report_silence(f"lag: the records of lag.exact_groups cannot be asked: {error}")
             return {}
+
+    def _fetch(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
+        """Those beyond the most that are asked about, and those for which there was no time, are said to be so."""
+        asked = dict(list(groups.items())[:MOST_GROUPS_FETCHED])
+        beyond = f"its coordinator was not asked: a sample asks about {MOST_GROUPS_FETCHED:,} groups at most"
+        found: dict[str, Offsets | str] = {group: beyond for group in groups if group not in asked}
+        try:
+            found |= self._coordinators.offsets(asked, seconds=_ASK_SECONDS)
+        except ClusterError as error:
+            self._report_silence(f"lag: no coordinator can be asked: {error}")
+            return found | dict.fromkeys(asked, "no broker can be asked")
+        late = f"its coordinator was not asked: there was no time within {_ASK_SECONDS:.0f} s"
+        return dict.fromkeys(asked, late) | found
+
+    def _report_silence(self, line: str) -> None:
+        if line != self._silence:
+            self._silence = line
+            self._report(line)
 
     def _store_committed(self, spark: SparkSession) -> None:
         """Now and then: what has come since is read from the commits themselves after a restart."""

@@ -23,6 +23,7 @@ class Entries:
     """Positions at a sample: their numbers, their partitions' numbers and, row by row, commits and logs.
 
     `commits` are as in `positions.COMMITS`, with nulls where there is no commit; `logs` as in `log_offsets`.
+    `held_back`: why the commits that have landed are not those of the time; None where they are.
     """
 
     at: int
@@ -30,9 +31,15 @@ class Entries:
     partitions: Ints
     commits: pa.Table
     logs: pa.Table
+    held_back: Sequence[str | None]
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def is_held_back(self) -> Bools:
+        """Whether an open transaction holds back what the group has committed."""
+        return np.array([reason is not None for reason in self.held_back], bool)
 
     @property
     def committed(self) -> Ints:
@@ -90,6 +97,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     errors = entries.logs["error"].to_pylist()
     tell(np.array([error is not None for error in errors], bool), lambda place: errors[place])
     tell(is_ignored, lambda _: "no member of the group subscribes to the topic")
+    tell(entries.is_held_back & (committed == UNKNOWN), lambda place: entries.held_back[place])
     tell(committed == UNKNOWN, lambda _: "no commit yet")
     is_other = _is_other(entries)
     tell(is_other, lambda _: "the topic was deleted and made anew since the commit")
@@ -100,6 +108,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
         is_above,
         lambda place: f"committed {committed[place]} above the log's end {end[place]}: truncated or made anew",
     )
+    problem = [why or held for why, held in zip(problem, entries.held_back, strict=True)]
     lost = ints(entries.logs["log_start_offset"]) - committed
     return Lag(
         np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),

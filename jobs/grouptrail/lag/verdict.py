@@ -2,7 +2,7 @@
 
 In this order, the first that holds (docs/lag.md):
 
-    UNKNOWN       there is no lag to judge: `problem` says why
+    UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
     OK            no more than `allowed_lag` records are left to read
     EMPTY         the group's members left by themselves
@@ -16,6 +16,7 @@ In this order, the first that holds (docs/lag.md):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Thresholds(NamedTuple):
 class Now:
     """What is known of positions at a sample, each by its number; seconds are NaN where not known.
 
-    `lag` counts the records that are left to read; `lost` those before them that were deleted unread.
+    `lag` counts the records that are left to read; `lost` those before them that were deleted unread. `held_back`: why
+    the commits that have landed are not those of the time; empty: all are.
     """
 
     positions: Ints
@@ -54,6 +56,7 @@ class Now:
     commit_seconds: Floats
     is_empty: Bools
     is_unsubscribed: Bools
+    held_back: Sequence[str | None] = ()
 
 
 @dataclass
@@ -140,6 +143,8 @@ class Window:
             return "UNSUBSCRIBED", "no member of the group subscribes to the topic"
         if lag == UNKNOWN:
             return "UNKNOWN", "there is no lag to judge"
+        if now.held_back and (why := now.held_back[place]):
+            return "UNKNOWN", why
         if now.is_empty[place]:
             return "EMPTY", f"the members left the group by themselves, with {lag} unread"
         waiting, quiet = now.lag_seconds[place], now.commit_seconds[place]

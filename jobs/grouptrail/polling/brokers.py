@@ -7,6 +7,7 @@ not more often than the configuration allows, and of many groups in one request.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.api_message import ApiMessage
 
 import grouptrail.polling
-from grouptrail.kafka import Cluster, ClusterError, server_of
+from grouptrail.kafka import TOPIC, Cluster, ClusterError, KafkaDenied, server_of
 from grouptrail.polling.seen import Committed, Seen
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class BrokerGroups(Cluster):
             for some in _parts([group for group in groups if group.kind == kind]):
                 self._describe(some, request)
         for some in _parts([group for group in groups if group.kind != "share"]):
-            self._fetch_commits(some)
+            self.fetch_commits(some)
 
     def _describe(self, groups: Sequence[Seen], request: Callable[[list[str]], Any]) -> None:
         by_id = {group.group_id: group for group in groups}
@@ -123,7 +124,9 @@ class BrokerGroups(Cluster):
             if not told.error_code:
                 group.described = _classic(told) if group.kind == "classic" else told.to_dict()
 
-    def _fetch_commits(self, groups: Sequence[Seen]) -> None:
+    def fetch_commits(self, groups: Sequence[Seen]) -> None:
+        """Fills in what these groups have committed, or why that is not told; one request (before Kafka 3.0 one for
+        each group)."""
         by_id = {group.group_id: group for group in groups}
         for group_id, request in self._ask(
             lambda admin: list(admin._list_group_offsets_requests(dict.fromkeys(by_id)))
@@ -190,21 +193,91 @@ def _parts(groups: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
     yield from (groups[first : first + _GROUPS_A_REQUEST] for first in range(0, len(groups), _GROUPS_A_REQUEST))
 
 
+class Brokers:
+    """A connection to each broker that was asked for, and how often each may be asked."""
+
+    def __init__(self, settings: Mapping[str, str], requests_per_second: float) -> None:
+        self._settings = settings
+        self._requests_per_second = requests_per_second
+        self._groups: dict[tuple[int, str], BrokerGroups] = {}
+
+    def groups(self, node: int, server: str) -> BrokerGroups:
+        """Of one broker."""
+        if (node, server) not in self._groups:
+            throttle = Throttle(self._requests_per_second)
+            self._groups[node, server] = BrokerGroups(self._settings, node, server, throttle)
+        return self._groups[node, server]
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for groups in self._groups.values():
+            groups.close()
+
+
+class Coordinators:
+    """What groups have committed, asked of the brokers that lead their partitions of the offsets topic.
+
+    `requests_per_second` each broker gets at most; a request is about up to 50 groups.
+    """
+
+    def __init__(self, settings: Mapping[str, str], requests_per_second: float) -> None:
+        self._cluster = Cluster(settings)
+        self._brokers = Brokers(settings, requests_per_second)
+
+    def offsets(self, groups: Mapping[str, int], *, seconds: float) -> dict[str, dict[tuple[str, int], int] | str]:
+        """By group, given with its partition of the offsets topic: its offsets, or why they are not told. Of those not
+        asked about after so many seconds nothing is told. Raises ClusterError where no broker answers."""
+        deadline = time.monotonic() + seconds
+        of_partition: dict[int, list[str]] = defaultdict(list)
+        for group_id, partition in groups.items():
+            of_partition[partition].append(group_id)
+        of_broker: dict[tuple[int, str], list[str]] = defaultdict(list)
+        found: dict[str, dict[tuple[str, int], int] | str] = {}
+        for place in self._cluster.places({TOPIC: list(of_partition)}):
+            if place.leader is None or place.server is None:
+                why = f"no broker leads its partition ({place.error})"
+                found |= dict.fromkeys(of_partition[place.partition], why)
+            else:
+                of_broker[place.leader, place.server] += of_partition[place.partition]
+        for (leader, server), group_ids in of_broker.items():
+            for some in _parts([Seen(group_id, "classic", "", "") for group_id in group_ids]):
+                if time.monotonic() > deadline:
+                    break
+                try:
+                    self._brokers.groups(leader, server).fetch_commits(some)
+                except ClusterError as error:
+                    why = "refuses this principal" if isinstance(error, KafkaDenied) else "did not answer"
+                    found |= {group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in found}
+                    break
+                found |= {group.group_id: _told_offsets(group) for group in some}
+        return found
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._cluster.close()
+        self._brokers.close()
+
+
+def _told_offsets(group: Seen) -> dict[tuple[str, int], int] | str:
+    if group.commits is None:
+        return group.problem or "its coordinator is moving"
+    return {place: committed.offset for place, committed in group.commits.items()}
+
+
 class Poller:
     """Polls a cluster's groups; keeps its connections from one poll to the next."""
 
     def __init__(self, config: Config) -> None:
-        self._settings = config.kafka_settings()
         self._rules = config.admin
-        self._coordinators = GroupCoordinators(self._settings)
-        self._brokers: dict[tuple[int, str], BrokerGroups] = {}
+        self._coordinators = GroupCoordinators(config.kafka_settings())
+        self._brokers = Brokers(config.kafka_settings(), config.admin.requests_per_second)
 
     def poll(self) -> Poll:
         """Asks every broker; one that does not answer keeps no other from it."""
         poll = Poll(at=time.time())
         self._coordinators.close()  # a client remembers who coordinates a group for as long as it lives
         try:
-            brokers = [self._broker(node, server) for node, server in self._coordinators.nodes().items()]
+            brokers = [self._brokers.groups(node, server) for node, server in self._coordinators.nodes().items()]
         except ClusterError as error:
             poll.problems.append(str(error))
             return poll
@@ -229,14 +302,8 @@ class Poller:
 
     def close(self) -> None:
         """Closes the connections."""
-        for cluster in (self._coordinators, *self._brokers.values()):
-            cluster.close()
-
-    def _broker(self, node: int, server: str) -> BrokerGroups:
-        if (node, server) not in self._brokers:
-            throttle = Throttle(self._rules.requests_per_second)
-            self._brokers[node, server] = BrokerGroups(self._settings, node, server, throttle)
-        return self._brokers[node, server]
+        self._coordinators.close()
+        self._brokers.close()
 
     def _ask(self, broker: BrokerGroups) -> tuple[int, list[Seen] | None, str | None]:
         groups = None
