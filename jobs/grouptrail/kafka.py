@@ -201,7 +201,7 @@ class Cluster:
         return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
 
     def places(self, wanted: Mapping[str, Collection[int] | None] | None = None) -> list[Place]:
-        """Where the wanted partitions, by topic, are led: None stands for all of a topic, and for all topics that this
+        """Where the wanted partitions, by topic, are led. None stands for all of a topic, or for all topics that this
         principal may see."""
         topics = None if wanted is None else list(wanted)
         told = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, topics))
@@ -391,7 +391,7 @@ class OffsetsTopic(Cluster):
 class RecordReader(Cluster):
     """Reads single records: for that, the principal needs READ on their topics."""
 
-    _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups"
+    _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups, or on all of them"
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

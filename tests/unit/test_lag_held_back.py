@@ -1,4 +1,4 @@
-"""Commits that an open transaction of another group holds back: which are, what is served meanwhile, and until when."""
+"""Commits that an open transaction holds back: which those are, what is served meanwhile, and until when."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def board(*commits: Row) -> Board:
 
 
 def judged(
-    made: Board, *logs: Row, told: Mapping[str, Offsets | str] | None = None, groups: Mapping[str, Group] | None = None
+    made: Board,
+    *logs: Row,
+    told: Mapping[str, Offsets | str] | None = None,
+    groups: Mapping[str, Group] | None = None,
 ) -> list[Row]:
     """The rows at a sample, for which coordinators tell this, if they can be asked."""
     made.sample(pa.Table.from_pylist(list(logs), LOGS))
@@ -80,7 +83,7 @@ def judged(
     return rows
 
 
-# --- which partitions are -------------------------------------------------------------------------------------------
+# --- which partitions are -----------------------------------------------------------------------------------
 
 
 def test_held_back_transaction_of_a_moment_is_tolerated() -> None:
@@ -144,7 +147,7 @@ def test_in_effect_at_commit_behind_a_held_offset_counts_from_the_end_of_the_tra
     assert found.tolist() == [micros(700), micros(10), micros(10)]
 
 
-# --- what is served meanwhile -----------------------------------------------------------------------------------------
+# --- what is served meanwhile -------------------------------------------------------------------------------
 
 
 def test_lag_held_back_group_is_unknown_with_the_lag_that_its_coordinator_knows() -> None:
@@ -206,7 +209,9 @@ def test_lag_held_back_group_is_neither_empty_nor_unsubscribed() -> None:
         Group("Empty", emptied_at=at(-800), endings=frozenset({"left"})),
         Group("Stable", topics=frozenset({"else"})),
     ):
-        [row] = judged(board(commit(-900, 9)), log(0, 534), held(0), told={"billing": {PLACE: 9}}, groups={"billing": group})
+        [row] = judged(
+            board(commit(-900, 9)), log(0, 534), held(0), told={"billing": {PLACE: 9}}, groups={"billing": group}
+        )
         assert row["status"] == "UNKNOWN"
 
 
@@ -234,14 +239,13 @@ def test_status_transactional_commit_counts_from_the_end_of_its_transaction() ->
 
 def test_backtest_does_not_judge_what_was_held_back() -> None:
     made = board(commit(-900, 100))
-    samples = []
-    for second in range(0, 700, 10):
-        samples.append(judged(made, log(second, 534), held(second), told={"billing": {PLACE: 100}}))
+    told = {"billing": {PLACE: 100}}
+    samples = [judged(made, log(second, 534), held(second), told=told) for second in range(0, 700, 10)]
     tables = [pa.Table.from_pylist(rows, table_schema("consumer_lag")) for rows in samples]
     assert list(replay(tables, Thresholds(), Alert())) == []
 
 
-# --- how coordinators are asked ---------------------------------------------------------------------------------------
+# --- how coordinators are asked -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -283,7 +287,7 @@ def test_fetch_without_any_broker_is_reported_once(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Silent(Coordinators):
-        def offsets(self, groups: Mapping[str, int], *, seconds: float) -> Mapping[str, Offsets | str]:
+        def offsets(self, _groups: Mapping[str, int], **_how: float) -> Mapping[str, Offsets | str]:
             raise KafkaUnreachable("no Kafka broker answers at b:9092")
 
     monkeypatch.setattr(watch, "_coordinators", Silent({}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -84,6 +85,7 @@ def test_samples_that_waited_are_judged_by_the_commits_made_before_them() -> Non
     interval = type("LogOffsets", (), {"interval_seconds": 10.0})()
     watch._config = type("Config", (), {"cluster": "c", "log_offsets": interval})()
     watch._groups, watch._board, watch._report = Groups(), board(), print
+    watch._records = SimpleNamespace(first_records=lambda _wanted, seconds: {})  # noqa: ARG005
     watch._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]
     rows: list[Row] = []

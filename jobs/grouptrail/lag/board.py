@@ -5,7 +5,7 @@ Pure, and in arrays: it knows no table, no broker and no clock. Start at `Board.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,7 +34,8 @@ from grouptrail.lag.index import (
 from grouptrail.lag.offsets import Entries, Lag, lag_in_offsets, matching
 from grouptrail.lag.positions import COMMITS, Positions
 from grouptrail.lag.seconds import LogEnds, Sample
-from grouptrail.lag.verdict import Now, Thresholds, Window
+from grouptrail.lag.unread import Ask, UnreadOffsets
+from grouptrail.lag.verdict import Now, Thresholds, Verdict, Window
 
 TABLE = "consumer_lag"
 ADMIN = "admin"
@@ -45,9 +46,6 @@ _MICROS = 1_000_000
 
 # By then the history has the record of a member that commits.
 _HISTORY_FOLLOWS_MICROS = 60 * _MICROS
-
-Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
-"""Finds first records, as far as they can be told; None: none is left in the log."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,12 @@ class _Age:
     errors: Floats
     methods: list[str | None]
 
+    def where_records_are(self, lag: Lag) -> _Age:
+        """0 where brokers showed that no record is left."""
+        none = lag.holds_no_record & (lag.lag > 0)
+        methods = ["exact" if is_none else method for is_none, method in zip(none, self.methods, strict=True)]
+        return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), methods)
+
 
 class Board:
     """What is known of a cluster's positions; what is read again after a restart is given to it in the same way."""
@@ -90,6 +94,7 @@ class Board:
         self._partition_of = np.empty(0, np.int64)
         self._remade_at = np.empty(0, np.int64)
         self._last_commits = LastCommits()
+        self._unread = UnreadOffsets()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBack(rules.held_back_seconds)
         self.positions = Positions(self._index)
@@ -140,8 +145,9 @@ class Board:
         """`consumer_lag` at the newest sample; empty before the first.
 
         By the newest commits, or those until a time (microseconds). `owned`: positions that members have, so that
-        one without a commit is seen. `ask`: for `exact_groups`; without it, what was told before stands. `fetch`: for
-        groups whose commits are held back; without it, what was told before stands, but for commits until a time.
+        one without a commit is seen. `ask`: for `exact_groups`, and where a group seems to stand still before few
+        offsets; without it, what was told before stands. `fetch`: for groups whose commits are held back; without
+        it, what was told before stands, but for commits until a time.
         """
         entries = self._entries(groups, owned, until, fetch)
         if entries is None:
@@ -154,11 +160,16 @@ class Board:
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
         known = self._window.newest_at(entries.at)
-        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
-        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
-        columns = self._measured(entries, lag, age)
+        is_empty = self._last_commits.left_by_themselves(entries, of_each)
+        lag.holds_no_record = self._unread.nothing_left(entries)
+        verdict = self._judged(entries, lag, age, is_ignored, is_empty)
+        if ask is not None and self._unread.ask(entries, lag, _standing_still(verdict), ask):
+            lag.holds_no_record = self._unread.nothing_left(entries)
+            verdict = self._judged(entries, lag, age, is_ignored, is_empty)
+        columns = self._measured(entries, lag, age.where_records_are(lag))
         columns |= self._rates(entries, lag)
-        columns |= self._judged(entries, lag, age, is_ignored, of_each)
+        columns["status"], columns["status_reason"] = (pa.array(column, pa.string()) for column in verdict)
+        columns["group_state"] = pa.array([group.state for group in of_each], pa.string())
         if known is not None and until is None:
             # Later samples may wait that were taken before the commits that have come since.
             self._window.restore(known)
@@ -213,9 +224,7 @@ class Board:
         held = self.held_back.now()
         if not held:
             return {}
-        known = {
-            name: group.record_partition for name, group in groups.items() if group.record_partition is not None
-        }
+        known = {name: group.record_partition for name, group in groups.items() if group.record_partition is not None}
         of_commits = commits.select(["group_id", "record_partition"]).group_by("group_id")
         for row in of_commits.aggregate([("record_partition", "max")]).to_pylist():
             known[row["group_id"]] = row["record_partition_max"]
@@ -301,9 +310,9 @@ class Board:
         written_at = entries.committed_at
         return np.where(is_plain, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
 
-    def _judged(
-        self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, of_each: Sequence[Group]
-    ) -> dict[str, pa.Array]:
+    def _judged(self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, is_empty: Bools) -> Verdict:
+        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
+        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
         committed_at = self._in_effect_at(entries)
         now = Now(
             positions=entries.positions,
@@ -312,19 +321,20 @@ class Board:
             lost=lag.lost,
             lag_seconds=age.seconds,
             commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
-            is_empty=self._last_commits.left_by_themselves(entries, of_each),
+            is_empty=is_empty,
             is_unsubscribed=is_ignored,
             held_back=entries.held_back,
+            without_records=np.where(lag.holds_no_record, lag.lag, 0),
         )
-        verdict = self._window.judge(now)
-        return {
-            "status": pa.array(verdict.status, pa.string()),
-            "status_reason": pa.array(verdict.reason, pa.string()),
-            "group_state": pa.array([group.state for group in of_each], pa.string()),
-        }
+        return self._window.judge(now)
 
 
 _UNTOLD = Group()
+_STANDING_STILL = ("STOP", "STALL", "WARN")
+
+
+def _standing_still(verdict: Verdict) -> list[int]:
+    return [place for place, status in enumerate(verdict.status) if status in _STANDING_STILL]
 
 
 def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:

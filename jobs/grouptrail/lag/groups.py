@@ -20,7 +20,8 @@ TABLES = ("group_states", "generations", "memberships", "partition_ownership")
 _LEAST_SESSION_SECONDS = 6
 
 _STATES = """
-SELECT group_id, state, started_at, record_partition FROM group_states WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
+SELECT group_id, state, started_at, record_partition FROM group_states
+WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
 """
 _SUBSCRIPTIONS = """
 SELECT group_id, member['topics'] AS topics, member['topic_regex'] AS topic_regex

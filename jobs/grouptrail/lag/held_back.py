@@ -111,8 +111,8 @@ class HeldBack:
 Offsets = Mapping[tuple[str, int], int]
 """By topic and partition."""
 Fetch = Callable[[Mapping[str, int]], Mapping[str, "Offsets | str"]]
-"""What groups, given with their partition of the offsets topic, have committed as their coordinators know, or why that
-is not told."""
+"""What groups, given with their partition of the offsets topic, have committed as their coordinators know, or why
+that is not told."""
 
 
 class CoordinatorOffsets:
@@ -141,8 +141,10 @@ class CoordinatorOffsets:
                 }
 
     def in_place_of(self, commits: pa.Table) -> pa.Table:
-        """The commits that stand (`positions.COMMITS`), those of these groups as their coordinators have them: without
-        an offset where that is not told."""
+        """The commits that stand (`positions.COMMITS`), those of these groups as their coordinators have them.
+
+        Where that is not told they have no offset.
+        """
         if not self._groups:
             return commits
         is_held = pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string()))

@@ -192,7 +192,9 @@ class Watch:
         self._take(newest)
         until = int(ints(newest["sampled_at"]).max())
         # A coordinator tells what is committed now.
-        is_new = time.time() - until / _MICROS < max(_STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds)
+        is_new = time.time() - until / _MICROS < max(
+            _STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds
+        )
         how: dict[str, Any] = {"until": until, "ask": self._ask, "fetch": self._fetch if is_new else None}
         found.append(self._board.rows(self._groups.by_id, self._groups.owned, **how))
         return pa.concat_tables(found)
@@ -269,7 +271,7 @@ class Watch:
         try:
             return self._records.first_records(wanted, seconds=_ASK_SECONDS)
         except ClusterError as error:
-            self._report_silence(f"lag: the records of lag.exact_groups cannot be asked: {error}")
+            self._report_silence(f"lag: it cannot be looked whether records are left to read: {error}")
             return {}
 
     def _fetch(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:

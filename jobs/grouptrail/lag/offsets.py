@@ -64,18 +64,23 @@ class Entries:
 
 @dataclass
 class Lag:
-    """Of each entry; `UNKNOWN` where it cannot be told, and then why. `is_of_other_log`: the commit is to a log that
-    was truncated or made anew since."""
+    """Of each entry; `UNKNOWN` where it cannot be told, and then why.
+
+    `is_of_other_log`: the commit is to a log that
+    was truncated or made anew since; `holds_no_record`: what is left are transactions' markers and aborted records.
+    """
 
     lag: Ints
     lost: Ints
     problem: list[str | None]
     is_of_other_log: Bools
+    holds_no_record: Bools
 
     @property
     def readable(self) -> Ints:
         """How many of the unread records are still there."""
-        return np.where(self.lag == UNKNOWN, UNKNOWN, np.maximum(self.lag - np.maximum(self.lost, 0), 0))
+        there = np.maximum(self.lag - np.maximum(self.lost, 0), 0)
+        return np.where(self.lag == UNKNOWN, UNKNOWN, np.where(self.holds_no_record, 0, there))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: Sequence[str]) -> Lag:
@@ -115,6 +120,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
         np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
         problem,
         is_other | is_above,
+        np.full(len(entries), False),
     )
 
 

@@ -44,8 +44,9 @@ class Thresholds(NamedTuple):
 class Now:
     """What is known of positions at a sample, each by its number; seconds are NaN where not known.
 
-    `lag` counts the records that are left to read; `lost` those before them that were deleted unread. `held_back`: why
-    the commits that have landed are not those of the time; empty: all are.
+    `lag` counts the records that are left to read; `lost` those before them that were deleted unread. `held_back`:
+    why the commits that have landed are not those of the time; empty: all are. `without_records`: how many offsets
+    are left that hold no record.
     """
 
     positions: Ints
@@ -57,6 +58,7 @@ class Now:
     is_empty: Bools
     is_unsubscribed: Bools
     held_back: Sequence[str | None] = ()
+    without_records: Ints | None = None
 
 
 @dataclass
@@ -129,6 +131,10 @@ class Window:
         for place in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
             lost = f"{now.lost[place]} records were deleted before they were consumed"
             told.reason[place] = f"{_NOTHING_LEFT}: {lost}"
+        without = np.zeros(0, np.int64) if now.without_records is None else now.without_records
+        for place in np.flatnonzero(without).tolist():
+            held = f"no committed record is in the {without[place]} offsets behind the committed one"
+            told.reason[place] = f"{_NOTHING_LEFT}: {held}"
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
