@@ -9,8 +9,8 @@ Options: `kafka.…`, any setting of Kafka's Java client, as Spark's Kafka sourc
   that path; in a stream, those that land there later, too; `storage.…` are delta-rs's options for it;
 - none of these: all that the principal may see.
 
-With `held_back`, a topic, also those of its partitions whose last stable offset is behind their end: the others of this
-topic have no row. It is one more partition in requests that are sent anyway.
+With `held_back`, a topic, also those of its partitions whose last stable offset is behind their end: the others of
+this topic have no row. They are asked for in requests that are sent anyway.
 
 Out: the columns of `log_offsets` but the cluster. Each leader is asked by a task of its own. A partition that cannot
 be asked of has a row all the same, which says why (`error`). `spark.readStream` gives a sample a trigger, one in all

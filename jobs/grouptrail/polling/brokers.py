@@ -225,8 +225,10 @@ class Coordinators:
         self._brokers = Brokers(settings, requests_per_second)
 
     def offsets(self, groups: Mapping[str, int], *, seconds: float) -> dict[str, dict[tuple[str, int], int] | str]:
-        """By group, given with its partition of the offsets topic: its offsets, or why they are not told. Of those not
-        asked about after so many seconds nothing is told. Raises ClusterError where no broker answers."""
+        """By group, given with its partition of the offsets topic: its offsets, or why they are not told.
+
+        Nothing for those not asked about within so many seconds. Raises ClusterError where no broker answers.
+        """
         deadline = time.monotonic() + seconds
         of_partition: dict[int, list[str]] = defaultdict(list)
         for group_id, partition in groups.items():
