@@ -5,7 +5,7 @@ Pure, and in arrays: it knows no table, no broker and no clock. Start at `Board.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -48,6 +48,10 @@ _MICROS = 1_000_000
 _HISTORY_FOLLOWS_MICROS = 60 * _MICROS
 
 
+Recall = Callable[[Mapping[str, datetime]], Mapping[str, int]]
+"""By group, when it last committed before a time at which its members were gone (microseconds)."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """As in the configuration's section [lag]."""
@@ -80,7 +84,7 @@ class _Age:
 class Board:
     """What is known of a cluster's positions; what is read again after a restart is given to it in the same way."""
 
-    def __init__(self, cluster: str, rules: Rules) -> None:
+    def __init__(self, cluster: str, rules: Rules, recall: Recall = lambda _ends: {}) -> None:
         self._cluster = cluster
         self._rules = rules
         self._index = Index()
@@ -93,7 +97,7 @@ class Board:
         self._first: Mapping[Wanted, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._remade_at = np.empty(0, np.int64)
-        self._last_commits = LastCommits()
+        self._last_commits = LastCommits(recall)
         self._unread = UnreadOffsets()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBack(rules.held_back_seconds)
@@ -354,7 +358,8 @@ class LastCommits:
     on from where the group was may be a new member's, whose record the history has not read yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recall: Recall) -> None:
+        self._recall = recall
         self._before_end: dict[str, tuple[datetime, int]] = {}
         self._offsets_before_end: dict[int, int] = {}
 
@@ -362,27 +367,37 @@ class LastCommits:
         """Whether the group's members left on purpose, judged by its last commit to any partition."""
         group_ids = entries.commits["group_id"].to_pylist()
         columns = (entries.committed_at.tolist(), entries.positions.tolist(), entries.committed.tolist())
-        returned = set()
+        returned, unseen = set(), {}
         for group_id, group, at, position, offset in zip(group_ids, of_each, *columns, strict=True):
             end = group.emptied_at
             if end is None or at == UNKNOWN:
                 continue
             if moment(at) > end:
+                unseen[group_id] = end
                 goes_on = offset >= self._offsets_before_end.get(position, offset + 1)
                 if goes_on and entries.at - at < _HISTORY_FOLLOWS_MICROS:
                     returned.add(group_id)
                 continue
-            known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
-            self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
+            self._add(group_id, end, at)
             self._offsets_before_end[position] = offset
+        unseen = {name: end for name, end in unseen.items() if self._before_end.get(name, (None,))[0] != end}
+        if unseen:  # the commit before the end was in no sample since the start, and another has taken its place
+            told = self._recall(unseen)
+            for name, end in unseen.items():
+                self._add(name, end, told.get(name, UNKNOWN))
         left = [
             name not in returned and self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)
         ]
         return np.array(left, bool)
 
+    def _add(self, group_id: str, end: datetime, at: int) -> None:
+        known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
+        self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
+
     def _left(self, group_id: str, group: Group) -> bool:
         end, at = self._before_end.get(group_id, (None, UNKNOWN))
-        return group.left_by_itself(moment(at) if end is not None and end == group.emptied_at else None)
+        is_known = at != UNKNOWN and end == group.emptied_at
+        return group.left_by_itself(moment(at) if is_known else None)
 
 
 def _commit_at(commits: pa.Table) -> pa.ChunkedArray:

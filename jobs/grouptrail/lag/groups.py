@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLES = ("group_states", "generations", "memberships", "partition_ownership")
 
 # No session is shorter than the brokers' group.min.session.timeout.ms; its default.
-_LEAST_SESSION_SECONDS = 6
+LEAST_SESSION_SECONDS = 6
 
 _STATES = """
 SELECT group_id, state, started_at, record_partition FROM group_states
@@ -79,7 +79,7 @@ class Group:
         if self.endings == {"left"}:
             return True
         silent = None if last_commit_at is None else (self.emptied_at - last_commit_at).total_seconds()
-        was_alive = silent is not None and 0 <= silent < _LEAST_SESSION_SECONDS
+        was_alive = silent is not None and 0 <= silent < LEAST_SESSION_SECONDS
         return was_alive and self.endings <= {"left", "left_or_expired"}
 
 

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from grouptrail.explore.warehouse import Warehouse
 from grouptrail.exporter.service import Exporter
 from grouptrail.kafka import ClusterError, FirstRecord, RecordReader, Wanted
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
+from grouptrail.lag.groups import LEAST_SESSION_SECONDS, Groups
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
-from grouptrail.lag.groups import Groups
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
 from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
@@ -57,6 +58,7 @@ _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 30
 _ASK_SECONDS = 2.0
 MOST_GROUPS_FETCHED = 1000
+_GROUPS_A_QUERY = 100
 _STILL_NEW_SECONDS = 30
 # Transactions that commit offsets are open for a moment, as a rule.
 _HELD_BACK_SECONDS = 15
@@ -226,7 +228,7 @@ class Watch:
 
     def _resume(self, *, before: int) -> None:
         """Reads what was stored of the time before a sample (microseconds), and of the commits what stood then."""
-        board = Board(self._config.cluster, rules_of(self._config))
+        board = Board(self._config.cluster, rules_of(self._config), self._last_commits)
         committed = pa.concat_tables([STORED.empty_table(), *self._all_rows(COMMITTED, STORED)])
         standing, newest = resumed(committed)
         board.positions.add(standing)
@@ -273,6 +275,24 @@ class Watch:
         except ClusterError as error:
             self._report_silence(f"lag: it cannot be looked whether records are left to read: {error}")
             return {}
+
+    def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
+        """Only commits shortly before the end say how it came."""
+        least = timedelta(seconds=LEAST_SESSION_SECONDS)
+        of_each = [
+            f"(group_id = {literal(group)} AND record_at BETWEEN {literal(end - least)} AND {literal(end)})"
+            for group, end in ends.items()
+        ]
+        found: dict[str, int] = {}
+        warehouse = Warehouse(self._config, [OFFSET_COMMITS])
+        for first in range(0, len(of_each), _GROUPS_A_QUERY):
+            some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
+            rows = warehouse.rows(
+                f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
+                f"WHERE NOT is_tombstone AND cluster = {literal(self._config.cluster)} AND ({some}) GROUP BY group_id"
+            )
+            found |= {row["group_id"]: row["at"] for row in rows}
+        return found
 
     def _fetch(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
         """Those beyond the most that are asked about, and those for which there was no time, are said to be so."""
