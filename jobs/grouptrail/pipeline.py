@@ -3,7 +3,7 @@
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     offset_commits + brokers --log-offsets-> log_offsets
     these              --history-> generations, group_states, memberships, partition_ownership, rebalances
-    these and log_offsets  --lag-> consumer_lag, committed_offsets
+    all of these           --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query a cluster, with a checkpoint of its own. The command line, the schedules
 and the docs take the jobs from here.
@@ -100,7 +100,10 @@ JOBS = (
     Job(
         name="lag",
         about="tells how far behind each group is, in offsets and in seconds, and whether that is a worry",
-        reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
+        reads=(
+            *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
+            *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
+        ),
         writes=("consumer_lag", "committed_offsets"),
         module="grouptrail.lag.job",
         serves_metrics=True,

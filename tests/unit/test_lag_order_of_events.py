@@ -174,6 +174,19 @@ def test_status_of_a_group_that_left_and_was_reset_stays_empty() -> None:
     assert sampled(made, log(600, 150), groups=group)["status"] == "EMPTY"
 
 
+def test_status_of_a_group_whose_members_have_just_started_is_neither_empty_nor_stop() -> None:
+    """Before the history has read of them, and for the first minute, in which they may not have committed yet."""
+    made = board(commit(-3603, 100))
+    before = Group("Empty", emptied_at=at(-3600), endings=frozenset({"left"}))
+    for second in range(-400, 0, 10):
+        assert sampled(made, log(second, 150), groups={"billing": before})["status"] == "EMPTY"
+    returning = Group("Empty", emptied_at=at(-3600), endings=frozenset({"left"}), is_returning=True)
+    assert sampled(made, log(0, 150), groups={"billing": returning})["status"] == "WARN"
+    members = {"billing": Group("Stable", filled_at=at(-1))}
+    assert sampled(made, log(10, 150), groups=members)["status"] == "WARN"
+    assert sampled(made, log(70, 150), groups=members)["status"] == "STOP"
+
+
 def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:
     """It commits on from where the group was, before the history has read the record of its group."""
     made = board(commit(-603, 100))

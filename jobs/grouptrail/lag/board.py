@@ -44,7 +44,7 @@ COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000
 
-# By then the history has the record of a member that commits.
+# By then the history has the record of a member that commits, and a member that has started has committed.
 _HISTORY_FOLLOWS_MICROS = 60 * _MICROS
 
 
@@ -79,6 +79,15 @@ class _Age:
         none = lag.holds_no_record & (lag.lag > 0)
         methods = ["exact" if is_none else method for is_none, method in zip(none, self.methods, strict=True)]
         return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), methods)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """What is known of the members of each position's group; `silent_seconds`: for how long they have not committed."""
+
+    is_ignored: Bools
+    is_empty: Bools
+    silent_seconds: Floats
 
 
 class Board:
@@ -164,12 +173,16 @@ class Board:
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
         known = self._window.newest_at(entries.at)
-        is_empty = self._last_commits.left_by_themselves(entries, of_each)
+        members = _Members(
+            is_ignored,
+            is_empty=self._last_commits.left_by_themselves(entries, of_each),
+            silent_seconds=self._silent_seconds(entries, of_each),
+        )
         lag.holds_no_record = self._unread.nothing_left(entries)
-        verdict = self._judged(entries, lag, age, is_ignored, is_empty)
+        verdict = self._judged(entries, lag, age, members)
         if ask is not None and self._unread.ask(entries, lag, _standing_still(verdict), ask):
             lag.holds_no_record = self._unread.nothing_left(entries)
-            verdict = self._judged(entries, lag, age, is_ignored, is_empty)
+            verdict = self._judged(entries, lag, age, members)
         columns = self._measured(entries, lag, age.where_records_are(lag))
         columns |= self._rates(entries, lag)
         columns["status"], columns["status_reason"] = (pa.array(column, pa.string()) for column in verdict)
@@ -314,19 +327,27 @@ class Board:
         written_at = entries.committed_at
         return np.where(is_plain, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
 
-    def _judged(self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, is_empty: Bools) -> Verdict:
+    def _silent_seconds(self, entries: Entries, of_each: Sequence[Group]) -> Floats:
+        """For how long members could have committed and did not; those that have just started still will."""
+        committed_at = self._in_effect_at(entries)
+        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
+        now = moment(entries.at)
+        started = np.array([group.started_seconds(now) for group in of_each], np.float64)
+        is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / _MICROS)
+        return np.where(is_new, np.minimum(since_commit, started), since_commit)
+
+    def _judged(self, entries: Entries, lag: Lag, age: _Age, members: _Members) -> Verdict:
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
         self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
-        committed_at = self._in_effect_at(entries)
         now = Now(
             positions=entries.positions,
             committed=entries.committed,
             lag=lag.readable,
             lost=lag.lost,
             lag_seconds=age.seconds,
-            commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
-            is_empty=is_empty,
-            is_unsubscribed=is_ignored,
+            commit_seconds=members.silent_seconds,
+            is_empty=members.is_empty,
+            is_unsubscribed=members.is_ignored,
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
         )
@@ -386,7 +407,8 @@ class LastCommits:
             for name, end in unseen.items():
                 self._add(name, end, told.get(name, UNKNOWN))
         left = [
-            name not in returned and self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)
+            name not in returned and not group.is_returning and self._left(name, group)
+            for name, group in zip(group_ids, of_each, strict=True)
         ]
         return np.array(left, bool)
 

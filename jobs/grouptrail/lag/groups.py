@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ from grouptrail.explore.warehouse import Warehouse
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
-TABLES = ("group_states", "generations", "memberships", "partition_ownership")
+TABLES = (
+    *("group_states", "generations", "memberships", "partition_ownership"),
+    *("history_positions", "group_metadata", "group_records"),
+)
 
 # No session is shorter than the brokers' group.min.session.timeout.ms; its default.
 LEAST_SESSION_SECONDS = 6
@@ -38,6 +41,20 @@ JOIN group_states AS emptied
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
 WHERE gone.cluster = {cluster} AND emptied.is_open AND emptied.ended_at IS NULL AND emptied.state = 'Empty'
 """
+_FILLED = """
+SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
+WHERE state = 'Empty' AND ended_at IS NOT NULL AND cluster = {cluster} GROUP BY group_id
+"""
+_RETURNING = """
+SELECT DISTINCT landed.group_id
+FROM (
+  SELECT cluster, group_id, record_offset FROM group_metadata WHERE leader IS NOT NULL
+  UNION ALL
+  SELECT cluster, group_id, record_offset FROM group_records WHERE member_id IS NOT NULL AND value_json IS NOT NULL
+) AS landed
+JOIN history_positions AS told ON told.group_id = landed.group_id AND told.cluster = landed.cluster
+WHERE landed.record_offset >= told.told_to AND landed.cluster = {cluster}
+"""
 _OWNED = """
 SELECT DISTINCT owned.group_id, owned.topic, owned.partition
 FROM partition_ownership AS owned
@@ -56,13 +73,23 @@ class Group:
 
     `topics`: what its members subscribe to; None where that cannot be told. `emptied_at`: when its last members left,
     or expired; `endings` says which, member by member. `record_partition`: its partition of the offsets topic.
+    `filled_at`: when it last had members again; `is_returning`: records of members have landed that the history does
+    not tell of yet.
     """
 
     state: str | None = None
     topics: frozenset[str] | None = None
     emptied_at: datetime | None = None
     endings: frozenset[str] = frozenset()
-    record_partition: int | None = field(default=None, compare=False)
+    record_partition: int | None = None
+    filled_at: datetime | None = None
+    is_returning: bool = False
+
+    def started_seconds(self, at: datetime) -> float:
+        """For how long it has had members again; infinite where that is not told."""
+        if self.is_returning:
+            return 0.0
+        return float("inf") if self.filled_at is None else (at - self.filled_at).total_seconds()
 
     def ignores(self, topic: str) -> bool:
         """Whether it has members, and none of them subscribes to the topic."""
@@ -102,7 +129,7 @@ class Groups:
         def ask(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))
 
-        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS))
+        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS), ask(_FILLED), ask(_RETURNING))
         self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in ask(_OWNED)]
         self._versions = warehouse.versions
 
@@ -111,8 +138,10 @@ def told(
     states: Iterable[Mapping[str, Any]],
     subscriptions: Iterable[Mapping[str, Any]],
     leavers: Iterable[Mapping[str, Any]],
+    filled: Iterable[Mapping[str, Any]],
+    returning: Iterable[Mapping[str, Any]],
 ) -> dict[str, Group]:
-    """Groups by id, from the rows of the three questions; where nothing is told of a group, it is not there."""
+    """Groups by id, from the rows of the five questions; where nothing is told of a group, it is not there."""
     topics: dict[str, set[str] | None] = {}
     for row in subscriptions:
         known = topics.get(row["group_id"], set())
@@ -121,6 +150,8 @@ def told(
     endings: dict[str, set[str]] = defaultdict(set)
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])
+    filled_at = {row["group_id"]: _time(row["filled_at"]) for row in filled}
+    are_returning = {row["group_id"] for row in returning}
     groups = {}
     for row in states:
         found = topics.get(row["group_id"])
@@ -130,6 +161,8 @@ def told(
             emptied_at=_time(row["started_at"]) if row["state"] == "Empty" else None,
             endings=frozenset(endings.get(row["group_id"], ())),
             record_partition=row["record_partition"],
+            filled_at=filled_at.get(row["group_id"]),
+            is_returning=row["group_id"] in are_returning,
         )
     return groups
 
