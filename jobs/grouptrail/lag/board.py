@@ -83,7 +83,7 @@ class _Age:
 
 @dataclass(frozen=True)
 class _Members:
-    """What is known of the members of each position's group; `silent_seconds`: for how long they have not committed."""
+    """Of each position's group; `silent_seconds`: for how long its members have not committed."""
 
     is_ignored: Bools
     is_empty: Bools
