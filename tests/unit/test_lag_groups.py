@@ -76,6 +76,8 @@ def test_groups_with_records_of_members_that_the_history_has_not_read_are_return
     config: Config, table: str, record: dict[str, object], *, is_returning: bool
 ) -> None:
     small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(0)} | OPEN)
+    for other in ("group_metadata", "group_records"):
+        small_tables.lay(config, other)
     small_tables.lay(config, "history_positions", {"told_to": 7})
     small_tables.lay(config, table, record | {"record_offset": 7})
     assert read(config).by_id["billing"].is_returning is is_returning

@@ -14,10 +14,9 @@ from grouptrail.explore.warehouse import Warehouse
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
-TABLES = (
-    *("group_states", "generations", "memberships", "partition_ownership"),
-    *("history_positions", "group_metadata", "group_records"),
-)
+TABLES = ("group_states", "generations", "memberships", "partition_ownership")
+# Only the jobs that write them make them: that one is there says that its job has run.
+_LANDED = ("group_metadata", "group_records", "history_positions")
 
 # No session is shorter than the brokers' group.min.session.timeout.ms; its default.
 LEAST_SESSION_SECONDS = 6
@@ -121,15 +120,16 @@ class Groups:
 
     def refresh(self) -> None:
         """Reads the tables as they are; what is not there yet tells nothing."""
-        warehouse = Warehouse(self._config, TABLES)
-        if warehouse.versions == self._versions or len(warehouse.versions) < len(TABLES):
+        warehouse = Warehouse(self._config, (*TABLES, *_LANDED))
+        if warehouse.versions == self._versions or not warehouse.versions.keys() >= set(TABLES):
             return
         cluster = literal(self._config.cluster)
 
         def ask(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))
 
-        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS), ask(_FILLED), ask(_RETURNING))
+        returning = ask(_RETURNING) if warehouse.versions.keys() >= set(_LANDED) else []
+        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS), ask(_FILLED), returning)
         self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in ask(_OWNED)]
         self._versions = warehouse.versions
 
