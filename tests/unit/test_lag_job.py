@@ -171,9 +171,7 @@ def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None
     [row] = landing(watching, config, log(0, 150))
     assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
     assert len(lines) == 1
-    assert lines[0].startswith(
-        "lag: it cannot be looked whether records are left to read: no Kafka broker answers at"
-    )
+    assert lines[0].startswith("lag: the records of lag.exact_groups cannot be asked: no Kafka broker answers at")
 
 
 def test_one_by_one_answers_within_half_the_interval_form_one_sample() -> None:

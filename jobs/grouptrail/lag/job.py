@@ -273,7 +273,8 @@ class Watch:
         try:
             return self._records.first_records(wanted, seconds=_ASK_SECONDS)
         except ClusterError as error:
-            self._report_silence(f"lag: it cannot be looked whether records are left to read: {error}")
+            what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
+            self._report_silence(f"lag: {what} cannot be asked: {error}")
             return {}
 
     def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
