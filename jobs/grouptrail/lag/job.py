@@ -60,8 +60,8 @@ _ASK_SECONDS = 2.0
 MOST_GROUPS_FETCHED = 1000
 _GROUPS_A_QUERY = 100
 _STILL_NEW_SECONDS = 30
-# Transactions that commit offsets are open for a moment, as a rule.
-_HELD_BACK_SECONDS = 15
+# Transactions that commit offsets are open for a moment, as a rule; and a sample may be late.
+_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
 _MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
 
@@ -102,7 +102,7 @@ def rules_of(config: Config) -> Rules:
         lag.read_committed_groups,
         lag.exact_groups,
         config.admin.interval_seconds,
-        max(_HELD_BACK_SECONDS, 1.5 * config.log_offsets.interval_seconds),
+        max(_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds),
     )
 
 
