@@ -3,7 +3,7 @@
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     offset_commits + brokers --log-offsets-> log_offsets
     these              --history-> generations, group_states, memberships, partition_ownership, rebalances
-    these and log_offsets  --lag-> consumer_lag, committed_offsets
+    all of these           --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
 `recover` take the jobs from here: another one takes an entry in `JOBS` and a folder with a `job.py`.
@@ -124,7 +124,10 @@ HISTORY = ModuleJob(
 LAG = ModuleJob(
     name="lag",
     about="computes how far each group is behind, in offsets and in seconds, and judges it",
-    reads=("log_offsets", "offset_commits", "group_states", "generations", "memberships", "partition_ownership"),
+    reads=(
+        *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
+        *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
+    ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",
     publishes_lag=True,

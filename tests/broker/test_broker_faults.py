@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -32,7 +31,7 @@ from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, hanging_transaction, make_orders
 
 pytestmark = pytest.mark.broker
 
@@ -130,22 +129,6 @@ def configure(bootstrap: str, **settings: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
 
-@contextlib.contextmanager
-def hanging_transaction(bootstrap: str, group: str) -> Iterator[None]:
-    """Has committed an offset of the group, and neither commits nor aborts; aborts at its end."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "hanging"})
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    producer.init_transactions(PATIENCE_SECONDS)
-    producer.begin_transaction()
-    member = consumer.consumer_group_metadata()
-    producer.send_offsets_to_transaction([Position("orders", 1, 99)], member, PATIENCE_SECONDS)
-    try:
-        yield
-    finally:
-        producer.abort_transaction(PATIENCE_SECONDS)
-        consumer.close()
-
-
 def newest_progress(config: Config, partition: int) -> dict[str, Any]:
     rows = [row for row in landed.rows(config, "ingest_progress") if row["record_partition"] == partition]
     return max(rows, key=lambda row: row["end_offset"])
@@ -168,7 +151,7 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
         small.proxy.stall()
         for offset in (2, 3):
             commit(at, first, offset)
-        with hanging_transaction(at, first):
+        with hanging_transaction(at, first, "orders", 1):
             for offset in (4, 5, 6):
                 commit(at, first, offset)
             with pytest.raises(KafkaException):

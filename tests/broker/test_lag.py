@@ -7,7 +7,9 @@ import signal
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -15,12 +17,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-from demo.kafka import Broker, ensure_offsets_topic
-from grouptrail.config import Config
+from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
+from grouptrail.config import Config, load_config
+from grouptrail.exporter.families import pipeline_families
+from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.groups import Coordinators
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.exporter_tables import figures as figures_of
+from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, hanging_transaction, producer
 from support.lag_figures import PARTITIONS, classic_member, described, figures, kip848_member, newest
 
 pytestmark = pytest.mark.broker
@@ -112,6 +120,72 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
         None,
         "committed 999 above the log's end 20: truncated or made anew",
     )
+
+
+def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_after_the_abort(
+    broker: Broker, config: Config, cli: Cli
+) -> None:
+    """Of a group that shares the offsets partition of the transaction; a group elsewhere is judged as ever."""
+    ensure_offsets_topic(broker.bootstrap)
+    topic = f"held-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_SECONDS)
+    with producer(broker) as producing:
+        for _ in range(40):
+            producing.produce(topic, b"x", partition=0)
+    with OffsetsTopic(config) as offsets_topic:
+        partitions = len(offsets_topic.partitions())
+    found = [coordinator_partition(f"{topic}-{number}", partitions) for number in range(40)]
+    held = f"{topic}-0"
+    transactional = next(f"{topic}-{number}" for number in range(1, 40) if found[number] == found[0])
+    elsewhere = next(f"{topic}-{number}" for number in range(1, 40) if found[number] != found[0])
+
+    def commit_all(admin: KafkaAdminClient, offset: int) -> None:
+        for group in (held, elsewhere):
+            admin.alter_group_offsets(group, {Partition(topic, 0): OffsetAndMetadata(offset, "", -1)})
+
+    def run_once() -> tuple[dict[str, dict[str, Any]], float]:
+        succeeded(cli(config, "run", "--once"))
+        rows = {group: row for (group, _, _), row in newest(config, held, elsewhere).items()}
+        families = pipeline_families(SnapshotReader(config).read(), dropped={})
+        return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(found[0]),)]
+
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
+        commit_all(offsets, 1)
+        with hanging_transaction(broker.bootstrap, transactional, topic, 0):
+            commit_all(offsets, 38)
+            rows, held_back = run_once()
+            truth = described(broker, held)
+            denied = asked_as_reader(broker, held, found[0])
+            for right in (("GROUP", held), ("TOPIC", topic)):
+                broker.allow("reader", "DESCRIBE", *right)
+            allowed = asked_as_reader(broker, held, found[0])
+        after, held_back_after = run_once()
+    why = f"an open transaction holds back __consumer_offsets-{found[0]}: its coordinator told this offset"
+    assert (rows[held]["status"], rows[held]["status_reason"], rows[held]["problem"]) == ("UNKNOWN", why, why)
+    assert (rows[held]["committed_offset"], rows[held]["log_end_offset"], rows[held]["lag"]) == (38, 40, 2)
+    assert truth[held, topic, 0] == (38, 40, 2)
+    assert (rows[elsewhere]["lag"], rows[elsewhere]["problem"]) == (2, None)
+    # The transaction's own commit and the one behind it.
+    assert held_back == 2
+    assert denied == "the principal may not DESCRIBE it"
+    assert allowed == {(topic, 0): 38}
+    assert {(row["lag"], row["problem"]) for row in after.values()} == {(2, None)}
+    assert "UNKNOWN" not in {row["status"] for row in after.values()}
+    assert held_back_after == 0
+    commits = [row for row in landed.rows(config, "offset_commits") if row["topic"] == topic]
+    assert Counter((row["group_id"], row["committed_offset"]) for row in commits) == {
+        (group, offset): 1 for group in (held, elsewhere) for offset in (1, 38)
+    }
+    landed.assert_progress_adds_up(config)
+
+
+def asked_as_reader(broker: Broker, group: str, partition: int) -> Mapping[tuple[str, int], int] | str:
+    """What a principal is told who may DESCRIBE the offsets topic, and what else it was allowed."""
+    broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
+    config = load_config(None, {}, as_reader(broker))
+    with closing(Coordinators(config.kafka_settings(), requests_per_second=10)) as coordinators:
+        return coordinators.offsets({group: partition}, seconds=PATIENCE_SECONDS)[group]
 
 
 def last_offsets(broker: Broker, topic: str) -> dict[Partition, int]:

@@ -185,7 +185,7 @@ def assert_flexible_alike(definition: dict[str, Any], layout: Message) -> None:
 @pytest.mark.parametrize("version", [0, 1])
 def test_consumer_group_describe_schema_matches_kafka_message_definition(name: str, version: int) -> None:
     """Which kafka-python lacks."""
-    ours = json.loads((files("grouptrail.decode.sources.admin") / f"{name}.json").read_text("utf-8"))
+    ours = json.loads((files("grouptrail.kafka") / f"{name}.json").read_text("utf-8"))
     theirs = definitions(NEWEST)[name]
     assert [ours[key] for key in ("apiKey", "validVersions", "flexibleVersions")] == [
         theirs[key] for key in ("apiKey", "validVersions", "flexibleVersions")

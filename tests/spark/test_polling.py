@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from grouptrail.config import Config
 from grouptrail.decode.progress import OtherSource, refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.group import Committed, Seen
 from grouptrail.decode.sources.admin.job import PROGRESS, Polling
 from grouptrail.decode.sources.admin.poller import Poll
+from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.storage import tables
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
@@ -29,7 +29,7 @@ class Told:
     """Gives the polls that a test wants, one a second."""
 
     def __init__(self) -> None:
-        self.groups: list[Seen] = []
+        self.groups: list[PolledGroup] = []
         self.seconds = 1_790_000_000.0
 
     def poll(self) -> Poll:
@@ -57,7 +57,7 @@ def anew(spark: SparkSession, config: Config, told: Told) -> Polling:
     return Polling(spark, config, told, app=lambda: "query", report=lambda _line: None)  # type: ignore[arg-type]
 
 
-def land(polling: Polling, *groups: Seen) -> None:
+def land(polling: Polling, *groups: PolledGroup) -> None:
     told: Told = polling._poller  # type: ignore[assignment]
     told.groups = list(groups)
     polling.land(None, batch=round(told.seconds - 1_790_000_000))  # type: ignore[arg-type]

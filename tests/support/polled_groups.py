@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grouptrail.decode.sources.admin.group import Committed, Seen
+from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.wire.blobs import Blob, encode_blob
 
 ORDERS = "6f726465-7273-6f72-6465-72736f726465"
@@ -26,12 +26,14 @@ def member(name: str, *partitions: int) -> dict[str, Any]:
     }
 
 
-def classic_group(state: str, *members: dict[str, Any], commits: Any = None) -> Seen:
+def classic_group(state: str, *members: dict[str, Any], commits: Any = None) -> PolledGroup:
     described = {"group_state": state, "protocol_type": "consumer", "protocol_data": "range", "members": members}
-    return Seen("billing", "classic", "consumer", state, described, commits)
+    return PolledGroup("billing", "classic", "consumer", state, described, commits)
 
 
-def consumer_group(epoch: int, members: Mapping[str, Sequence[int]], *, target: Sequence[int] | None = None) -> Seen:
+def consumer_group(
+    epoch: int, members: Mapping[str, Sequence[int]], *, target: Sequence[int] | None = None
+) -> PolledGroup:
     """A KIP-848 group; `target` is what each member shall have, where that is not what it has."""
 
     def topics(partitions: Sequence[int]) -> dict[str, Any]:
@@ -58,4 +60,4 @@ def consumer_group(epoch: int, members: Mapping[str, Sequence[int]], *, target: 
             for name, partitions in members.items()
         ],
     }
-    return Seen("billing", "consumer", "consumer", "Stable", described, {})
+    return PolledGroup("billing", "consumer", "consumer", "Stable", described, {})

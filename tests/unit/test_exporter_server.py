@@ -241,6 +241,20 @@ def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Conf
     assert told == []
 
 
+def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_meanwhile(tmp_path: Path) -> None:
+    config = configured(tmp_path, refresh_seconds=3600)
+    lay_everything(config)
+    lay(config, "consumer_lag", lag_row(4, sampled_at=now()))
+    with Exporter([config], lambda _: None, awaits_lag=True) as running:
+        until(lambda: "kafka_consumer_group_lag" in scrape(running))
+        assert get(f"{running.url}/ready")[0] == 503
+        assert b"lag is not sampled yet since the start" in get(f"{running.url}/ready")[2]
+        assert scrape(running)["grouptrail_ready"][0][1] == 0
+        running.publish("default", lag_table(lag_row(5)))
+        until(lambda: get(f"{running.url}/ready")[0] == 200)
+        assert scrape(running)["grouptrail_ready"][0][1] == 1
+
+
 def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
     """Without waiting for the next look at the tables."""
     with Exporter([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:

@@ -194,6 +194,48 @@ def _dead(config: Config) -> pa.Table:
     return rows.set_column(rows.column_names.index("state"), "state", pa.array(["Dead"] * len(rows)))
 
 
+def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -> None:
+    """Also a position with a single sample, at which its lower bound was 0."""
+    ago = {"sampled_at": now() - timedelta(seconds=11), "lag_seconds": 0.0, "lag_seconds_error": None}
+    caught_up = lag_row(0, sampled_at=ago["sampled_at"], lag_seconds=0.0)
+    snapshot = SnapshotReader(config).read(lag_table(lag_row(7, **ago), caught_up))
+    seconds = figures(families(snapshot), "kafka_consumer_group_lag_seconds")
+    assert seconds == {("billing", "orders", "7"): pytest.approx(11, abs=5), ("billing", "orders", "0"): 0}
+    assert figures(families(snapshot), "kafka_consumer_group_lag_error_seconds") == {
+        ("billing", "orders", "7"): float("inf"),
+        ("billing", "orders", "0"): 1,
+    }
+    assert figures(families(snapshot), "kafka_consumer_group_max_lag_error_seconds") == {("billing",): float("inf")}
+    old = lag_table(lag_row(7, **ago | {"sampled_at": now() - timedelta(seconds=100)}))
+    seconds = figures(families(SnapshotReader(config).read(old)), "kafka_consumer_group_lag_seconds")
+    assert seconds == {("billing", "orders", "7"): 2 * config.log_offsets.interval_seconds}
+
+
+def test_snapshot_stored_lag_is_as_of_its_sample(config: Config) -> None:
+    """The group may have gone on since: only who follows its commits knows."""
+    lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=11)))
+    assert figure(config, "kafka_consumer_group_lag_seconds") == {("billing", "orders", "2"): 3.0}
+
+
+def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config: Config) -> None:
+    """Not of a partition's last batch, however long ago that was: behind an open transaction none lands."""
+    lay(config, "ingest_progress", progress(0, 10), progress(0, 5, record_partition=3))
+    offsets = {"topic": "__consumer_offsets", "partition": 9, "asked_at": now(), "log_start_offset": 0}
+    held = offsets | {"last_stable_offset": 10, "log_end_offset": 444}
+    reader = SnapshotReader(config)
+
+    def held_back(seconds_ago: float, *rows: dict[str, Any]) -> tuple[dict[Any, float], dict[Any, float]]:
+        time = {"sampled_at": now() - timedelta(seconds=seconds_ago)}
+        lay(config, "log_offsets", *({**row, **time} for row in [{"topic": "orders"}, *rows]))
+        found = families(reader.read())
+        return tuple(figures(found, f"grouptrail_last_stable_offset{name}") for name in ("_lag", ""))  # type: ignore[return-value]
+
+    assert held_back(3600, held) == ({("9",): 2, ("3",): 2}, {})
+    assert held_back(20, held) == ({("9",): 434, ("3",): 0}, {("9",): 10})
+    assert held_back(10, held | {"last_stable_offset": None, "error": "silent"}) == ({("3",): 0}, {})
+    assert held_back(0) == ({("9",): 0, ("3",): 0}, {})
+
+
 def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
     """In place of what the table holds; the rest is read as ever."""
     lay_everything(config)
@@ -313,6 +355,21 @@ def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) ->
     snapshot = reader.read()
     assert snapshot.not_ready is None
     assert figures(families(snapshot), "grouptrail_source_backlog_records") == {("9",): 898_300, ("3",): 0}
+
+
+def test_snapshot_is_not_ready_until_lag_is_sampled_since_the_start(config: Config) -> None:
+    """What the run before left is served meanwhile; where nothing was ever committed there is none to wait for."""
+    reader = SnapshotReader(config, lag_since=now())
+    lay(config, "ingest_progress", progress(0, 10))
+    assert SnapshotReader(config, lag_since=now()).read().not_ready is None
+    lay(config, "offset_commits", commit(0))
+    why = "lag is not sampled yet since the start: what is served is of the run before"
+    assert reader.read().not_ready == why
+    lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(seconds=25)))
+    snapshot = reader.read()
+    assert (len(snapshot.lag), snapshot.not_ready) == (1, why)
+    assert reader.read(lag_table(lag_row(1, sampled_at=now() - timedelta(seconds=9)))).not_ready == why
+    assert reader.read(lag_table(lag_row(1))).not_ready is None
 
 
 def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> None:

@@ -320,3 +320,63 @@ def test_lag_is_never_negative_and_null_only_with_a_problem(
         else:
             assert (row["lag"], row["lag_seconds"], row["status"]) == (None, None, "UNKNOWN")
             assert end is None or end < row["committed_offset"]
+
+
+# --- where nothing is left but markers ----------------------------------------------------------------------
+
+
+def standing(made: Board, seconds: int, end: int, records: Any, **more: Any) -> dict[str, Any]:
+    """A sample every 10 s for so long, in which the log's end does not move; the last row."""
+    row: dict[str, Any] = {}
+    for second in range(0, seconds, 10):
+        row = told(made, log(second, end, **more), ask=records)
+    return row
+
+
+def test_status_where_only_markers_are_left_is_ok_and_asked_once() -> None:
+    """Kafka's tool, too, counts the offset of a marker as lag."""
+    made, records = board(commit(-900, 100)), Records({100: None})
+    row = standing(made, 700, 101, records)
+    assert (row["lag"], row["status"]) == (1, "OK")
+    assert row["status_reason"] == (
+        "nothing is left to read: no committed record is in the 1 offsets behind the committed one"
+    )
+    assert (row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]) == (0, "exact", 0)
+    assert records.asked == [[Wanted("orders", 0, 100, is_isolated=True)]]
+    assert made.rows({}).to_pylist() == [row]
+
+
+def test_status_once_a_record_comes_behind_markers_is_judged_again() -> None:
+    made, records = board(commit(-900, 100)), Records({100: None})
+    standing(made, 400, 101, records)
+    records.records = {100: FirstRecord(101, micros(395))}
+    for second in range(400, 800, 10):
+        row = told(made, log(second, 102), ask=records)
+    assert (row["lag"], row["status"]) == (2, "STOP")
+    assert len(records.asked) == 2
+
+
+def test_status_with_a_record_left_to_read_is_stop_and_asked_once() -> None:
+    """However the log grows: it is there."""
+    made, records = board(commit(-900, 100)), Records({100: FirstRecord(100, micros(-9))})
+    row = standing(made, 400, 105, records)
+    assert row["status"] == "STOP"
+    assert told(made, log(400, 109), ask=records)["status"] == "STOP"
+    assert len(records.asked) == 1
+
+
+def test_status_where_nobody_tells_whether_records_are_left_is_stop_and_asked_again_later() -> None:
+    """READ on the topic may be missing."""
+    made, records = board(commit(-900, 100)), Records({})
+    assert standing(made, 700, 101, records)["status"] == "STOP"
+    assert len(records.asked) == 1
+    for second in range(700, 1000, 10):
+        told(made, log(second, 101), ask=records)
+    assert len(records.asked) == 2
+
+
+def test_status_with_much_lag_or_an_open_transaction_is_not_asked_about() -> None:
+    for end, more in ((5_000, {}), (102, {"last_stable_offset": 101})):
+        made, records = board(commit(-900, 100)), Records({100: None})
+        assert standing(made, 400, end, records, **more)["status"] == "STOP"
+        assert records.asked == []

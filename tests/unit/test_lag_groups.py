@@ -58,7 +58,31 @@ def test_groups_have_the_current_state_and_topics_of_all_members(config: Config)
         generation((["old"], None), ended_at=small_tables.at(1)),
         generation((["orders"], None), (["orders", "payments"], None)),
     )
-    assert read(config).by_id == {"billing": Group("Stable", frozenset({"orders", "payments"}))}
+    known = {"record_partition": 9, "filled_at": small_tables.at(1)}
+    assert read(config).by_id == {"billing": Group("Stable", frozenset({"orders", "payments"}), **known)}
+
+
+@pytest.mark.parametrize(
+    ("table", "record", "is_returning"),
+    [
+        ("group_metadata", {"leader": "a"}, True),
+        ("group_metadata", {"leader": None}, False),
+        ("group_records", {"member_id": "a", "value_json": "{}"}, True),
+        ("group_records", {"member_id": "a", "value_json": None}, False),
+        ("group_records", {"member_id": None, "value_json": "{}"}, False),
+    ],
+)
+def test_groups_with_records_of_members_that_the_history_has_not_read_are_returning(
+    config: Config, table: str, record: dict[str, object], *, is_returning: bool
+) -> None:
+    small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(0)} | OPEN)
+    for other in ("group_metadata", "group_records"):
+        small_tables.lay(config, other)
+    small_tables.lay(config, "history_positions", {"told_to": 7})
+    small_tables.lay(config, table, record | {"record_offset": 7})
+    assert read(config).by_id["billing"].is_returning is is_returning
+    small_tables.lay(config, "history_positions", {"told_to": 8, "cluster": "other"})
+    assert read(config).by_id["billing"].is_returning is is_returning
 
 
 @pytest.mark.parametrize("member", [(None, None), (["orders"], "^pay")], ids=["unreadable", "a pattern"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -84,6 +85,7 @@ def test_samples_that_waited_are_judged_by_the_commits_made_before_them() -> Non
     interval = type("LogOffsets", (), {"interval_seconds": 10.0})()
     watch._config = type("Config", (), {"cluster": "c", "log_offsets": interval})()
     watch._groups, watch._board, watch._report = Groups(), board(), print
+    watch._records = SimpleNamespace(first_records=lambda _wanted, seconds: {})  # noqa: ARG005
     watch._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]
     rows: list[Row] = []
@@ -170,6 +172,19 @@ def test_status_of_a_group_that_left_and_was_reset_stays_empty() -> None:
     assert sampled(made, log(-500, 150), groups=group)["status"] == "EMPTY"
     made.positions.add(commits_of(commit(-5, 120)))
     assert sampled(made, log(600, 150), groups=group)["status"] == "EMPTY"
+
+
+def test_status_of_a_group_whose_members_have_just_started_is_neither_empty_nor_stop() -> None:
+    """Before the history has read of them, and for the first minute, in which they may not have committed yet."""
+    made = board(commit(-3603, 100))
+    before = Group("Empty", emptied_at=at(-3600), endings=frozenset({"left"}))
+    for second in range(-400, 0, 10):
+        assert sampled(made, log(second, 150), groups={"billing": before})["status"] == "EMPTY"
+    returning = Group("Empty", emptied_at=at(-3600), endings=frozenset({"left"}), is_returning=True)
+    assert sampled(made, log(0, 150), groups={"billing": returning})["status"] == "WARN"
+    members = {"billing": Group("Stable", filled_at=at(-1))}
+    assert sampled(made, log(10, 150), groups=members)["status"] == "WARN"
+    assert sampled(made, log(70, 150), groups=members)["status"] == "STOP"
 
 
 def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:

@@ -34,6 +34,13 @@ ORDERS_0 = Place("orders", 0, ORDERS, 1, "one:9092")
 ORDERS_1 = Place("orders", 1, ORDERS, 2, "two:9092")
 ORDERS_2 = Place("orders", 2, ORDERS, 1, "one:9092")
 GONE = Place("gone", 0, error="no such topic")
+# Of the offsets topic: stable, held back by a transaction, and one that does not answer.
+OFFSETS = [Place("__consumer_offsets", partition, None, 1, "one:9092") for partition in (0, 1, 3)]
+_BOUNDS: dict[tuple[str, int], LogBounds | str] = {
+    ("orders", 2): "topic deleted",
+    ("__consumer_offsets", 0): LogBounds(0, 9, 9),
+    ("__consumer_offsets", 3): "not led by this broker",
+}
 
 
 class Cluster:
@@ -58,12 +65,16 @@ class Cluster:
         if self._servers in self.states:
             raise self.states[self._servers]
 
-    def places(self, wanted: Mapping[str, Collection[int]] | None = None) -> list[Place]:
+    def places(self, wanted: Mapping[str, Collection[int] | None] | None = None) -> list[Place]:
         self._answer()
-        there = {(place.topic, place.partition): place for place in (ORDERS_0, ORDERS_1, ORDERS_2)}
+        there = {(place.topic, place.partition): place for place in (ORDERS_0, ORDERS_1, ORDERS_2, *OFFSETS)}
         if wanted is None:
-            return list(there.values())
-        places = [(topic, partition) for topic in wanted for partition in wanted[topic]]
+            return [ORDERS_0, ORDERS_1, ORDERS_2]
+        places = [
+            (topic, partition)
+            for topic, chosen in wanted.items()
+            for partition in (chosen if chosen is not None else [at for of, at in there if of == topic])
+        ]
         return [there.get(at, Place(*at, error="no such topic")) for at in places]
 
     def log_bounds(
@@ -71,7 +82,7 @@ class Cluster:
     ) -> dict[tuple[str, int], LogBounds | str]:
         self._answer()
         self.asked.append((self._servers, leader))
-        return {at: "topic deleted" if at[1] == 2 else LogBounds(1, 5, 7) for at in partitions}
+        return {at: _BOUNDS.get(at, LogBounds(1, 5, 7)) for at in partitions}
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +193,7 @@ def test_log_offsets_stream_is_picklable_and_its_offset_always_advances() -> Non
         (OPTIONS | {"assign": "[1]"}, '{"orders": [0, 1]}'),
         (OPTIONS | {"assign": '{"orders": 1}'}, '{"orders": [0, 1]}'),
         (OPTIONS | {"committed": "t"}, "committed and cluster"),
+        (OPTIONS | {"committed": "t", "held_back": "t"}, "committed and cluster"),
         (OPTIONS | {"committed": "t", "cluster": "c", "assign": "{}"}, "or none"),
     ],
 )
@@ -296,14 +308,40 @@ def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
     options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    del options["held_back"]
     assert rows_of(options) == {}
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
     assert set(rows_of(options)) == {("orders", 0)}
 
 
+def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_nobody_told(tmp_path: Path) -> None:
+    """Also before any group has committed; where a group consumes the topic itself, each partition has its row."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    small_tables.lay(config, "offset_commits")
+    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    rows = rows_of(options)
+    assert {at[1]: (row["last_stable_offset"], row["error"]) for at, row in rows.items()} == {
+        1: (5, None),
+        3: (None, "not led by this broker"),
+    }
+    small_tables.lay(config, "offset_commits", commit(1, "a", "__consumer_offsets", 0))
+    assert set(rows_of(options)) == {("__consumer_offsets", 0)}
+
+
+def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
+    tmp_path: Path, cluster: type[Cluster]
+) -> None:
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
+    cluster.states = {"kafka:9092": KafkaUnreachable("down")}
+    assert set(rows_of({"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)})) == {("orders", 0)}
+
+
 def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> None:
     config = Config(warehouse="/lake", cluster="c")
-    assert which_partitions(config) == {"committed": "/lake/offset_commits", "cluster": "c"}
+    committed = {"committed": "/lake/offset_commits", "cluster": "c"}
+    assert which_partitions(config) == committed | {"held_back": "__consumer_offsets"}
+    assert which_partitions(config.model_copy(update={"source": "admin"})) == committed
     assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}
 
 

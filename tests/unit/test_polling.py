@@ -11,11 +11,12 @@ from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.sources.admin import poller
 from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
-from grouptrail.decode.sources.admin.group import Committed, Seen
-from grouptrail.decode.sources.admin.poller import Poller, Throttle
+from grouptrail.decode.sources.admin.poller import Poller
+from grouptrail.kafka import groups
 from grouptrail.kafka.brokers import KafkaDenied, KafkaUnreachable
+from grouptrail.kafka.group import Committed, PolledGroup
+from grouptrail.kafka.groups import Throttle
 from grouptrail.wire.records import encode_key, encode_value
 from support.group_records import classic, gone, of, told
 from support.polled_groups import AT_5, classic_group, consumer_group, member
@@ -26,7 +27,7 @@ def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:
     return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
 
 
-def polled(*polls: Seen) -> tuple[Known, list[Change]]:
+def polled(*polls: PolledGroup) -> tuple[Known, list[Change]]:
     """What is known after some polls, and what the last has changed."""
     known, found = Known(), list[Change]()
     for seen in polls:
@@ -63,7 +64,7 @@ def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
     ],
     ids=["classic", "empty", "consumer", "reconciling"],
 )
-def test_changes_same_poll_twice_gives_nothing(seen: Seen) -> None:
+def test_changes_same_poll_twice_gives_nothing(seen: PolledGroup) -> None:
     assert polled(seen)[1]
     assert polled(seen, seen)[1] == []
 
@@ -85,11 +86,11 @@ def test_changes_classic_group_without_described_assignment_gives_nothing(state:
     """What was not told does as well: no tombstones follow from a silence."""
     steady = classic_group("Stable", member("a", 0), commits=AT_5)
     assert polled(steady, classic_group(state, commits=AT_5))[1] == []
-    assert polled(steady, Seen("billing", "classic", "consumer", "Stable", None, None, "denied"))[1] == []
+    assert polled(steady, PolledGroup("billing", "classic", "consumer", "Stable", None, None, "denied"))[1] == []
 
 
 def test_changes_group_with_only_commits_gives_no_group_record() -> None:
-    seen = Seen("billing", "classic", "", "Empty", {"group_state": "Empty", "members": []}, AT_5)
+    seen = PolledGroup("billing", "classic", "", "Empty", {"group_state": "Empty", "members": []}, AT_5)
     assert [table for table, _ in rows(polled(seen)[1])] == ["offset_commits"]
 
 
@@ -150,7 +151,7 @@ def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> No
         waits.append(round(seconds, 3))
         now[0] += seconds
 
-    monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(groups, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     throttle = Throttle(4)
     for _ in range(3):
         throttle.wait()
@@ -166,7 +167,7 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
     answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
     [told] = DescribeGroupsResponse.decode(answer.encode(version=0), version=0).groups
-    [described] = poller._classic(told)["members"]
+    [described] = groups._classic(told)["members"]
     assert (described["member_metadata"], described["member_assignment"]) == (b"\0\1\xff", b"")
     assert described["group_instance_id"] is None
 
@@ -174,16 +175,16 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
 class FakeBroker:
     """Tells its groups, or raises."""
 
-    def __init__(self, node: int, told: list[Seen] | Exception) -> None:
+    def __init__(self, node: int, told: list[PolledGroup] | Exception) -> None:
         self._node = node
         self._told = told
 
-    def listed(self) -> list[Seen]:
+    def listed(self) -> list[PolledGroup]:
         if isinstance(self._told, Exception):
             raise self._told
         return self._told
 
-    def describe(self, groups: list[Seen]) -> None:
+    def describe(self, groups: list[PolledGroup]) -> None:
         """They are described."""
 
     def close(self) -> None:
@@ -201,7 +202,7 @@ def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
     """A group is gone where its coordinator told its groups, and it is not among them."""
     poller = Poller(config)
     nodes = {
-        1: FakeBroker(1, [classic_group("Stable"), Seen("tmp-1", "classic", "", "Empty")]),
+        1: FakeBroker(1, [classic_group("Stable"), PolledGroup("tmp-1", "classic", "", "Empty")]),
         2: FakeBroker(2, KafkaUnreachable("no Kafka broker answers at b:9092")),
     }
     coordinates = {"gone": 1, "out-of-sight": 2, "tmp-2": 1}
@@ -211,7 +212,7 @@ def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
             raise KafkaDenied("denied")
         return coordinates[group_id]
 
-    monkeypatch.setattr(poller, "_broker", lambda node, _server: nodes[node])
+    monkeypatch.setattr(poller, "_brokers", SimpleNamespace(groups=lambda node, _server: nodes[node]))
     monkeypatch.setattr(
         poller,
         "_coordinators",

@@ -24,7 +24,15 @@ STATUSES = contracts.statuses()[::-1]
 Rows = Mapping[str, pa.Table]
 
 # Gauges that say something of many groups together; counters of changing groups would fall.
-_TOGETHER = ("sum_lag", "max_lag", "max_lag_seconds", "max_catch_up_seconds", "partitions", "members")
+_TOGETHER = (
+    "sum_lag",
+    "max_lag",
+    "max_lag_seconds",
+    "max_lag_error_seconds",
+    "max_catch_up_seconds",
+    "partitions",
+    "members",
+)
 
 
 def group_families(snapshot: Snapshot) -> list[Family]:
@@ -48,12 +56,14 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
     """What is known of the pipeline and the exporter, but for what changes between snapshots."""
     progress = snapshot.progress
     reads = [(*OUTCOMES[name], pc.sum(progress[name]).as_py() or 0) for name in OUTCOMES]
-    end, stable, log_end = (progress[name] for name in ("end_offset", "last_stable_offset", "log_end_offset"))
-    partitions = {"partition": progress["record_partition"]}
+    backlog = {"partition": progress["record_partition"]}
+    backlog["value"] = _ahead(progress["last_stable_offset"], progress["end_offset"])
+    partitions = {"partition": snapshot.stable["record_partition"]}
     rows = {
         "grouptrail_records_total": _columns(["type", "outcome", "value"], reads),
-        "grouptrail_source_backlog_records": pa.table({**partitions, "value": _ahead(stable, end)}),
-        "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": _ahead(log_end, stable)}),
+        "grouptrail_source_backlog_records": pa.table(backlog),
+        "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": snapshot.stable["lag"]}),
+        "grouptrail_last_stable_offset": pa.table({**partitions, "value": snapshot.stable["last_stable_offset"]}),
         "grouptrail_expectation_failures": snapshot.failures.rename_columns(["table", "value"]),
         "grouptrail_series_dropped": _columns(["reason", "value"], list(dropped.items())),
         "grouptrail_refresh_duration_seconds": _table(value=[snapshot.seconds]),
@@ -101,6 +111,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
     figures = {
         "lag": lag["lag"],
         "lag_seconds": lag["lag_seconds"],
+        "lag_error_seconds": _error(lag),
         "catch_up_seconds": _catch_up(lag),
         "committed_offset": lag["committed_offset"],
         "lost_records": lag["lost_records"],
@@ -111,6 +122,12 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
         f"kafka_consumer_group_{name}": pa.table({**{label: lag[label] for label in names}, "value": values})
         for name, values in figures.items()
     }
+
+
+def _error(lag: pa.Table) -> pa.Array:
+    """Without bound where only the least is known that `lag_seconds` can be: the table has null there."""
+    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
+    return pc.if_else(bounded, float("inf"), lag["lag_seconds_error"])
 
 
 def _catch_up(lag: pa.Table) -> pa.Array:
@@ -130,6 +147,7 @@ def _topics(lag: pa.Table) -> dict[str, pa.Table]:
 def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
     lag = lag.append_column("at", pc.divide(pc.cast(lag["commit_at"], pa.int64()), 1e6))
     lag = lag.append_column("catch_up", _catch_up(lag))
+    lag = lag.append_column("most", pc.add(lag["lag_seconds"], _error(lag)))
     rank = pc.index_in(lag["status"], pa.array(STATUSES))
     worst = _grouped(lag.append_column("rank", rank), ["group"], "rank", "max")
     counted = lag.group_by(["group", "status"]).aggregate([([], "count_all")])
@@ -137,6 +155,7 @@ def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
         "sum_lag": _grouped(lag, ["group"], "lag", "sum"),
         "max_lag": _grouped(lag, ["group"], "lag", "max"),
         "max_lag_seconds": _grouped(lag, ["group"], "lag_seconds", "max"),
+        "max_lag_error_seconds": _max_error(lag),
         "max_catch_up_seconds": _grouped(lag, ["group"], "catch_up", "max"),
         "partitions": counted.rename_columns({"count_all": "value"}),
         "group_status": pa.table(
@@ -149,6 +168,12 @@ def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
         "last_commit_timestamp_seconds": _grouped(lag, ["group"], "at", "max"),
     }
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
+
+
+def _max_error(lag: pa.Table) -> pa.Table:
+    """How much greater the greatest lag of a group may be than the greatest that is told."""
+    found = lag.group_by(["group"]).aggregate([("most", "max"), ("lag_seconds", "max")])
+    return pa.table({"group": found["group"], "value": pc.subtract(found["most_max"], found["lag_seconds_max"])})
 
 
 def _history(snapshot: Snapshot) -> dict[str, pa.Table]:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,10 +31,13 @@ class Exporter:
     A new page takes the place of the one before in one assignment: every scrape is of one snapshot of each cluster,
     and none waits for the next. Where a snapshot cannot be made, the one before goes on being served, without its
     groups once it is too old, and `report` is told why.
+
+    `awaits_lag`: a lag job of this process will `publish`. What an earlier one left is served meanwhile, and
+    nothing is ready before a newer sample is served.
     """
 
-    def __init__(self, configs: Sequence[Config], report: Report = print) -> None:
-        self._clusters = {config.cluster: _Cluster(config, report) for config in configs}
+    def __init__(self, configs: Sequence[Config], report: Report = print, *, awaits_lag: bool = False) -> None:
+        self._clusters = {config.cluster: _Cluster(config, report, awaits_lag=awaits_lag) for config in configs}
         self._report = report
         self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
@@ -111,13 +115,13 @@ class Exporter:
 class _Cluster:
     """What is served of one cluster, by the refresher's thread."""
 
-    def __init__(self, config: Config, report: Report) -> None:
+    def __init__(self, config: Config, report: Report, *, awaits_lag: bool) -> None:
         self.page: ClusterPage | None = None
         self.problem: str | None = "the first snapshot is not made yet"
         self.lag: pa.Table | None = None
         self._config = config
         self._report = report
-        self._reader = SnapshotReader(config)
+        self._reader = SnapshotReader(config, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
     def refresh(self) -> None:

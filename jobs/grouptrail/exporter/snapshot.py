@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
-    "log_end_offset", "lag", "lost_records", "lag_seconds", "consume_rate", "produce_rate", "catch_up_seconds",
-    "status",
+    "log_end_offset", "lag", "lost_records", "lag_seconds", "lag_seconds_error", "consume_rate", "produce_rate",
+    "catch_up_seconds", "status",
 )  # fmt: skip
 INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
 
@@ -58,6 +58,7 @@ _READ = {
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
     "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
     "history_positions": ("cluster", "record_partition", "told_to"),
+    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "last_stable_offset", "log_end_offset"),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
 }  # fmt: skip
 
@@ -76,10 +77,10 @@ class Snapshot:
     `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
     protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
     `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
-    __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `failures`: table, count.
-    `newest`: the time of a table's newest row; of history_positions, since when a batch waits to be told, +Inf where
-    none does. `not_ready`: why the backlog is not known to have been read, None when
-    it has been.
+    __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `stable`: for each of them
+    last_stable_offset (null where no transaction is open) and `lag`, by how much it is behind the end. `failures`:
+    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits to be
+    told, +Inf where none does. `not_ready`: why the figures are not known to be those of now, None when they are.
     """
 
     cluster: str
@@ -91,6 +92,7 @@ class Snapshot:
     intervals: pa.Table
     commits: pa.Table
     progress: pa.Table
+    stable: pa.Table
     failures: pa.Table
     newest: Mapping[str, float]
     not_ready: str | None
@@ -109,8 +111,10 @@ _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_chang
 class SnapshotReader:
     """Makes snapshots of a warehouse, each reading what has come since the one before."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, lag_since: datetime | None = None) -> None:
+        """`lag_since`: not ready before lag is of a sample since then."""
         self._config = config
+        self._lag_since = lag_since
         self._tables = Tables(config, _READ)
         self._commits = Totals(
             config,
@@ -139,7 +143,7 @@ class SnapshotReader:
         """The newest snapshot; `lag` in place of what `consumer_lag` holds. Raises ExporterError."""
         started = time.perf_counter()
         self._tables.refresh()
-        rows = self._lag() if lag is None else _lag_columns(lag)
+        rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
         newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
         rows = _newest_sample(rows, self._stale_seconds())
         groups = self._groups()
@@ -163,9 +167,10 @@ class SnapshotReader:
             intervals=_of(alive, intervals),
             commits=_of(alive, commits),
             progress=progress,
+            stable=self._stable(progress),
             failures=self._failures(),
             newest={table: at for table, at in times.items() if at},
-            not_ready=self._not_ready(progress, newest, rows),
+            not_ready=self._not_ready(progress, newest, rows, has_commits=len(commits) > 0),
         )
 
     def _stale_seconds(self) -> float:
@@ -186,6 +191,17 @@ class SnapshotReader:
             if len(rows):
                 break
         return _lag_columns(rows)
+
+    def _as_of_now(self, rows: pa.Table) -> pa.Table:
+        """Rows that count the newest commits: a record that is still unread has become older since the sample.
+
+        By two intervals at most: a sample that nobody follows up says no more.
+        """
+        most = 2 * self._config.log_offsets.interval_seconds
+        sampled_at = pc.cast(rows["sampled_at"], pa.int64())
+        since = np.clip(time.time() - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
+        older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
+        return rows.set_column(rows.column_names.index("lag_seconds"), "lag_seconds", older)
 
     def _groups(self) -> pa.Table:
         states = self._open("group_states", "state")
@@ -257,6 +273,25 @@ class SnapshotReader:
         self._told_before = min(waiting, default=pc.max(batches["landed_at"]).as_py()) or since
         return min(waiting).timestamp() if waiting else math.inf
 
+    def _stable(self, progress: pa.Table) -> pa.Table:
+        """As the newest sample of the logs has it, in which a partition without a row is stable.
+
+        Where no sample is new, as the partitions' last batches had it.
+        """
+        partitions = progress["record_partition"].to_pylist()
+        newest = self._tables.newest("log_offsets", "sampled_at")
+        if newest is None or newest < datetime.now(UTC) - timedelta(seconds=self._stale_seconds()):
+            behind = pc.subtract(progress["log_end_offset"], progress["last_stable_offset"]).to_pylist()
+            return _stable_offsets({at: (None, lag) for at, lag in zip(partitions, behind, strict=True)})
+        since = newest - timedelta(seconds=min(_SAMPLE_SECONDS, self._config.log_offsets.interval_seconds / 2))
+        rows = self._tables.rows(
+            "SELECT partition, last_stable_offset AS stable, log_end_offset - last_stable_offset AS lag "
+            "FROM log_offsets "
+            f"WHERE {self._ours()} AND topic = '__consumer_offsets' AND sampled_at >= {literal(since)}"
+        )
+        told = {row["partition"]: (row["stable"] if row["lag"] else None, row["lag"]) for row in rows.to_pylist()}
+        return _stable_offsets(dict.fromkeys(partitions, (None, 0)) | told)
+
     def _failures(self) -> pa.Table:
         """How many expectations each table's newest check found broken."""
         if self._tables.get("check_results") is None:
@@ -269,8 +304,11 @@ class SnapshotReader:
             f"WHERE r.{ours} GROUP BY r.table_name"
         )
 
-    def _not_ready(self, progress: pa.Table, sampled_at: datetime | None, lag: pa.Table) -> str | None:
-        """None once all has been read that lay there at first, by a pipeline that samples lag if it ever did."""
+    def _not_ready(
+        self, progress: pa.Table, sampled_at: datetime | None, lag: pa.Table, *, has_commits: bool
+    ) -> str | None:
+        """None once all has been read that lay there at first, by a pipeline that samples lag if it ever did; and
+        lag, where there is any, is as new as it must be."""
         if self._is_ready:
             return None
         if not len(progress):
@@ -284,11 +322,22 @@ class SnapshotReader:
         for row in progress.select(["record_partition", *_OFFSETS]).to_pylist():
             upto = self._backlog.setdefault(row["record_partition"], row["last_stable_offset"] or 0)
             left += max(0, upto - row["end_offset"])
-        self._is_ready = left == 0
-        return f"{left:,} records of __consumer_offsets have not been read" if left else None
+        if left:
+            return f"{left:,} records of __consumer_offsets have not been read"
+        if self._lag_since is not None and has_commits and (sampled_at is None or sampled_at < self._lag_since):
+            return "lag is not sampled yet since the start: what is served is of the run before"
+        self._is_ready = True
+        return None
 
     def _ours(self) -> str:
         return f"cluster = {literal(self._config.cluster)}"
+
+
+def _stable_offsets(told: Mapping[int, tuple[int | None, int | None]]) -> pa.Table:
+    stable, lag = ([row[number] for row in told.values()] for number in (0, 1))
+    columns = {"record_partition": list(told), "last_stable_offset": stable, "lag": lag}
+    types = {"record_partition": pa.int32(), "last_stable_offset": pa.int64(), "lag": pa.int64()}
+    return pa.table(columns, schema=pa.schema(list(types.items())))
 
 
 def _lag_columns(rows: pa.Table) -> pa.Table:

@@ -199,8 +199,9 @@ class Cluster:
         topics = self._ask(lambda admin: admin.describe_topics())
         return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
 
-    def places(self, wanted: Mapping[str, Collection[int]] | None = None) -> list[Place]:
-        """Where the wanted partitions, by topic, are led; where none are given, all that this principal may see."""
+    def places(self, wanted: Mapping[str, Collection[int] | None] | None = None) -> list[Place]:
+        """Where the wanted partitions, by topic, are led. None stands for all of a topic, or for all topics that this
+        principal may see."""
         topics = None if wanted is None else list(wanted)
         told = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, topics))
         return list(_places(told, wanted))
@@ -389,7 +390,7 @@ class OffsetsTopic(Cluster):
 class RecordReader(Cluster):
     """Reads single records: for that, the principal needs READ on their topics."""
 
-    _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups"
+    _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups, or on all of them"
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
@@ -539,7 +540,7 @@ def _bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
     return LogBounds(*(offset for _, offset in answers))
 
 
-def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int]] | None) -> Iterator[Place]:
+def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int] | None] | None) -> Iterator[Place]:
     """From the cluster's metadata."""
     servers = {broker["node_id"]: server_of(broker["host"], broker["port"]) for broker in told["brokers"]}
     topics = {topic["name"]: topic for topic in told["topics"]}
@@ -547,7 +548,8 @@ def _places(told: Mapping[str, Any], wanted: Mapping[str, Collection[int]] | Non
         topic = topics.get(name, {"error_code": _UNKNOWN_TOPIC, "partitions": ()})
         code, topic_id = topic["error_code"], _base64_or_none(topic.get("topic_id"))
         leaders = {partition["partition_index"]: partition["leader_id"] for partition in topic["partitions"]}
-        for partition in sorted(leaders if wanted is None else wanted[name]):
+        chosen = None if wanted is None else wanted[name]
+        for partition in sorted(leaders if chosen is None else chosen):
             leader = leaders.get(partition)
             if leader in servers:
                 yield Place(name, partition, topic_id, leader, servers[leader])

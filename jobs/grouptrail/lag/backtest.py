@@ -82,6 +82,7 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                 commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS),
                 is_empty=_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
+                held_back=_held_back(rows),
             )
         )
         fires = [alert.fires(*one) for one in zip(verdict.status, seconds.tolist(), strict=True)]
@@ -106,6 +107,12 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
             if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * _MICROS:
                 held[number].fired_at = at
     yield from (firing for firing in held.values() if firing.fired_at is not None)
+
+
+def _held_back(rows: pa.Table) -> list[str | None]:
+    """Why lag that was known was not judged, by open transactions; None where it was."""
+    stored = zip(rows["status"].to_pylist(), rows["lag"].to_pylist(), rows["status_reason"].to_pylist(), strict=True)
+    return [reason if status == "UNKNOWN" and lag is not None else None for status, lag, reason in stored]
 
 
 def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

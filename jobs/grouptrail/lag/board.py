@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from grouptrail.kafka.brokers import FirstRecord, Wanted
 from grouptrail.lag.groups import Group, Position
+from grouptrail.lag.held_back import CoordinatorOffsets, Fetch, HeldBack
 from grouptrail.lag.index import (
     UNKNOWN,
     Bools,
@@ -32,7 +33,8 @@ from grouptrail.lag.index import (
 from grouptrail.lag.offsets import Entries, Lag, lag_in_offsets, matching
 from grouptrail.lag.positions import COMMITS, Positions
 from grouptrail.lag.seconds import LogEnds, Sample
-from grouptrail.lag.verdict import Now, Thresholds, Window
+from grouptrail.lag.unread import Ask, UnreadOffsets
+from grouptrail.lag.verdict import Now, Thresholds, Verdict, Window
 from grouptrail.storage.schema import ADMIN, table_schema
 
 TABLE = "consumer_lag"
@@ -40,11 +42,12 @@ COLUMNS = table_schema(TABLE)
 
 _MICROS = 1_000_000
 
-# By then the history has the record of a member that commits.
+# By then the history has the record of a member that commits, and a member that has started has committed.
 _HISTORY_FOLLOWS_MICROS = 60 * _MICROS
 
-Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
-"""Finds first records, as far as they can be told; None: none is left in the log."""
+
+Recall = Callable[[Mapping[str, datetime]], Mapping[str, int]]
+"""By group, when it last committed before a time at which its members were gone (microseconds)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Rules:
     exact_groups: tuple[str, ...] = ()
     poll_seconds: float = 0
     """By so much the position of a polled group may be older than a sample."""
+    held_back_seconds: float = 15
+    """A partition of the offsets topic is held back once a transaction may have been open there for so long."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,26 @@ class _Age:
     errors: Floats
     methods: list[str | None]
 
+    def where_records_are(self, lag: Lag) -> _Age:
+        """0 where brokers showed that no record is left."""
+        none = lag.holds_no_record & (lag.lag > 0)
+        methods = ["exact" if is_none else method for is_none, method in zip(none, self.methods, strict=True)]
+        return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), methods)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Of each position's group; `silent_seconds`: for how long its members have not committed."""
+
+    is_ignored: Bools
+    is_empty: Bools
+    silent_seconds: Floats
+
 
 class Board:
     """What is known of a cluster's positions; what is read again after a restart is given to it in the same way."""
 
-    def __init__(self, cluster: str, rules: Rules) -> None:
+    def __init__(self, cluster: str, rules: Rules, recall: Recall = lambda _ends: {}) -> None:
         self._cluster = cluster
         self._rules = rules
         self._index = Index()
@@ -84,7 +104,10 @@ class Board:
         self._first: Mapping[Wanted, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._remade_at = np.empty(0, np.int64)
-        self._last_commits = LastCommits()
+        self._last_commits = LastCommits(recall)
+        self._unread = UnreadOffsets()
+        self._coordinators = CoordinatorOffsets()
+        self.held_back = HeldBack(rules.held_back_seconds)
         self.positions = Positions(self._index)
 
     def remember(self, rows: pa.Table) -> None:
@@ -119,6 +142,7 @@ class Board:
         row_of = np.full(len(self._partitions), UNKNOWN)
         row_of[numbers] = np.arange(len(rows))
         self._sample = (int(sampled_at.max()), rows, row_of)
+        self.held_back.sample(rows, int(sampled_at.max()))
 
     def rows(
         self,
@@ -127,27 +151,40 @@ class Board:
         *,
         until: int | None = None,
         ask: Ask | None = None,
+        fetch: Fetch | None = None,
     ) -> pa.Table:
         """`consumer_lag` at the newest sample; empty before the first.
 
         By the newest commits, or those until a time (microseconds). `owned`: positions that members have, so that
-        one without a commit is seen. `ask`: for `exact_groups`; without it, what was told before stands.
+        one without a commit is seen. `ask`: for `exact_groups`, and where a group seems to stand still before few
+        offsets; without it, what was told before stands. `fetch`: for groups whose commits are held back; without
+        it, what was told before stands, but for commits until a time.
         """
-        entries = self._entries(owned, until)
+        entries = self._entries(groups, owned, until, fetch)
         if entries is None:
             return COLUMNS.empty_table()
         of_each = [groups.get(group, _UNTOLD) for group in entries.commits["group_id"].to_pylist()]
         topics = entries.commits["topic"].to_pylist()
         is_ignored = np.array([group.ignores(topic) for group, topic in zip(of_each, topics, strict=True)], bool)
+        is_ignored &= ~entries.is_held_back  # as the history, too, has not read what lies behind
         lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
         first = self._first_records(entries, lag, ask)
         age = self._age(entries, lag, first)
         known = self._window.newest_at(entries.at)
-        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
-        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
-        columns = self._measured(entries, lag, age)
+        members = _Members(
+            is_ignored,
+            is_empty=self._last_commits.left_by_themselves(entries, of_each),
+            silent_seconds=self._silent_seconds(entries, of_each),
+        )
+        lag.holds_no_record = self._unread.nothing_left(entries)
+        verdict = self._judged(entries, lag, age, members)
+        if ask is not None and self._unread.ask(entries, lag, _standing_still(verdict), ask):
+            lag.holds_no_record = self._unread.nothing_left(entries)
+            verdict = self._judged(entries, lag, age, members)
+        columns = self._measured(entries, lag, age.where_records_are(lag))
         columns |= self._rates(entries, lag)
-        columns |= self._judged(entries, lag, age, is_ignored, of_each)
+        columns["status"], columns["status_reason"] = (pa.array(column, pa.string()) for column in verdict)
+        columns["group_state"] = pa.array([group.state for group in of_each], pa.string())
         if known is not None and until is None:
             # Later samples may wait that were taken before the commits that have come since.
             self._window.restore(known)
@@ -167,12 +204,17 @@ class Board:
         self._newest_ends = newest
         return np.array(sorted(others), np.int64)
 
-    def _entries(self, owned: Sequence[Position], until: int | None) -> Entries | None:
+    def _entries(
+        self, groups: Mapping[str, Group], owned: Sequence[Position], until: int | None, fetch: Fetch | None
+    ) -> Entries | None:
         """The positions whose logs were sampled or that members have without a commit, sorted as the table is."""
         if self._sample is None:
             return None
         at, logs, row_of = self._sample
-        commits = _with_owned(self.positions.standing(until), owned)
+        commits = self.positions.standing(until)
+        if fetch is not None or until is not None:
+            self._coordinators.refresh(self._held_groups(commits, groups), at, fetch)
+        commits = _with_owned(self._coordinators.in_place_of(commits), owned)
         partitions = self._partitions.of(partition_names(commits["topic"], commits["partition"]))
         commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
         is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
@@ -185,11 +227,23 @@ class Board:
             partitions=ints(commits["number"]),
             commits=commits.select(COMMITS.names),
             logs=_dated(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
+            held_back=self._coordinators.reasons(commits),
         )
         partition_of = at_numbers(self._partition_of, np.arange(len(self._index)))
         partition_of[entries.positions] = entries.partitions
         self._partition_of = partition_of
         return entries
+
+    def _held_groups(self, commits: pa.Table, groups: Mapping[str, Group]) -> dict[str, int]:
+        """Those whose partition of the offsets topic is held back, with that partition."""
+        held = self.held_back.now()
+        if not held:
+            return {}
+        known = {name: group.record_partition for name, group in groups.items() if group.record_partition is not None}
+        of_commits = commits.select(["group_id", "record_partition"]).group_by("group_id")
+        for row in of_commits.aggregate([("record_partition", "max")]).to_pylist():
+            known[row["group_id"]] = row["record_partition_max"]
+        return {name: partition for name, partition in sorted(known.items()) if partition in held}
 
     def _first_records(self, entries: Entries, lag: Lag, ask: Ask | None) -> dict[int, FirstRecord | None]:
         """By place, the first unread records of exact groups; where there is none, there is no lag."""
@@ -264,29 +318,46 @@ class Board:
             "catch_up_seconds": _seconds(catch_up),
         }
 
-    def _judged(
-        self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, of_each: Sequence[Group]
-    ) -> dict[str, pa.Array]:
-        committed_at = entries.committed_at
+    def _in_effect_at(self, entries: Entries) -> Ints:
+        """When the commits took effect; one with a topic id is of no transaction."""
+        partitions, offsets = (ints(entries.commits[name]) for name in ("record_partition", "record_offset"))
+        is_plain = np.asarray(whole(pc.is_valid(entries.commits["topic_id"])))
+        written_at = entries.committed_at
+        return np.where(is_plain, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
+
+    def _silent_seconds(self, entries: Entries, of_each: Sequence[Group]) -> Floats:
+        """For how long members could have committed and did not; those that have just started still will."""
+        committed_at = self._in_effect_at(entries)
+        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
+        now = moment(entries.at)
+        started = np.array([group.started_seconds(now) for group in of_each], np.float64)
+        is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / _MICROS)
+        return np.where(is_new, np.minimum(since_commit, started), since_commit)
+
+    def _judged(self, entries: Entries, lag: Lag, age: _Age, members: _Members) -> Verdict:
+        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
+        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
         now = Now(
             positions=entries.positions,
             committed=entries.committed,
             lag=lag.readable,
             lost=lag.lost,
             lag_seconds=age.seconds,
-            commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS),
-            is_empty=self._last_commits.left_by_themselves(entries, of_each),
-            is_unsubscribed=is_ignored,
+            commit_seconds=members.silent_seconds,
+            is_empty=members.is_empty,
+            is_unsubscribed=members.is_ignored,
+            held_back=entries.held_back,
+            without_records=np.where(lag.holds_no_record, lag.lag, 0),
         )
-        verdict = self._window.judge(now)
-        return {
-            "status": pa.array(verdict.status, pa.string()),
-            "status_reason": pa.array(verdict.reason, pa.string()),
-            "group_state": pa.array([group.state for group in of_each], pa.string()),
-        }
+        return self._window.judge(now)
 
 
 _UNTOLD = Group()
+_STANDING_STILL = ("STOP", "STALL", "WARN")
+
+
+def _standing_still(verdict: Verdict) -> list[int]:
+    return [place for place, status in enumerate(verdict.status) if status in _STANDING_STILL]
 
 
 def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
@@ -306,7 +377,8 @@ class LastCommits:
     on from where the group was may be a new member's, whose record the history has not read yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recall: Recall) -> None:
+        self._recall = recall
         self._before_end: dict[str, tuple[datetime, int]] = {}
         self._offsets_before_end: dict[int, int] = {}
 
@@ -314,27 +386,38 @@ class LastCommits:
         """Whether the group's members left on purpose, judged by its last commit to any partition."""
         group_ids = entries.commits["group_id"].to_pylist()
         columns = (entries.committed_at.tolist(), entries.positions.tolist(), entries.committed.tolist())
-        returned = set()
+        returned, unseen = set(), {}
         for group_id, group, at, position, offset in zip(group_ids, of_each, *columns, strict=True):
             end = group.emptied_at
             if end is None or at == UNKNOWN:
                 continue
             if moment(at) > end:
+                unseen[group_id] = end
                 goes_on = offset >= self._offsets_before_end.get(position, offset + 1)
                 if goes_on and entries.at - at < _HISTORY_FOLLOWS_MICROS:
                     returned.add(group_id)
                 continue
-            known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
-            self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
+            self._add(group_id, end, at)
             self._offsets_before_end[position] = offset
+        unseen = {name: end for name, end in unseen.items() if self._before_end.get(name, (None,))[0] != end}
+        if unseen:  # the commit before the end was in no sample since the start, and another has taken its place
+            told = self._recall(unseen)
+            for name, end in unseen.items():
+                self._add(name, end, told.get(name, UNKNOWN))
         left = [
-            name not in returned and self._left(name, group) for name, group in zip(group_ids, of_each, strict=True)
+            name not in returned and not group.is_returning and self._left(name, group)
+            for name, group in zip(group_ids, of_each, strict=True)
         ]
         return np.array(left, bool)
 
+    def _add(self, group_id: str, end: datetime, at: int) -> None:
+        known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
+        self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
+
     def _left(self, group_id: str, group: Group) -> bool:
         end, at = self._before_end.get(group_id, (None, UNKNOWN))
-        return group.left_by_itself(moment(at) if end is not None and end == group.emptied_at else None)
+        is_known = at != UNKNOWN and end == group.emptied_at
+        return group.left_by_itself(moment(at) if is_known else None)
 
 
 def _commit_at(commits: pa.Table) -> pa.ChunkedArray:

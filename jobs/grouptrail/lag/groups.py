@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 TABLES = ("group_states", "generations", "memberships", "partition_ownership")
+# Only the jobs that write them make them: that one is there says that its job has run.
+_LANDED = ("group_metadata", "group_records", "history_positions")
 
 # No session is shorter than the brokers' group.min.session.timeout.ms; its default.
-_LEAST_SESSION_SECONDS = 6
+LEAST_SESSION_SECONDS = 6
 
 _STATES = """
-SELECT group_id, state, started_at FROM group_states WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
+SELECT group_id, state, started_at, record_partition FROM group_states
+WHERE is_open AND ended_at IS NULL AND cluster = {cluster}
 """
 _SUBSCRIPTIONS = """
 SELECT group_id, member['topics'] AS topics, member['topic_regex'] AS topic_regex
@@ -36,6 +39,20 @@ JOIN group_states AS emptied
   ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
 WHERE gone.cluster = {cluster} AND emptied.is_open AND emptied.ended_at IS NULL AND emptied.state = 'Empty'
+"""
+_FILLED = """
+SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
+WHERE state = 'Empty' AND ended_at IS NOT NULL AND cluster = {cluster} GROUP BY group_id
+"""
+_RETURNING = """
+SELECT DISTINCT landed.group_id
+FROM (
+  SELECT cluster, group_id, record_offset FROM group_metadata WHERE leader IS NOT NULL
+  UNION ALL
+  SELECT cluster, group_id, record_offset FROM group_records WHERE member_id IS NOT NULL AND value_json IS NOT NULL
+) AS landed
+JOIN history_positions AS told ON told.group_id = landed.group_id AND told.cluster = landed.cluster
+WHERE landed.record_offset >= told.told_to AND landed.cluster = {cluster}
 """
 _OWNED = """
 SELECT DISTINCT owned.group_id, owned.topic, owned.partition
@@ -54,13 +71,24 @@ class Group:
     """A group as the history has it.
 
     `topics`: what its members subscribe to; None where that cannot be told. `emptied_at`: when its last members left,
-    or expired; `endings` says which, member by member.
+    or expired; `endings` says which, member by member. `record_partition`: its partition of the offsets topic.
+    `filled_at`: when it last had members again; `is_returning`: records of members have landed that the history does
+    not tell of yet.
     """
 
     state: str | None = None
     topics: frozenset[str] | None = None
     emptied_at: datetime | None = None
     endings: frozenset[str] = frozenset()
+    record_partition: int | None = None
+    filled_at: datetime | None = None
+    is_returning: bool = False
+
+    def started_seconds(self, at: datetime) -> float:
+        """For how long it has had members again; infinite where that is not told."""
+        if self.is_returning:
+            return 0.0
+        return float("inf") if self.filled_at is None else (at - self.filled_at).total_seconds()
 
     def ignores(self, topic: str) -> bool:
         """Whether it has members, and none of them subscribes to the topic."""
@@ -77,7 +105,7 @@ class Group:
         if self.endings == {"left"}:
             return True
         silent = None if last_commit_at is None else (self.emptied_at - last_commit_at).total_seconds()
-        was_alive = silent is not None and 0 <= silent < _LEAST_SESSION_SECONDS
+        was_alive = silent is not None and 0 <= silent < LEAST_SESSION_SECONDS
         return was_alive and self.endings <= {"left", "left_or_expired"}
 
 
@@ -92,15 +120,16 @@ class Groups:
 
     def refresh(self) -> None:
         """Reads the tables as they are; what is not there yet tells nothing."""
-        warehouse = Warehouse(self._config, TABLES)
-        if warehouse.versions == self._versions or len(warehouse.versions) < len(TABLES):
+        warehouse = Warehouse(self._config, (*TABLES, *_LANDED))
+        if warehouse.versions == self._versions or not warehouse.versions.keys() >= set(TABLES):
             return
         cluster = literal(self._config.cluster)
 
         def ask(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))
 
-        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS))
+        returning = ask(_RETURNING) if warehouse.versions.keys() >= set(_LANDED) else []
+        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS), ask(_FILLED), returning)
         self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in ask(_OWNED)]
         self._versions = warehouse.versions
 
@@ -109,8 +138,10 @@ def told(
     states: Iterable[Mapping[str, Any]],
     subscriptions: Iterable[Mapping[str, Any]],
     leavers: Iterable[Mapping[str, Any]],
+    filled: Iterable[Mapping[str, Any]],
+    returning: Iterable[Mapping[str, Any]],
 ) -> dict[str, Group]:
-    """Groups by id, from the rows of the three questions; where nothing is told of a group, it is not there."""
+    """Groups by id, from the rows of the five questions; where nothing is told of a group, it is not there."""
     topics: dict[str, set[str] | None] = {}
     for row in subscriptions:
         known = topics.get(row["group_id"], set())
@@ -119,6 +150,8 @@ def told(
     endings: dict[str, set[str]] = defaultdict(set)
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])
+    filled_at = {row["group_id"]: _time(row["filled_at"]) for row in filled}
+    are_returning = {row["group_id"] for row in returning}
     groups = {}
     for row in states:
         found = topics.get(row["group_id"])
@@ -127,6 +160,9 @@ def told(
             topics=None if found is None else frozenset(found),
             emptied_at=_time(row["started_at"]) if row["state"] == "Empty" else None,
             endings=frozenset(endings.get(row["group_id"], ())),
+            record_partition=row["record_partition"],
+            filled_at=filled_at.get(row["group_id"]),
+            is_returning=row["group_id"] in are_returning,
         )
     return groups
 

@@ -12,8 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,18 @@ import pyarrow.compute as pc
 
 from grouptrail.jobs import LAG, Progress, Publish, Start
 from grouptrail.kafka.brokers import ClusterError, FirstRecord, RecordReader, Wanted
+from grouptrail.kafka.groups import Coordinators
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
+from grouptrail.lag.groups import LEAST_SESSION_SECONDS, Groups
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
-from grouptrail.lag.groups import Groups
+from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
 from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
+from grouptrail.query.views import literal
+from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.appended import AppendedRows
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+PROGRESS = "ingest_progress"
 
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; those of a long absence would not fit into memory at once.
@@ -52,6 +57,11 @@ _STORE_COMMITTED_EVERY_SECONDS = 30
 _ASK_SECONDS = 2.0
 # A commit's time is the file system's, or another machine's.
 _CLOCKS_APART = timedelta(minutes=10)
+MOST_GROUPS_FETCHED = 1000
+_GROUPS_A_QUERY = 100
+_STILL_NEW_SECONDS = 30
+# Transactions that commit offsets are open for a moment, as a rule; and a sample may be late.
+_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
 _MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
 
@@ -103,6 +113,7 @@ def rules_of(config: Config) -> Rules:
         lag.read_committed_groups,
         lag.exact_groups,
         config.admin.interval_seconds,
+        max(_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds),
     )
 
 
@@ -144,6 +155,7 @@ class Watch:
         self._report = report
         self._groups = Groups(config)
         self._records = RecordReader(config.kafka_settings())
+        self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
         self._board: Board | None = None
         self._commits: AppendedRows | None = None
         self._stored_at = -math.inf
@@ -184,14 +196,29 @@ class Watch:
         found = []
         *earlier, newest = one_by_one(rows, times, self._apart_seconds)
         for sample in earlier:
-            self._board.sample(sample)
+            self._take(sample)
             until = int(ints(sample["sampled_at"]).max())
             found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until))
         # More samples may wait behind the newest of this batch: it, too, is judged by the commits made before it.
-        self._board.sample(newest)
+        self._take(newest)
         until = int(ints(newest["sampled_at"]).max())
-        found.append(self._board.rows(self._groups.by_id, self._groups.owned, until=until, ask=self._ask))
+        # A coordinator tells what is committed now.
+        is_new = time.time() - until / _MICROS < max(
+            _STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds
+        )
+        how: dict[str, Any] = {"until": until, "ask": self._ask, "fetch": self._fetch if is_new else None}
+        found.append(self._board.rows(self._groups.by_id, self._groups.owned, **how))
         return pa.concat_tables(found)
+
+    def _take(self, sample: pa.Table) -> None:
+        assert self._board is not None
+        self._board.sample(sample)
+        if self._board.held_back.waits:
+            rows = Warehouse(self._config, [PROGRESS]).rows(
+                f"SELECT record_partition, MAX(end_offset) AS landed_to FROM {PROGRESS} "
+                f"WHERE cluster = {literal(self._config.cluster)} GROUP BY record_partition"
+            )
+            self._board.held_back.landed({row["record_partition"]: row["landed_to"] for row in rows})
 
     @property
     def _apart_seconds(self) -> float:
@@ -210,7 +237,7 @@ class Watch:
 
     def _resume(self, *, before: int) -> None:
         """Reads what was stored of the time before a sample (microseconds), and of the commits what stood then."""
-        board = Board(self._config.cluster, rules_of(self._config))
+        board = Board(self._config.cluster, rules_of(self._config), self._last_commits)
         committed = pa.concat_tables([STORED.empty_table(), *self._all_rows(COMMITTED, STORED)])
         standing, newest = resumed(committed)
         board.positions.add(standing)
@@ -255,10 +282,45 @@ class Watch:
         try:
             return self._records.first_records(wanted, seconds=_ASK_SECONDS)
         except ClusterError as error:
-            if str(error) != self._silence:
-                self._silence = str(error)
-                self._report(f"lag: the records of lag.exact_groups cannot be asked: {error}")
+            what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
+            self._report_silence(f"lag: {what} cannot be asked: {error}")
             return {}
+
+    def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
+        """Only commits shortly before the end say how it came."""
+        least = timedelta(seconds=LEAST_SESSION_SECONDS)
+        of_each = [
+            f"(group_id = {literal(group)} AND record_at BETWEEN {literal(end - least)} AND {literal(end)})"
+            for group, end in ends.items()
+        ]
+        found: dict[str, int] = {}
+        warehouse = Warehouse(self._config, [OFFSET_COMMITS])
+        for first in range(0, len(of_each), _GROUPS_A_QUERY):
+            some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
+            rows = warehouse.rows(
+                f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
+                f"WHERE NOT is_tombstone AND cluster = {literal(self._config.cluster)} AND ({some}) GROUP BY group_id"
+            )
+            found |= {row["group_id"]: row["at"] for row in rows}
+        return found
+
+    def _fetch(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
+        """Those beyond the most that are asked about, and those for which there was no time, are said to be so."""
+        asked = dict(list(groups.items())[:MOST_GROUPS_FETCHED])
+        beyond = f"its coordinator was not asked: a sample asks about {MOST_GROUPS_FETCHED:,} groups at most"
+        found: dict[str, Offsets | str] = {group: beyond for group in groups if group not in asked}
+        try:
+            found |= self._coordinators.offsets(asked, seconds=_ASK_SECONDS)
+        except ClusterError as error:
+            self._report_silence(f"lag: no coordinator can be asked: {error}")
+            return found | dict.fromkeys(asked, "no broker can be asked")
+        late = f"its coordinator was not asked: there was no time within {_ASK_SECONDS:.0f} s"
+        return dict.fromkeys(asked, late) | found
+
+    def _report_silence(self, line: str) -> None:
+        if line != self._silence:
+            self._silence = line
+            self._report(line)
 
     def _store_committed(self, spark: SparkSession) -> None:
         """Now and then: what has come since is read from the commits themselves after a restart."""

@@ -23,6 +23,7 @@ class Entries:
     """Positions at a sample: their numbers, their partitions' numbers and, row by row, commits and logs.
 
     `commits` are as in `positions.COMMITS`, with nulls where there is no commit; `logs` as in `log_offsets`.
+    `held_back`: why the commits that have landed are not those of the time; None where they are.
     """
 
     at: int
@@ -30,9 +31,15 @@ class Entries:
     partitions: Ints
     commits: pa.Table
     logs: pa.Table
+    held_back: Sequence[str | None]
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def is_held_back(self) -> Bools:
+        """Whether an open transaction holds back what the group has committed."""
+        return np.array([reason is not None for reason in self.held_back], bool)
 
     @property
     def committed(self) -> Ints:
@@ -57,18 +64,23 @@ class Entries:
 
 @dataclass
 class Lag:
-    """Of each entry; `UNKNOWN` where it cannot be told, and then why. `is_of_other_log`: the commit is to a log that
-    was truncated or made anew since."""
+    """Of each entry; `UNKNOWN` where it cannot be told, and then why.
+
+    `is_of_other_log`: the commit is to a log that
+    was truncated or made anew since; `holds_no_record`: what is left are transactions' markers and aborted records.
+    """
 
     lag: Ints
     lost: Ints
     problem: list[str | None]
     is_of_other_log: Bools
+    holds_no_record: Bools
 
     @property
     def readable(self) -> Ints:
         """How many of the unread records are still there."""
-        return np.where(self.lag == UNKNOWN, UNKNOWN, np.maximum(self.lag - np.maximum(self.lost, 0), 0))
+        there = np.maximum(self.lag - np.maximum(self.lost, 0), 0)
+        return np.where(self.lag == UNKNOWN, UNKNOWN, np.where(self.holds_no_record, 0, there))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: Sequence[str]) -> Lag:
@@ -90,6 +102,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     errors = entries.logs["error"].to_pylist()
     tell(np.array([error is not None for error in errors], bool), lambda place: errors[place])
     tell(is_ignored, lambda _: "no member of the group subscribes to the topic")
+    tell(entries.is_held_back & (committed == UNKNOWN), lambda place: entries.held_back[place])
     tell(committed == UNKNOWN, lambda _: "no commit yet")
     is_other = _is_other(entries)
     tell(is_other, lambda _: "the topic was deleted and made anew since the commit")
@@ -100,12 +113,14 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
         is_above,
         lambda place: f"committed {committed[place]} above the log's end {end[place]}: truncated or made anew",
     )
+    problem = [why or held for why, held in zip(problem, entries.held_back, strict=True)]
     lost = ints(entries.logs["log_start_offset"]) - committed
     return Lag(
         np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),
         np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
         problem,
         is_other | is_above,
+        np.full(len(entries), False),
     )
 
 

@@ -2,7 +2,7 @@
 
 In this order, the first that holds (docs/lag.md):
 
-    UNKNOWN       there is no lag to judge: `problem` says why
+    UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
     OK            no more than `allowed_lag` records are left to read
     EMPTY         the group's members left by themselves
@@ -16,6 +16,7 @@ In this order, the first that holds (docs/lag.md):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,7 +44,9 @@ class Thresholds(NamedTuple):
 class Now:
     """What is known of positions at a sample, each by its number; seconds are NaN where not known.
 
-    `lag` counts the records that are left to read; `lost` those before them that were deleted unread.
+    `lag` counts the records that are left to read; `lost` those before them that were deleted unread. `held_back`:
+    why the commits that have landed are not those of the time; empty: all are. `without_records`: how many offsets
+    are left that hold no record.
     """
 
     positions: Ints
@@ -54,6 +57,8 @@ class Now:
     commit_seconds: Floats
     is_empty: Bools
     is_unsubscribed: Bools
+    held_back: Sequence[str | None] = ()
+    without_records: Ints | None = None
 
 
 @dataclass
@@ -126,6 +131,10 @@ class Window:
         for place in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
             lost = f"{now.lost[place]} records were deleted before they were consumed"
             told.reason[place] = f"{_NOTHING_LEFT}: {lost}"
+        without = np.zeros(0, np.int64) if now.without_records is None else now.without_records
+        for place in np.flatnonzero(without).tolist():
+            held = f"no committed record is in the {without[place]} offsets behind the committed one"
+            told.reason[place] = f"{_NOTHING_LEFT}: {held}"
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
@@ -140,6 +149,8 @@ class Window:
             return "UNSUBSCRIBED", "no member of the group subscribes to the topic"
         if lag == UNKNOWN:
             return "UNKNOWN", "there is no lag to judge"
+        if now.held_back and (why := now.held_back[place]):
+            return "UNKNOWN", why
         if now.is_empty[place]:
             return "EMPTY", f"the members left the group by themselves, with {lag} unread"
         waiting, quiet = now.lag_seconds[place], now.commit_seconds[place]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.jobs import LOG_OFFSETS, Progress, Start
 from grouptrail.kafka.brokers import Cluster
-from grouptrail.spark.streams import query_id, read_log_offsets, start_query
+from grouptrail.spark.streams import OFFSETS_TOPIC, query_id, read_log_offsets, start_query
 from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def which_partitions(config: Config) -> dict[str, str]:
     if config.log_offsets.all_topics:
         return {}
     storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
-    return {"committed": config.table_path(COMMITS), "cluster": config.cluster, **storage}
+    held_back = {} if config.source == "admin" else {"held_back": OFFSETS_TOPIC}
+    return {"committed": config.table_path(COMMITS), "cluster": config.cluster, **held_back, **storage}
 
 
 class Sampling:
@@ -74,7 +75,8 @@ class Sampling:
         started = time.monotonic()
         sample = rows.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending")])
         tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
-        found = Counter(sample["error"].to_pylist())
+        # Transactions begin and end all the time: those of the offsets topic are no news.
+        found = Counter(row["error"] for row in sample.to_pylist() if row["topic"] != OFFSETS_TOPIC)
         if found != self._told:
             self._told = found
             self._report(summary(batch, found, time.monotonic() - started))

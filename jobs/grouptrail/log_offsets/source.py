@@ -9,6 +9,9 @@ Options: `kafka.…`, any setting of Kafka's Java client, as Spark's Kafka sourc
   that path; in a stream, those that land there later, too; `storage.…` are delta-rs's options for it;
 - none of these: all that the principal may see.
 
+With `held_back`, a topic, also those of its partitions whose last stable offset is behind their end: the others of
+this topic have no row. They are asked for in requests that are sent anyway.
+
 Out: the columns of `log_offsets` but the cluster. Each leader is asked by a task of its own. A partition that cannot
 be asked of has a row all the same, which says why (`error`). `spark.readStream` gives a sample a trigger, one in all
 with Trigger.AvailableNow.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 FORMAT = "kafka_log_offsets"
 TABLE = "log_offsets"
 
-_OPTIONS = ("assign", "committed", "cluster")
+_HELD_BACK = "held_back"
+_OPTIONS = ("assign", "committed", "cluster", _HELD_BACK)
 
 
 class OptionError(GrouptrailError):
@@ -96,7 +100,7 @@ class Request:
             )
         if "bootstrap.servers" not in settings:
             raise OptionError(f"{FORMAT}: no option kafka.bootstrap.servers: say where the brokers are")
-        if which and which.keys() not in ({"assign"}, {"committed", "cluster"}):
+        if which.keys() - {_HELD_BACK} not in (set(), {"assign"}, {"committed", "cluster"}):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
         return cls(settings, storage, which)
@@ -117,11 +121,19 @@ def assigned(text: str) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Asked(InputPartition):
-    """What one task asks of one broker; those places that none leads come together, without a server."""
+    """What one task asks of one broker; those places that none leads come together, without a server.
+
+    Of the topic `held_back` only partitions that an open transaction holds back, or that have an error, are sampled.
+    """
 
     leader: int | None
     server: str | None
     places: tuple[Place, ...]
+    held_back: str | None = None
+
+
+Wanted = Mapping[str, Collection[int] | None]
+"""Partitions by topic; None: all of them."""
 
 
 class Planner:
@@ -135,18 +147,22 @@ class Planner:
             if "committed" in request.which
             else None
         )
+        self._held_back = request.which.get(_HELD_BACK)
         self._seen: list[Place] = []
 
     def plan(self) -> list[Asked]:
         """At least one: Spark takes none for one that it made itself."""
-        wanted = self._committed.now() if self._committed else self._assigned
-        return by_leader(self._places(wanted))
+        wanted: Wanted | None = self._committed.now() if self._committed else self._assigned
+        if wanted is None or self._held_back is None or self._held_back in wanted:
+            return by_leader(self._places(wanted))
+        asked = by_leader(self._places({**wanted, self._held_back: None}))
+        return [replace(one, held_back=self._held_back) for one in asked]
 
     def close(self) -> None:
         """Closes the connection."""
         self._cluster.close()
 
-    def _places(self, wanted: dict[str, list[int]] | None) -> list[Place]:
+    def _places(self, wanted: Wanted | None) -> list[Place]:
         """Where no broker answers, all that is wanted, or was there the last time, with the reason."""
         try:
             self._seen = self._cluster.places(wanted)
@@ -154,7 +170,7 @@ class Planner:
             reason = "the brokers refuse this principal" if isinstance(error, KafkaDenied) else "no broker answered"
             if wanted is None:
                 return [Place(seen.topic, seen.partition, seen.topic_id, error=reason) for seen in self._seen]
-            return [Place(topic, partition, error=reason) for topic in wanted for partition in wanted[topic]]
+            return [Place(topic, partition, error=reason) for topic in wanted for partition in wanted[topic] or ()]
         return self._seen
 
 
@@ -183,7 +199,13 @@ def sample(settings: Mapping[str, str], asked: Asked) -> pa.RecordBatch:
             reason = "refuses this principal" if isinstance(error, KafkaDenied) else "did not answer"
             silence = f"broker {asked.leader} {reason}"
     times = {"asked_at": asked_at, "sampled_at": datetime.now(UTC)}
-    return _rows([replace(place, error=place.error or silence) for place in asked.places], told, times)
+    places = [place for place in asked.places if place.topic != asked.held_back or not _is_stable(told, place)]
+    return _rows([replace(place, error=place.error or silence) for place in places], told, times)
+
+
+def _is_stable(told: Mapping[tuple[str, int], LogBounds | str], place: Place) -> bool:
+    found = told.get((place.topic, place.partition))
+    return isinstance(found, LogBounds) and found.last_stable_offset == found.log_end_offset
 
 
 def _rows(

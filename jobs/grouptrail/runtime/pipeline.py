@@ -181,7 +181,7 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
         return
     from grouptrail.exporter.service import Exporter
 
-    with Exporter(configs, report) as exporter:
+    with Exporter(configs, report, awaits_lag=True) as exporter:
         report(f"metrics are served at {exporter.url}/metrics")
         yield exporter
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from grouptrail.decode.sources.admin.group import Committed, Seen
+from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 
 Position = tuple[str, int]
@@ -46,7 +46,7 @@ class Change(NamedTuple):
     value: Value | None
 
 
-def changes(group_id: str, known: Known, seen: Seen) -> list[Change]:
+def changes(group_id: str, known: Known, seen: PolledGroup) -> list[Change]:
     """The records that lead from what is known of a group to what was seen; none where nothing has changed.
 
     What was not told, and a classic group that is in the middle of a rebalance, stay as they are known.
@@ -116,7 +116,7 @@ def _commit_value(committed: Committed) -> Value:
     return Value(_VERSIONS[COMMIT], fields | {"commitTimestamp": _UNKNOWN_MS})
 
 
-def _parts(known: Known, seen: Seen) -> dict[Part, Data] | None:
+def _parts(known: Known, seen: PolledGroup) -> dict[Part, Data] | None:
     """The records that a group as it was described would have; None where it is between two assignments."""
     assert seen.described is not None
     if seen.kind == "consumer":

@@ -19,10 +19,10 @@ from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
-from grouptrail.decode.sources.admin.group import Committed
 from grouptrail.decode.sources.admin.poller import Poll, Poller
 from grouptrail.jobs import DECODE
 from grouptrail.kafka.brokers import KafkaUnreachable
+from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
 from grouptrail.storage.schema import ADMIN, table_schema

@@ -1,41 +1,22 @@
-"""What brokers tell of the groups that they coordinate: which there are, who is in them, what they have committed.
-
-Each broker is asked over a connection of its own, not more often than the configuration allows, and of many groups in
-one request.
-"""
+"""Polls of all groups of a cluster."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kafka import errors as faults
-from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.api_message import ApiMessage
-
-import grouptrail.decode.sources.admin
-from grouptrail.decode.sources.admin.group import Committed, Seen
-from grouptrail.kafka.brokers import Cluster, ClusterError, server_of
+from grouptrail.kafka.brokers import ClusterError
+from grouptrail.kafka.group import PolledGroup
+from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
-_GROUPS_A_REQUEST = 50
 _MOST_BROKERS_AT_ONCE = 8
-# They are told again at the next poll, and are no cause for alarm: the group's coordinator moves, or the group goes.
-_PASSING = (14, 15, 16, 69)
-
-
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.decode.sources.admin):  # type: ignore[misc, call-arg]
-    """KIP-848's, which kafka-python lacks; the layouts lie beside this file."""
-
-
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.decode.sources.admin):  # type: ignore[misc, call-arg]
-    """Its answer."""
 
 
 @dataclass
@@ -46,165 +27,25 @@ class Poll:
     """
 
     at: float
-    groups: dict[str, Seen] = field(default_factory=dict)
+    groups: dict[str, PolledGroup] = field(default_factory=dict)
     listed: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-
-
-class Throttle:
-    """Spreads requests: `wait` returns as often a second as is allowed."""
-
-    def __init__(self, per_second: float) -> None:
-        self._apart = 1 / per_second
-        self._next = 0.0
-
-    def wait(self) -> None:
-        """Until the next request is due."""
-        now = time.monotonic()
-        self._next = max(self._next, now) + self._apart
-        time.sleep(max(0.0, self._next - self._apart - now))
-
-
-class GroupCoordinators(Cluster):
-    """Which brokers there are, and which of them coordinates a group."""
-
-    _denied = "describe groups: grant the principal DESCRIBE on the groups, or on the cluster for all of them"
-
-    def nodes(self) -> dict[int, str]:
-        """The brokers, by node id: `host:port`."""
-        found = self._ask(lambda admin: admin.describe_cluster())
-        alive = (broker for broker in found["brokers"] if not broker.get("is_fenced"))
-        return {broker["broker_id"]: server_of(broker["host"], broker["port"]) for broker in alive}
-
-    def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a group, whether the group exists or not."""
-        return int(self._ask(lambda admin: admin._manager.run(admin._find_coordinator_ids, [group_id])[group_id]))
-
-
-class BrokerGroups(Cluster):
-    """One broker's groups."""
-
-    _denied = GroupCoordinators._denied
-
-    def __init__(self, settings: Mapping[str, str], node: int, server: str, throttle: Throttle) -> None:
-        super().__init__({**settings, "bootstrap.servers": server})
-        self._node = node
-        self._throttle = throttle
-
-    def listed(self) -> list[Seen]:
-        """The groups that it coordinates and the principal may DESCRIBE. Raises ClusterError."""
-        answer = self._send(lambda admin: admin._list_groups_request())
-        if answer.error_code:
-            self._explain(faults.for_code(answer.error_code)())
-        return [
-            Seen(
-                group.group_id,
-                (getattr(group, "group_type", "") or "classic").lower(),
-                group.protocol_type,
-                getattr(group, "group_state", "") or "",
-            )
-            for group in answer.groups
-        ]
-
-    def describe(self, groups: Iterable[Seen]) -> None:
-        """Fills in what these groups are and have committed, or why that is not told."""
-        for kind, request in _DESCRIBING.items():
-            for some in _parts([group for group in groups if group.kind == kind]):
-                self._describe(some, request)
-        for some in _parts([group for group in groups if group.kind != "share"]):
-            self._fetch_commits(some)
-
-    def _describe(self, groups: Sequence[Seen], request: Callable[[list[str]], Any]) -> None:
-        by_id = {group.group_id: group for group in groups}
-        answer = self._send(lambda _admin: request(list(by_id)))
-        for told in answer.groups:
-            group = by_id[told.group_id]
-            group.problem = _problem(told.error_code)
-            if not told.error_code:
-                group.described = _classic(told) if group.kind == "classic" else told.to_dict()
-
-    def _fetch_commits(self, groups: Sequence[Seen]) -> None:
-        by_id = {group.group_id: group for group in groups}
-        for group_id, request in self._ask(
-            lambda admin: list(admin._list_group_offsets_requests(dict.fromkeys(by_id)))
-        ):
-            answer = self._send(lambda _admin, ready=request: ready)  # type: ignore[misc]
-            for told in answer.groups if group_id is None else [answer]:
-                group = by_id[told.group_id if group_id is None else group_id]
-                code = told.error_code or next(
-                    (one.error_code for topic in told.topics for one in topic.partitions if one.error_code), 0
-                )
-                group.problem = group.problem or _problem(code)
-                if not code:
-                    group.commits = dict(_commits(told.topics))
-
-    def _send(self, request: Callable[[Any], Any]) -> Any:
-        self._throttle.wait()
-
-        def ask(admin: Any) -> Any:
-            message = request(admin)
-
-            async def answer() -> Any:
-                return await admin._manager.send(message, node_id=self._node)
-
-            return admin._manager.run(answer)
-
-        return self._ask(ask)
-
-
-_DESCRIBING: dict[str, Callable[[list[str]], Any]] = {
-    "classic": lambda ids: DescribeGroupsRequest(groups=ids, include_authorized_operations=False),
-    "consumer": lambda ids: ConsumerGroupDescribeRequest(group_ids=ids, include_authorized_operations=False),
-}
-
-
-def _classic(told: Any) -> dict[str, Any]:
-    """Like kafka-python's `to_dict`, which would make text of the members' bytes."""
-    of_group = ("group_state", "protocol_type", "protocol_data")
-    of_member = ("member_id", "group_instance_id", "client_id", "client_host")
-    members = [
-        {name: getattr(member, name, None) for name in of_member}
-        | {name: bytes(getattr(member, name) or b"") for name in ("member_metadata", "member_assignment")}
-        for member in told.members
-    ]
-    return {**{name: getattr(told, name) for name in of_group}, "members": members}
-
-
-def _commits(topics: Iterable[Any]) -> Iterator[tuple[tuple[str, int], Committed]]:
-    for topic in topics:
-        for one in topic.partitions:
-            if one.committed_offset >= 0:
-                place = Committed(one.committed_offset, one.committed_leader_epoch, one.metadata or "")
-                yield (topic.name, one.partition_index), place
-
-
-def _problem(code: int) -> str | None:
-    if not code:
-        return None
-    if code in _PASSING:
-        return ""
-    return "the principal may not DESCRIBE it" if code in (29, 30) else str(faults.for_code(code).__name__)
-
-
-def _parts(groups: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
-    yield from (groups[first : first + _GROUPS_A_REQUEST] for first in range(0, len(groups), _GROUPS_A_REQUEST))
 
 
 class Poller:
     """Polls a cluster's groups; keeps its connections from one poll to the next."""
 
     def __init__(self, config: Config) -> None:
-        self._settings = config.kafka_settings()
         self._rules = config.admin
-        self._coordinators = GroupCoordinators(self._settings)
-        self._brokers: dict[tuple[int, str], BrokerGroups] = {}
+        self._coordinators = GroupCoordinators(config.kafka_settings())
+        self._brokers = Brokers(config.kafka_settings(), config.admin.requests_per_second)
 
     def poll(self) -> Poll:
         """Asks every broker; one that does not answer keeps no other from it."""
         poll = Poll(at=time.time())
         self._coordinators.close()  # a client remembers who coordinates a group for as long as it lives
         try:
-            brokers = [self._broker(node, server) for node, server in self._coordinators.nodes().items()]
+            brokers = [self._brokers.groups(node, server) for node, server in self._coordinators.nodes().items()]
         except ClusterError as error:
             poll.problems.append(str(error))
             return poll
@@ -229,16 +70,10 @@ class Poller:
 
     def close(self) -> None:
         """Closes the connections."""
-        for cluster in (self._coordinators, *self._brokers.values()):
-            cluster.close()
+        self._coordinators.close()
+        self._brokers.close()
 
-    def _broker(self, node: int, server: str) -> BrokerGroups:
-        if (node, server) not in self._brokers:
-            throttle = Throttle(self._rules.requests_per_second)
-            self._brokers[node, server] = BrokerGroups(self._settings, node, server, throttle)
-        return self._brokers[node, server]
-
-    def _ask(self, broker: BrokerGroups) -> tuple[int, list[Seen] | None, str | None]:
+    def _ask(self, broker: BrokerGroups) -> tuple[int, list[PolledGroup] | None, str | None]:
         groups = None
         try:
             groups = [group for group in broker.listed() if self._is_wanted(group.group_id)]

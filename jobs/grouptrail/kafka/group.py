@@ -1,4 +1,4 @@
-"""A group as its coordinator tells it."""
+"""A group as its coordinator describes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Committed(NamedTuple):
 
 
 @dataclass
-class Seen:
+class PolledGroup:
     """A group as its coordinator tells it.
 
     `kind` is classic, consumer, share or streams. `described` is the group in the answer's fields, `commits` by topic
