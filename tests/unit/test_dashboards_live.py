@@ -38,6 +38,7 @@ SILENT = {
     "GrouptrailDecodeStale",
     "GrouptrailHistoryStale",
     "GrouptrailNotReady",
+    "GrouptrailTransactionHangs",
     "GrouptrailSnapshotStale",
 }
 
