@@ -3,6 +3,7 @@
 SECONDS ?= 120
 KEEP ?=
 WORKERS ?= 3
+KAFKA ?=
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -11,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins layouts facts clean
 
 ##@ First steps
 
@@ -82,6 +83,12 @@ docs: $(READY) ## Write the reference pages anew: docs/tables.md, settings.md, a
 
 site: $(READY) ## Build the documentation as HTML pages into dist/site/; warnings and dead links are errors.
 	$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -b html docs dist/site
+
+layouts: $(READY) ## Compare the record layouts with those of a Kafka release: KAFKA=4.4.0.
+	@PYTHONPATH=deploy $(BIN)/python -m demo.layouts $(KAFKA)
+
+facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count what the history gets right.
+	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py
 
 pins: ## Renew requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)

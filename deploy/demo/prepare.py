@@ -1,7 +1,8 @@
 """`python -m demo.prepare [KAFKA ...]`: fetches and makes what many JVMs share, before the first of them starts.
 
-The jars of Spark's connectors and of each Kafka named (the newest, where none is), and an archive of class data for
-Spark and for the newest Kafka. What is there already is left as it is.
+The jars of Spark's connectors, of each Kafka named (the newest, where none is) and of the messages that the layouts
+are compared with, and an archive of class data for Spark and for the newest Kafka. What is there already is left as
+it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from demo import layouts
 from demo.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
 from grouptrail.config import load_config
 from grouptrail.errors import GrouptrailError
@@ -31,8 +33,10 @@ def main(versions: Sequence[str]) -> int:
         java = find_java()
         with ThreadPoolExecutor(2) as pool:
             connectors = pool.submit(session.connector_jars, say)
+            messages = pool.submit(layouts.fetch, report=say)
             kafkas = list(pool.map(lambda version: fetch(version, say), versions or VERSIONS[:1]))
             connectors.result()
+            messages.result()
         archives = [
             ("Kafka", class_data_archive(java, kafkas[0]), _run_kafka),
             ("Spark", session.class_data_archive(java), _run_spark),

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, Self
 
+import confluent_kafka as kafka_offsets
 import kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, ShareConsumer
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -89,6 +91,9 @@ class Note:
 
 
 Write = Callable[[Note], object]
+Order = Literal["leave", "commit"] | tuple[str, ...]
+"""What a living member is told to do; topics: to subscribe to these from now on."""
+Orders = Callable[[], Order | None]
 
 
 class Diary:
@@ -127,10 +132,10 @@ def _pairs(partitions: Iterable[Any]) -> Partitions:
     return frozenset((one.topic, one.partition) for one in partitions)
 
 
-def attend(post: Post, write: Write, is_over: Callable[[], object]) -> None:
-    """A member's life: it polls until it is over, then closes, and notes what it is told."""
+def attend(post: Post, write: Write, orders: Orders) -> None:
+    """A member's life: it polls and obeys until it is to leave, then closes, and notes what it is told."""
     lives = {"kafka-python": _live_with_kafka_python, "share": _live_in_a_share_group}
-    lives.get(post.client, _live_with_librdkafka)(post, write, is_over)
+    lives.get(post.client, _live_with_librdkafka)(post, write, orders)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -144,7 +149,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_revoked(self, revoked: Any) -> None: ...
 
 
-def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+def _live_with_kafka_python(post: Post, write: Write, orders: Orders) -> None:
     consumer = KafkaConsumer(
         bootstrap_servers=post.bootstrap,
         group_id=post.group_id,
@@ -163,16 +168,19 @@ def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], obje
         return metadata.member_id, metadata.generation_id
 
     diary = Diary(write, standing)
-    consumer.subscribe(post.topics, listener=_Listener(diary))
+    listener = _Listener(diary)
+    consumer.subscribe(post.topics, listener=listener)
     committed: Partitions = frozenset()
     try:
-        while not is_over():
+        while (order := orders()) != "leave":
+            if isinstance(order, tuple):
+                consumer.subscribe(order, listener=listener)
             try:
                 poll(consumer, KAFKA_PYTHON_POLL_MS)
             except kafka.errors.RetriableError:
                 time.sleep(POLL_SECONDS)  # the broker is away
             diary.polled()
-            if post.commits and committed != diary.last.holds:
+            if order == "commit" or (post.commits and committed != diary.last.holds):
                 with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RebalanceInProgressError):
                     commit = OffsetAndMetadata(COMMITTED, "", -1)
                     consumer.commit({TopicPartition(*one): commit for one in diary.last.holds})
@@ -182,7 +190,7 @@ def _live_with_kafka_python(post: Post, write: Write, is_over: Callable[[], obje
         diary.gone()
 
 
-def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
     settings: dict[str, Any] = {
         "bootstrap.servers": post.bootstrap,
         "group.id": post.group_id,
@@ -209,14 +217,26 @@ def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object
         return consumer.memberid() or "", int.from_bytes(metadata[7:11], "little", signed=True)
 
     diary = Diary(write, standing)
-    consumer.subscribe(
-        list(post.topics),
-        on_assign=lambda _, partitions: diary.assigned(partitions),
-        on_revoke=lambda _, partitions: diary.revoked(partitions),
-        on_lost=lambda _, partitions: diary.revoked(partitions),
-    )
+
+    def subscribe(topics: tuple[str, ...]) -> None:
+        consumer.subscribe(
+            list(topics),
+            on_assign=lambda _, partitions: diary.assigned(partitions),
+            on_revoke=lambda _, partitions: diary.revoked(partitions),
+            on_lost=lambda _, partitions: diary.revoked(partitions),
+        )
+
+    subscribe(post.topics)
+    commit_is_due = False
     try:
-        while not is_over():
+        while (order := orders()) != "leave":
+            if isinstance(order, tuple):
+                subscribe(order)
+            commit_is_due |= order == "commit"
+            if commit_is_due:
+                with contextlib.suppress(KafkaException):  # of an illegal generation: the group goes on rebalancing
+                    _commit_in_a_transaction(post, consumer, diary.last.holds)
+                    commit_is_due = False
             consumer.poll(POLL_SECONDS)
             diary.polled()
     finally:
@@ -224,13 +244,22 @@ def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object
         diary.gone()
 
 
-def _live_in_a_share_group(post: Post, write: Write, is_over: Callable[[], object]) -> None:
+def _commit_in_a_transaction(post: Post, consumer: Consumer, partitions: Partitions) -> None:
+    producer = Producer({"bootstrap.servers": post.bootstrap, "transactional.id": post.client_id, "log_level": 2})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    offsets = [kafka_offsets.TopicPartition(*one, COMMITTED) for one in sorted(partitions)]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_SECONDS)
+    producer.commit_transaction(PATIENCE_SECONDS)
+
+
+def _live_in_a_share_group(post: Post, write: Write, orders: Orders) -> None:
     """Nobody tells it what it is assigned: it notes its end alone."""
     settings = {"bootstrap.servers": post.bootstrap, "group.id": post.group_id, "client.id": post.client_id}
     consumer = ShareConsumer({**settings, "log_level": 2})
     consumer.subscribe(list(post.topics))
     try:
-        while not is_over():
+        while orders() != "leave":
             consumer.poll(POLL_SECONDS)
     finally:
         consumer.close()
@@ -244,7 +273,7 @@ class Member:
         self.post = post
         self.notes: list[Note] = []
         self.failure: BaseException | None = None
-        self._over = threading.Event()
+        self._orders: SimpleQueue[Order] = SimpleQueue()
         self._thread = threading.Thread(target=self._live, name=post.client_id, daemon=True)
         self._thread.start()
 
@@ -255,8 +284,12 @@ class Member:
             raise self.failure
         return self.notes[-1] if self.notes else None
 
+    def order(self, order: Order) -> None:
+        """Tell it to do something."""
+        self._orders.put(order)
+
     def send_home(self) -> None:
-        self._over.set()
+        self.order("leave")
 
     def leave(self) -> None:
         """Closes it, which a static member's group is not told of."""
@@ -266,10 +299,15 @@ class Member:
 
     def _live(self) -> None:
         try:
-            attend(self.post, self.notes.append, self._over.is_set)
+            attend(self.post, self.notes.append, self._next_order)
         except BaseException as error:
             self.failure = error
             raise
+
+    def _next_order(self) -> Order | None:
+        with contextlib.suppress(Empty):
+            return self._orders.get_nowait()
+        return None
 
 
 class MemberApart(Member):
@@ -282,7 +320,9 @@ class MemberApart(Member):
         self._process.start()
         theirs.close()
         with contextlib.suppress(EOFError):
-            while not self._over.is_set():
+            while True:
+                if order := self._next_order():
+                    ours.send(order)
                 if ours.poll(POLL_SECONDS):
                     self.notes.append(ours.recv())
         ours.close()
@@ -297,7 +337,7 @@ class MemberApart(Member):
 
 
 def _attend_apart(post: Post, parent: Connection) -> None:
-    attend(post, parent.send, parent.poll)
+    attend(post, parent.send, lambda: parent.recv() if parent.poll() else None)
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -454,7 +494,8 @@ class Troupe:
         )
 
     def _described_consumer(self) -> Sight:
-        group = self._consumer_admin.describe_consumer_groups([self.group_id])[self.group_id].result()
+        described = self._consumer_admin.describe_consumer_groups([self.group_id], request_timeout=5)
+        group = described[self.group_id].result()
         return Sight(
             state=_STATES.get(group.state, group.state.name.title()),
             protocol=group.partition_assignor,

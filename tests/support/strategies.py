@@ -46,7 +46,7 @@ def versions(message: Message) -> list[int]:
 
 
 def struct(
-    message: Message, fields: Sequence[Field], version: int, *, flexible: bool
+    message: Message, fields: Sequence[Field], version: int, *, flexible: bool, with_unknown_tags: bool = False
 ) -> SearchStrategy[dict[str, Any]]:
     """Values of a struct as decoding gives them: a tagged field that has its default is left out."""
     here = [field for field in fields if version in field.versions]
@@ -62,7 +62,8 @@ def struct(
         min_size=1,
         max_size=3,
     )
-    optional: dict[str, SearchStrategy[Any]] = {UNKNOWN_TAGS: unknown}
+    optional: dict[str, SearchStrategy[Any]] = {}
+    (plain if with_unknown_tags else optional)[UNKNOWN_TAGS] = unknown
     for field in tagged:
         optional[field.name] = _but(_values(message, field, version), _default(message, field, version))
     return st.fixed_dictionaries(plain, optional=optional)
@@ -109,9 +110,10 @@ def _default(message: Message, field: Field, version: int) -> Any:
     return _ZEROS.get(field.type, 0)
 
 
-def data(message: Message, version: int) -> SearchStrategy[dict[str, Any]]:
-    """Values of a record's value, or of a blob, in one version."""
-    return struct(message, message.value, version, flexible=is_flexible(message, version))
+def data(message: Message, version: int, *, with_unknown_tags: bool = False) -> SearchStrategy[dict[str, Any]]:
+    """Values of a record's value, or of a blob, in one version; `with_unknown_tags`: in its outermost struct."""
+    flexible = is_flexible(message, version)
+    return struct(message, message.value, version, flexible=flexible, with_unknown_tags=with_unknown_tags)
 
 
 def keys(message: Message) -> SearchStrategy[Key]:

@@ -128,6 +128,14 @@ def test_fold_recreated_group_starts_a_new_incarnation() -> None:
     assert [row["cause"] for row in of(rows, "rebalances")] == ["group_started", "group_emptied", "group_started"]
 
 
+def test_fold_group_removed_twice_had_an_incarnation_of_commits_alone() -> None:
+    """An administrator's commit makes a group without any GroupMetadata; its end is a tombstone all the same."""
+    log = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {}), gone(3, 9_000), gone(7, 50_000)]
+    rows = told([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
+    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 3]
+    assert [row["incarnation"] for row in of(rows, "group_states") if row["state"] == "Dead"] == [1, 2]
+
+
 CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grouptrail.history.fold import fold_group
+from grouptrail.history.operations import operations
 from grouptrail.history.state import FoldState, StateError, decode_state, encode_state
 from support.fold_records import (
     DAY,
@@ -18,6 +19,7 @@ from support.fold_records import (
     fold,
     joins,
     leaves,
+    regex,
     target,
     target_epoch,
 )
@@ -70,6 +72,20 @@ def test_joins_of_one_millisecond_keep_both_epochs_and_count_no_partition_below_
     assert [row["generation"] for row in rows["generations"]] == [2, 3, 4]
     assert [row["cause"] for row in rows["rebalances"]] == ["group_started", "member_joined", "member_joined"]
     assert all(row["partitions_kept"] >= 0 for row in rows["rebalances"])
+
+
+def test_what_a_pattern_matches_and_a_heartbeat_in_one_millisecond_are_two_operations() -> None:
+    """GMM handleRegularExpressionsResult answers no request: it writes patterns and an epoch, and no assignment."""
+    by_pattern = {"subscribedTopicNames": [], "subscribedTopicRegex": "^o.*"}
+    records = [joins(0, 1_000, "a", **by_pattern), epoch(1, 1_000, 1), target(2, 1_000, "a", [])]
+    records += [target_epoch(3, 1_000, 1), current(4, 1_000, "a", 1, [], previous=0)]
+    resolved = [regex(10, 2_000, "^o.*", "orders"), epoch(11, 2_000, 2)]
+    assigned = [target(12, 2_000, "a", [0]), target_epoch(13, 2_000, 2), current(14, 2_000, "a", 2, [0], previous=1)]
+    refreshed = [regex(20, 9_000, "^o.*", "orders"), current(21, 9_000, "a", 2, [0, 1], previous=2)]
+    found = [len(operation) for operation, _ in operations([*records, *resolved, *assigned, *refreshed], 23)]
+    assert found == [5, 2, 3, 1, 1]
+    rows = fold([*records, *resolved, *assigned])
+    assert [row["state"] for row in rows["group_states"]] == ["Stable", "Assigning", "Stable"]
 
 
 def test_a_static_members_return_is_one_operation() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,9 +14,11 @@ from hypothesis import strategies as st
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import TABLES, own_columns
 from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
+from grouptrail.wire.codec import UNKNOWN_TAGS
 from grouptrail.wire.errors import KINDS
 from grouptrail.wire.layout import messages, record_types
 from grouptrail.wire.records import Record, Value, decode_record, encode_key, encode_value
+from grouptrail.wire.text import record_json
 from support import strategies
 from support.strategies import MANY
 
@@ -90,6 +97,39 @@ def test_record_values_round_trip_through_bytes(type_: int, version: int, data: 
     key = data.draw(strategies.keys(message))
     value = Value(version, data.draw(strategies.data(message, version)))
     assert decode_record(encode_key(key), encode_value(key, value)) == Record(key, value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "version"), [one for one in RECORD_VERSIONS if strategies.is_flexible(record_types()[one[0]], one[1])]
+)
+@given(data=st.data())
+def test_record_json_shows_every_unknown_tag(type_: int, version: int, data: st.DataObject) -> None:
+    """In whichever struct they are, with their bytes; and the record encodes back to its own."""
+    message = record_types()[type_]
+    key = data.draw(strategies.keys(message))
+    said = data.draw(strategies.data(message, version, with_unknown_tags=True))
+    record_key, record_value = encode_key(key), encode_value(key, Value(version, said))
+    record = decode_record(record_key, record_value)
+    shown = list(unknown_tags(record_json(record)["value"]["data"]))
+    assert shown == [
+        (path, {tag: b64encode(raw).decode() for tag, raw in tags.items()}) for path, tags in unknown_tags(said)
+    ]
+    assert shown
+    assert record.key is not None
+    assert (encode_key(record.key), encode_value(record.key, record.value)) == (record_key, record_value)
+    _, row = decode_row(record_key, record_value)
+    if "value_json" in row:
+        assert sorted(unknown_tags(json.loads(row["value_json"]))) == sorted(shown)
+
+
+def unknown_tags(data: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The unknown tags of each struct that has some, with its place."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, value in sorted(inner):
+        if name == UNKNOWN_TAGS:
+            yield path, value
+        else:
+            yield from unknown_tags(value, f"{path}/{name}")
 
 
 @pytest.mark.parametrize(("name", "version"), BLOB_VERSIONS)

@@ -177,7 +177,7 @@ def _group_record_record(row: Row) -> tuple[Key, Value | None]:
 
 
 def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data_json(data, unknown_tags=True), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(data_json(data), ensure_ascii=False, separators=(",", ":"))
 
 
 _ROWS: dict[str, Callable[[Key, Value | None], Row]] = {

@@ -41,6 +41,7 @@ class Rebalance:
     `joined`: the members that are new since the generation before. `left_over`: partitions that nobody has since an
     earlier rebalance. `recent_topics`: those that members had subscribed to so shortly before that their leader
     may not have known them. `is_beginning`: the group's life begins with it, as far as it was read.
+    `is_after_revocation`: members are to give up partitions since the one before.
     """
 
     change: Change
@@ -50,6 +51,7 @@ class Rebalance:
     is_first: bool
     is_beginning: bool
     is_after_downgrade: bool
+    is_after_revocation: bool
 
     @classmethod
     def of(cls, state: FoldState, change: Change) -> Rebalance:
@@ -67,7 +69,13 @@ class Rebalance:
             is_first=is_first,
             is_beginning=is_first and is_beginning(change, state.joined_before_epoch),
             is_after_downgrade=state.is_converted and change.after.kind == "classic",
+            is_after_revocation=bool(state.given_up) or _is_revoking(change.before),
         )
+
+
+def _is_revoking(group: Group) -> bool:
+    """Whether a member came with partitions that the assignment takes from it."""
+    return any(member.claimed - (member.owned or frozenset()) for member in group.members.values())
 
 
 def recent_topics(state: FoldState, at: int) -> list[str]:
@@ -140,9 +148,16 @@ def _by_members(rebalance: Rebalance) -> Finding | None:
 
 
 def _of_those_who_stayed(change: Change) -> Iterator[tuple[object, Finding]]:
+    is_classic = change.after.kind == "classic"
+    came_back_with_others = [
+        new for old, new in change.replaced if not is_classic and old.subscription != new.subscription
+    ]
+    before = change.before.members
+    patterns = [one for one in change.resubscribed if one.topic_regex != before[one.member_id].topic_regex]
+    yield patterns, Finding(Evidence.PATTERN_DIFFERS)
+    yield change.resubscribed or came_back_with_others, Finding(Evidence.SUBSCRIPTIONS_DIFFER)
     yield change.rejoined, Finding(Evidence.MEMBERS_RENEWED, "same client id and host under a new id")
-    yield change.replaced, Finding(Evidence.STATIC_MEMBER_REPLACED)
-    yield change.resubscribed, Finding(Evidence.SUBSCRIPTIONS_DIFFER)
+    yield is_classic and change.replaced, Finding(Evidence.STATIC_MEMBER_REPLACED)
 
 
 def _endings(members: Iterable[Member], change: Change) -> str | None:
@@ -176,7 +191,9 @@ def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozens
             Evidence.NOTHING_ASSIGNED_BEFORE,
             "nothing was assigned before: the leader knew no partitions of its topics",
         )
-    return _by_partitions(had | back, has, rebalance.recent_topics) or _by_partitions_gone(had, has, after)
+    return _by_partitions(had | back, has, rebalance.recent_topics) or _by_partitions_gone(
+        had, has, after, is_after_revocation=after.is_cooperative and rebalance.is_after_revocation
+    )
 
 
 def _by_partitions(
@@ -198,13 +215,17 @@ def _by_partitions(
     return None
 
 
-def _by_partitions_gone(had: frozenset[Partition], has: frozenset[Partition], after: Group) -> Finding:
+def _by_partitions_gone(
+    had: frozenset[Partition], has: frozenset[Partition], after: Group, *, is_after_revocation: bool
+) -> Finding:
     gone = had - has
-    if not gone:
+    if not gone and is_after_revocation:
         return Finding(
-            Evidence.NOTHING_DIFFERS,
-            "nothing visible changed: fresh metadata, a forced rebalance or a new coordinator",
+            Evidence.NOTHING_DIFFERS_AFTER_REVOCATION,
+            "nothing visible changed; members that gave partitions up join again",
         )
+    if not gone:
+        return Finding(Evidence.NOTHING_DIFFERS, "nothing visible changed")
     topics = _listed({topic for topic, _ in gone})
     if after.is_cooperative:
         return Finding(Evidence.PARTITIONS_TAKEN_AWAY, f"{len(gone)} partitions of {topics} left to nobody for now")

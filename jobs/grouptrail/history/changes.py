@@ -107,4 +107,4 @@ def _others(members: Iterable[Member], without: Iterable[Member]) -> list[Member
 def _is_resubscribed(before: Member, after: Member) -> bool:
     if before.topics is None or after.topics is None:
         return False
-    return (before.topics, before.topic_regex) != (after.topics, after.topic_regex)
+    return before.subscription != after.subscription

@@ -33,6 +33,7 @@ class Evidence(Enum):
     MEMBERS_RENEWED = auto()
     STATIC_MEMBER_REPLACED = auto()
     SUBSCRIPTIONS_DIFFER = auto()
+    PATTERN_DIFFERS = auto()
     ASSIGNOR_DIFFERS = auto()
     SUBSCRIPTIONS_UNREADABLE = auto()
     ASSIGNMENTS_UNREADABLE = auto()
@@ -46,6 +47,7 @@ class Evidence(Enum):
     PARTITIONS_NOT_ASSIGNED = auto()
     PARTITIONS_TAKEN_AWAY = auto()
     NOTHING_DIFFERS = auto()
+    NOTHING_DIFFERS_AFTER_REVOCATION = auto()
     REGEX_RESOLVED = auto()
     REGEX_DROPPED = auto()
     REGEX_MATCHES_MORE = auto()
@@ -82,6 +84,12 @@ class Conclusion:
 
 _CLASSIC = "GroupMetadata"
 
+# What leads to a classic generation without a trace in it: a rebalance goes on though what began it was undone.
+_UNSEEN = (
+    "fresh metadata, a forced rebalance or a new coordinator, or what was undone before the assignment: a member "
+    "that came and went, a subscription that changed and changed back"
+)
+
 CAUSES: dict[Evidence, Conclusion] = {
     Evidence.FIRST_RECORD: Conclusion(
         "unknown", "ambiguous", "the first record of the group that was read is not the first of its life", None
@@ -116,21 +124,32 @@ CAUSES: dict[Evidence, Conclusion] = {
     Evidence.GONE_STATIC: Conclusion(
         "static_member_expired_or_removed", "likely", "a member with an instance id is gone"
     ),
-    Evidence.GONE: Conclusion("member_left_or_expired", "ambiguous", "member ids are gone"),
+    Evidence.GONE: Conclusion(
+        "member_left_or_expired", "ambiguous", "member ids are gone", "or an administrator removed it"
+    ),
     Evidence.MEMBERS_RENEWED: Conclusion(
         "member_rejoined",
         "likely",
         "as many member ids new as gone, of the same client ids and hosts",
         "or one left and one joined",
     ),
+    # A static member that comes back to a stable group causes no rebalance
+    # (GMM.updateStaticMemberThenRebalanceOrCompleteJoin), and none of a KIP-848 group.
     Evidence.STATIC_MEMBER_REPLACED: Conclusion(
-        "static_member_replaced", "recorded", "an instance id with another member id"
+        "static_member_replaced",
+        "likely",
+        f"an instance id with another member id, in a new generation of {_CLASSIC}",
+        "or it came back while the group rebalanced for another reason, perhaps after it had expired or been removed",
     ),
+    # librdkafka's and pattern subscribers join with the topics that exist (rd_kafka_cgrp_set_subscribed_topics).
     Evidence.SUBSCRIPTIONS_DIFFER: Conclusion(
         "subscription_changed",
-        "recorded",
+        "likely",
         "a member with other subscribed topics",
-        "or a pattern matched other topics",
+        "or a topic was created or deleted: of a pattern, and by librdkafka, only topics that exist are named",
+    ),
+    Evidence.PATTERN_DIFFERS: Conclusion(
+        "subscription_changed", "recorded", "a member with another subscribedTopicRegex", None, "4.0 and newer"
     ),
     Evidence.ASSIGNOR_DIFFERS: Conclusion("assignor_changed", "recorded", f"another protocol in {_CLASSIC}"),
     Evidence.SUBSCRIPTIONS_UNREADABLE: Conclusion(
@@ -153,13 +172,16 @@ CAUSES: dict[Evidence, Conclusion] = {
         "or their topic was deleted and made anew",
     ),
     Evidence.NOTHING_ASSIGNED_BEFORE: Conclusion(
-        LEADER, "ambiguous", "an assignment, and none before", "or the topics were created"
+        LEADER,
+        "ambiguous",
+        "an assignment, and none before",
+        "or the topics were created, or cooperative members gave them up before history begins",
     ),
     Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Conclusion(
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
-        "or it was created",
+        "or it was created, or a cooperative member gave it up before history begins",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
     Evidence.TOPICS_NOT_ASSIGNED: Conclusion(
@@ -178,9 +200,16 @@ CAUSES: dict[Evidence, Conclusion] = {
         LEADER,
         "ambiguous",
         "members gave partitions up that nobody has yet, under a cooperative protocol",
-        "fresh metadata, a forced rebalance or a new coordinator, or a topic made anew with fewer partitions",
+        f"{_UNSEEN}, or a topic made anew with fewer partitions",
     ),
-    Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike"),
+    Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN),
+    # ConsumerCoordinator.onJoinComplete: who gave up what was deleted joins again like others.
+    Evidence.NOTHING_DIFFERS_AFTER_REVOCATION: Conclusion(
+        "cooperative_follow_up",
+        "likely",
+        "another generation, all else alike, after one that took partitions away under a cooperative protocol",
+        f"or {_UNSEEN}",
+    ),
     Evidence.REGEX_RESOLVED: Conclusion(
         "subscription_changed", "recorded", "ConsumerGroupRegularExpression of a new pattern", None, "4.0 and newer"
     ),
@@ -295,7 +324,9 @@ class EndingConclusion:
 ENDINGS: dict[EndingEvidence, EndingConclusion] = {
     EndingEvidence.GROUP_REMOVED: EndingConclusion("group_ended", Evidence.GONE, "the group was removed"),
     EndingEvidence.STATIC: EndingConclusion(
-        "expired_or_removed", Evidence.GONE_STATIC, "a static member sends no leave when it closes"
+        "expired_or_removed",
+        Evidence.GONE_STATIC,
+        "a static member sends no leave when it closes, unless its client is told to",
     ),
     EndingEvidence.NO_TIMES: EndingConclusion(
         "left_or_expired", Evidence.GONE, "the records do not hold when the join phase before it ended"
@@ -353,7 +384,9 @@ REMOVALS: dict[RemovalEvidence, str] = {
         "deleted; or, by a broker before 4.0, its last offsets went with a deleted topic, were deleted, or had an "
         "expiry of their own"
     ),
-    RemovalEvidence.OFFSETS_AFTER_RETENTION: "expired: it had been empty for {days:.1f} days",
+    RemovalEvidence.OFFSETS_AFTER_RETENTION: (
+        "expired: it had been empty for {days:.1f} days; or an administrator deleted it just then"
+    ),
     RemovalEvidence.LOWER_GENERATION: "made anew: its end was not seen",
 }
 

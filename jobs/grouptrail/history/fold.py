@@ -95,7 +95,8 @@ class _Fold:
         settle_rebalances(state, at)
         if _is_lower_generation(state.group, after):
             self._end_incarnation(operation, REMOVALS[RemovalEvidence.LOWER_GENERATION])
-        if state.group.kind is None and after.kind is not None and state.was_removed:
+        if state.group.kind is None and state.was_removed:
+            # Also where it is removed again: it had commits alone, which are not read here.
             state.incarnation, state.was_removed = state.incarnation + 1, False
         if after.kind is None:
             self._end_incarnation(operation, self._removal_note(operation))

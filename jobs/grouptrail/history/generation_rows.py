@@ -39,7 +39,10 @@ def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) ->
         skipped=skipped(change, is_beginning=is_beginning),
     )
     state.rows.mark(state.rows.generation)
-    if after.kind == "classic":
+    if after.kind == "classic" and change.is_conversion:
+        # GMM.convertToClassicGroup: what its members have as a KIP-848 group, under the assignor that they will use.
+        state.rows.generation.assignment_note = "the broker's own, from before the downgrade: no leader made it"
+    elif after.kind == "classic":
         # A static member that came back leaves a record of the same form, with the assignment of before.
         is_synced = change.before.kind is not None or not any(member.instance_id for member in after.members.values())
         state.unexplained = Assignment(after, is_synced)

@@ -52,6 +52,11 @@ class Member:
         """What stays the same when a static member comes back under a new id."""
         return self.instance_id or self.member_id
 
+    @property
+    def subscription(self) -> tuple[tuple[str, ...] | None, str | None]:
+        """What it subscribes to: topics, and a pattern that the broker resolves."""
+        return self.topics, self.topic_regex
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -62,6 +62,7 @@ class _OperationBuilder:
         "_classic_members",
         "_has_epoch",
         "_has_member",
+        "_has_pattern",
         "_has_target_epoch",
         "_is_conversion",
         "_members_removed",
@@ -73,6 +74,7 @@ class _OperationBuilder:
         self.records: list[Record] = []
         self.is_ended = False
         self._has_member = False
+        self._has_pattern = False
         self._has_epoch = False
         self._has_target_epoch = False
         self._is_conversion = False
@@ -96,6 +98,8 @@ class _OperationBuilder:
     def _begins_another(self, record: Record) -> bool:
         """Whether a record cannot come at this place of an operation, but may be the first of one."""
         part = _part(record)
+        if self._is_resolution and part not in ("RegularExpression", "PartitionMetadata", "Metadata"):
+            return True
         if part in ("MemberMetadata", "Metadata") and record.body is not None:
             return self._has_epoch or self._has_target_epoch
         if part == "RegularExpression":
@@ -103,6 +107,11 @@ class _OperationBuilder:
         if part == "CurrentMemberAssignment" and record.body is None:
             return self._has_member or self._has_epoch
         return False
+
+    @property
+    def _is_resolution(self) -> bool:
+        """Whether it writes what patterns match: no member's request (GMM.handleRegularExpressionsResult)."""
+        return self._has_pattern and not self._has_member
 
     def add(self, record: Record) -> None:
         """Takes a record in."""
@@ -118,8 +127,10 @@ class _OperationBuilder:
             self._take_member(record)
         elif part == "Metadata" and record.body is not None:
             self._has_epoch = True
-            # The members that stay get their targets at a later heartbeat.
-            self.is_ended = self._members_removed > 0 and not self._has_member
+            # The members that stay, or whose pattern was resolved, get their targets at a later heartbeat.
+            self.is_ended = self._is_resolution or (self._members_removed > 0 and not self._has_member)
+        elif part == "RegularExpression":
+            self._has_pattern = True
         elif part == "TargetAssignmentMetadata" and record.body is not None:
             self._has_target_epoch = True
         elif part == "CurrentMemberAssignment" and record.body is not None:

@@ -44,6 +44,8 @@ def _apply(group: Group, record: Record, name_of: NameOf) -> Group:
             return _without_part(group, kind, part)
         return read(_of_kind(group, kind), record.body)
     if part == "RegularExpression" and record.name is not None:
+        if record.body is not None:  # after compaction it may be the first of its group
+            group = _of_kind(group, kind)
         others = {regex: topics for regex, topics in group.regexes.items() if regex != record.name}
         resolved = {} if record.body is None else {record.name: tuple(record.body["topics"])}
         return replace(group, regexes={**others, **resolved})

@@ -30,13 +30,19 @@ def silent(_line: str) -> None:
 
 
 def fetch_jars(
-    name: str, dependencies: Sequence[str], *, exclude: Sequence[str] = (), report: Report = silent
+    name: str,
+    dependencies: Sequence[str],
+    *,
+    exclude: Sequence[str] = (),
+    transitive: bool = True,
+    report: Report = silent,
 ) -> Path:
     """The folder that holds the jars of `dependencies` (`organisation:module:revision`) and of all they need.
 
-    `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`. While it
-    downloads, `report` gets a line at least every two seconds. What was downloaded before an interruption is not
-    downloaded again, and the folder appears only when it is whole. Raises JarsError.
+    `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`; without
+    `transitive` there are only the dependencies themselves. While it downloads, `report` gets a line at least every
+    two seconds. What was downloaded before an interruption is not downloaded again, and the folder appears only when
+    it is whole. Raises JarsError.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -45,7 +51,7 @@ def fetch_jars(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder.parent / f".{folder.name}.lock", report):
             if not folder.is_dir():
-                _download(folder, _ivy_file(dependencies, exclude), report)
+                _download(folder, _ivy_file(dependencies, exclude, transitive=transitive), report)
     except OSError as error:
         raise JarsError(
             f"cannot store jars in {folder} ({error.strerror}): make room there, or set XDG_CACHE_HOME to a folder "
@@ -68,7 +74,8 @@ def _one_at_a_time(lock: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str]) -> str:
+def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str], *, transitive: bool) -> str:
+    needed = "default" if transitive else "master"  # a Maven module's own jar
     wanted = (dependency.split(":") for dependency in dependencies)
     unwanted = (module.split(":") for module in exclude)
     return "\n".join(
@@ -76,7 +83,7 @@ def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str]) -> str:
             '<ivy-module version="2.0"><info organisation="grouptrail" module="jars"/>',
             '<configurations><conf name="default"/></configurations><dependencies>',
             *(
-                f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->default"/>'
+                f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->{needed}"/>'
                 for org, module, revision in wanted
             ),
             *(f'<exclude org="{org}" module="{module}"/>' for org, module in unwanted),

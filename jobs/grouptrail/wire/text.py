@@ -1,6 +1,7 @@
 """Decoded records as JSON, in the form of Kafka's own console formatters, and back.
 
 UUIDs are Kafka's 22 characters, bytes standard base64, integers numbers. A tagged field with its default is left out.
+Unlike Kafka's formatters it also shows tagged fields that are not known yet: under `UNKNOWN_TAGS`, by their tags.
 """
 
 from __future__ import annotations
@@ -37,21 +38,17 @@ def _error_json(error: Undecodable | None) -> dict[str, Any] | None:
     return {"where": error.where, "kind": error.kind, "position": error.position}
 
 
-def data_json(data: Any, *, unknown_tags: bool = False) -> Any:
-    """A decoded value as JSON takes it; unknown tagged fields only where asked for, as Kafka prints none."""
+def data_json(data: Any) -> Any:
+    """A decoded value as JSON takes it."""
     if isinstance(data, dict):
-        return {
-            name: data_json(value, unknown_tags=unknown_tags)
-            for name, value in data.items()
-            if unknown_tags or name != UNKNOWN_TAGS
-        }
+        return {name: data_json(value) for name, value in data.items()}
     if isinstance(data, list):
-        return [data_json(item, unknown_tags=unknown_tags) for item in data]
+        return [data_json(item) for item in data]
     return base64.b64encode(data).decode("ascii") if isinstance(data, bytes) else data
 
 
 def values_from_json(message: Message, fields: tuple[Field, ...], data: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `data_json` (with unknown tags) for a struct of the message: base64 becomes bytes again."""
+    """The inverse of `data_json` for a struct of the message: base64 becomes bytes again."""
     values = {field.name: _from_json(message, field, data[field.name]) for field in fields if field.name in data}
     if UNKNOWN_TAGS in data:
         values[UNKNOWN_TAGS] = {tag: base64.b64decode(raw) for tag, raw in data[UNKNOWN_TAGS].items()}

@@ -1,0 +1,114 @@
+"""The history of recorded runs of real clients, fact by fact: it may be ignorant, and is never wrong.
+
+Every run is known without the log: what was done and when, what each client was told, and what an admin client saw.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
+from grouptrail.history.operations import Record
+from support.history_facts import counted, facts_of, table
+from support.model_calibration import agrees
+from support.observed_groups import PATIENCE_SECONDS
+from support.recorded_runs import SESSION_MS, Player, Run, Stage, crashing, folded, group_records
+from support.recorded_schedules import CLASSIC, CONSUMER, CRASHES_CLASSIC, CRASHES_CONSUMER, Recorded
+
+pytestmark = [pytest.mark.broker, pytest.mark.full]
+
+OLD = VERSIONS[-1]
+WANTED_FACTS = 1_000
+
+PROPERTIES = {
+    "group.initial.rebalance.delay.ms": "3000",  # the default: clients know their topics by then
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+}
+NEW_COORDINATOR = {
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+}
+OLD_COORDINATOR = {"group.coordinator.rebalance.protocols": "classic", "group.coordinator.new.enable": "false"}
+
+
+def play_all(stage: Stage, schedules: Mapping[str, Recorded]) -> list[Run]:
+    """Play one schedule a group, all at once."""
+    runs = {group_id: Run(group_id, one.library) for group_id, one in schedules.items()}
+
+    def play(group_id: str) -> None:
+        recorded = schedules[group_id]
+        player = Player(stage, runs[group_id], dict(recorded.topics), crashing(recorded.actions))
+        player.play(recorded.actions)
+
+    with ThreadPoolExecutor(len(schedules)) as pool:
+        for playing in [pool.submit(play, group_id) for group_id in schedules]:
+            playing.result()
+    return list(runs.values())
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All runs on one broker, and what it wrote of them."""
+
+    version: str
+    runs: list[Run]
+    records: dict[str, tuple[int, list[Record]]]
+    names: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    version: str = request.param
+    is_old = version == OLD
+    properties = PROPERTIES | (OLD_COORDINATOR if is_old else NEW_COORDINATOR)
+    names: dict[str, str] = {}
+    with Broker(tmp_path_factory.mktemp("kafka"), version=version, properties=properties) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        runs = play_all(Stage(broker, names, lambda: None), CLASSIC if is_old else CLASSIC | CONSUMER)
+
+        def restart() -> None:
+            broker.kill()
+            broker.start()
+
+        crashes = CRASHES_CLASSIC if is_old else CRASHES_CLASSIC | CRASHES_CONSUMER
+        together = threading.Barrier(len(crashes), action=restart, timeout=4 * PATIENCE_SECONDS)
+        runs += play_all(Stage(broker, names, together.wait), crashes)
+        return Recording(version, runs, group_records(broker), names)
+
+
+def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kinds of facts, and how many were right, admitted and wrong, are printed."""
+    history = folded(recording.records, recording.names)
+    facts = [fact for run in recording.runs for fact in facts_of(run, history)]
+    with capsys.disabled():
+        sys.stdout.write(f"\nKafka {recording.version}: {len(recording.runs)} runs\n\n{table(facts)}\n")
+    wrong = [fact for fact in facts if fact.verdict == "wrong"]
+    assert not wrong, "\n".join(map(str, wrong))
+    assert sum(counted(facts).values()) >= WANTED_FACTS
+
+
+def test_model_of_the_coordinator_agrees_with_recorded_runs(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In most runs: librdkafka's and kafka-python's habits are not the model's, which are the Java client's."""
+    schedules = CLASSIC | CONSUMER | CRASHES_CLASSIC | CRASHES_CONSUMER
+    agreeing = {
+        run.group_id: agrees(schedules[run.group_id], recording.version, run.records(recording.records))
+        for run in recording.runs
+    }
+    with capsys.disabled():
+        others = ", ".join(group_id for group_id, does in agreeing.items() if not does)
+        sys.stdout.write(f"\nKafka {recording.version}: the model agrees with {sum(agreeing.values())} of ")
+        sys.stdout.write(f"{len(agreeing)} runs; not with {others}\n")
+    assert sum(agreeing.values()) > len(agreeing) / 2

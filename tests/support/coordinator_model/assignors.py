@@ -1,0 +1,107 @@
+"""Who gets what: the Java client's range and round robin, and a plain sticky one in place of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+Partition = tuple[str, int]
+
+
+class Subscriber(Protocol):
+    member_id: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    claimed: frozenset[Partition]
+
+
+Assigned = dict[str, frozenset[Partition]]
+
+
+def assign(protocol: str, members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
+    """Return what each member gets of topics with so many partitions."""
+    if protocol == "range":
+        return _range(members, counts)
+    if protocol == "roundrobin":
+        return _round_robin(members, counts)
+    had = {member.member_id: member.claimed for member in members}
+    given = sticky({member.member_id: member.topics for member in members}, had, counts)
+    if protocol != "cooperative-sticky":
+        return given
+    # CooperativeStickyAssignor: what another member still has is given in the next round.
+    owners = {partition: name for name, partitions in had.items() for partition in partitions}
+    return {
+        name: frozenset(partition for partition in partitions if owners.get(partition, name) == name)
+        for name, partitions in given.items()
+    }
+
+
+def _order(members: Sequence[Subscriber]) -> list[Subscriber]:
+    """AbstractPartitionAssignor.MemberInfo: static members first, by instance id."""
+    return sorted(members, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
+
+
+def _range(members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
+    given: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    for topic, count in counts.items():
+        consumers = _order([member for member in members if topic in member.topics])
+        start = 0
+        for index, member in enumerate(consumers):
+            size = count // len(consumers) + (index < count % len(consumers))
+            given[member.member_id] |= {(topic, number) for number in range(start, start + size)}
+            start += size
+    return {name: frozenset(partitions) for name, partitions in given.items()}
+
+
+def _round_robin(members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
+    given: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    order = _order(members)
+    turn = 0
+    for topic in sorted(counts):
+        if not any(topic in member.topics for member in order):
+            continue
+        for number in range(counts[topic]):
+            while topic not in order[turn % len(order)].topics:
+                turn += 1
+            given[order[turn % len(order)].member_id].add((topic, number))
+            turn += 1
+    return {name: frozenset(partitions) for name, partitions in given.items()}
+
+
+def sticky(
+    topics: Mapping[str, Sequence[str]], had: Mapping[str, frozenset[Partition]], counts: Mapping[str, int]
+) -> Assigned:
+    """Keep what can be kept; the rest, and what is above the fair share, goes to those who have least."""
+    given: dict[str, set[Partition]] = {name: set() for name in topics}
+    if not given:
+        return {}
+    places = [(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
+    places = [place for place in places if any(place[0] in wanted for wanted in topics.values())]
+    most = -(-len(places) // len(given))
+    taken: set[Partition] = set()
+    for name in sorted(given):
+        kept = [place for place in sorted(had.get(name, ())) if place in set(places) and place[0] in topics[name]]
+        given[name] = set([place for place in kept if place not in taken][:most])
+        taken |= given[name]
+    for place in places:
+        if place not in taken:
+            candidates = [name for name in sorted(given) if place[0] in topics[name]]
+            given[min(candidates, key=lambda name: len(given[name]))].add(place)
+    _balance(given, topics)
+    return {name: frozenset(partitions) for name, partitions in given.items()}
+
+
+def _balance(given: dict[str, set[Partition]], topics: Mapping[str, Sequence[str]]) -> None:
+    """Move partitions until nobody has two more than another who could take one."""
+
+    def moves() -> Iterator[tuple[Partition, str, str]]:
+        by_size = sorted(given, key=lambda name: (len(given[name]), name))
+        for poor in by_size:
+            for rich in reversed(by_size):
+                if len(given[rich]) - len(given[poor]) > 1:
+                    yield from ((place, rich, poor) for place in sorted(given[rich]) if place[0] in topics[poor])
+
+    while move := next(moves(), None):
+        place, rich, poor = move
+        given[rich].remove(place)
+        given[poor].add(place)

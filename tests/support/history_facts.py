@@ -1,0 +1,339 @@
+"""What is known of a played run without the log, fact by fact, and what the history says of it.
+
+right: the same. admitted: the history says that it does not know, or names the truth among alternatives.
+wrong: anything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from support.coordinator_model import schedule as actions
+from support.history_tables import History, Row, partitions_of
+from support.observed_groups import Member, Note, Partition, Rest
+from support.recorded_runs import Run, Step
+
+Verdict = Literal["right", "admitted", "wrong"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that is known, by whom it is known, and what the history says."""
+
+    group_id: str
+    about: str
+    truth: object
+    said: object
+    verdict: Verdict
+
+
+MEMBER_GONE = "member_left_or_expired"
+LEADER = "leader_rejoined_or_coordinator_moved"
+METADATA = "topic_metadata_changed"
+
+# What an ambiguous or likely cause names besides itself, in its note: see `grouptrail.history.evidence`.
+ALTERNATIVES = {
+    MEMBER_GONE: {"member_left", "member_expired"},
+    METADATA: {"partitions_added", "topic_created", "topic_deleted", "topic_remade"},
+    LEADER: {"topic_created", "coordinator_moved"},
+    "static_member_expired_or_removed": {"member_expired"},
+    "cooperative_follow_up": {"topic_remade"},
+    "member_rejoined": {"member_left", "member_joined"},
+    "topic_created": {"topic_remade"},
+    "partitions_added": {"topic_remade"},
+    "subscription_changed": {"topic_created", "topic_deleted"},
+}
+
+# How a membership may end, by what was done.
+ENDINGS = {
+    "left": {"left"},
+    "expired": {"expired"},
+    "left_or_expired": {"left", "expired"},
+    "expired_or_removed": {"expired"},
+}
+
+
+def facts_of(run: Run, history: History) -> Iterator[Fact]:
+    """Every fact of one run."""
+    last_owners: dict[Partition, str] = {}
+    for before, step in run.rests():
+        yield from _at_rest(run, step.rest, history)
+        yield from _of_action(run, before, step, last_owners, history)
+        last_owners = last_owners | _owners(step.rest) if step.rest.sight.state != "Dead" else {}
+    for member in run.members:
+        yield from _received(run, member, history)
+        yield from _held(run, member, history)
+    for row in history.of("generations", run.group_id):
+        if row["member_count"]:
+            verdict = _judged(True, row["is_assignors_own"])
+            yield Fact(run.group_id, "assignor", True, (row["is_assignors_own"], row["assignment_note"]), verdict)
+
+
+def _judged(truth: object, said: object) -> Verdict:
+    return "admitted" if said is None else "right" if said == truth else "wrong"
+
+
+# At rest: what the admin client and the members agree upon
+
+
+def _at_rest(run: Run, rest: Rest, history: History) -> Iterator[Fact]:
+    group_id, sight, at_ms = run.group_id, rest.sight, rest.at_ms
+
+    def fact(about: str, truth: object, said: object) -> Fact:
+        return Fact(group_id, about, truth, said, _judged(truth, said))
+
+    if sight.state == "Unknown":  # what librdkafka calls Reconciling
+        sight = replace(sight, state="Reconciling")
+    states = history.at("group_states", group_id, at_ms, "started_at", "ended_at")
+    yield fact("state", [sight.state], [row["state"] for row in states] or None)
+    if sight.state == "Dead":
+        return
+    generations = history.at("generations", group_id, at_ms, "started_at", "ended_at")
+    if sight.generation is not None:
+        yield fact("generation", [sight.generation], [row["generation"] for row in generations] or None)
+    if sight.members:
+        yield fact("protocol", [sight.protocol], [row["protocol"] for row in generations] or None)
+    memberships = history.at("memberships", group_id, at_ms, "joined_at", "left_at")
+    by_member = {row["member_id"]: row for row in memberships}
+    yield fact("members", sorted(sight.members), sorted(by_member))
+    listed = {one["member_id"]: one for row in generations for one in row["members"] or ()}
+    for member_id, seat in sight.members.items():
+        row = by_member.get(member_id)
+        identity = (seat.instance_id, seat.client_id, seat.host)
+        said = row and (row["instance_id"], row["client_id"], row["client_host"])
+        yield fact("member", (member_id, *identity), (member_id, *(said or ())))
+        in_generation = listed.get(member_id)
+        if in_generation is not None and in_generation["partitions"] is not None:
+            yield fact("assignment", seat.partitions, partitions_of(in_generation["partitions"]))
+    owners = {partition: member_id for member_id, seat in sight.members.items() for partition in seat.partitions}
+    owned: dict[Partition, list[str]] = {}
+    for row in history.at("partition_ownership", group_id, at_ms, "owned_from", "owned_until"):
+        owned.setdefault((row["topic"], row["partition"]), []).append(row["member_id"])
+    for partition in sorted(owners.keys() | owned.keys()):
+        yield fact("owner", (partition, [owners.get(partition)]), (partition, owned.get(partition)))
+
+
+# Of an action: what happened between two rests
+
+
+def _of_action(
+    run: Run, before: Rest | None, step: Step, last_owners: Mapping[Partition, str], history: History
+) -> Iterator[Fact]:
+    from_ms = before.at_ms if before else 0
+    rows = [row for row in history.of("rebalances", run.group_id) if from_ms < row["at"] <= step.rest.at_ms]
+    rows.sort(key=lambda row: (row["at"], row["record_offset"]))
+    yield from _cause(run, before, step, rows)
+    yield from _memberships(run, before, step, history, from_ms)
+    yield from _moves(run, before, step, rows, last_owners)
+
+
+def _members(rest: Rest | None) -> set[str]:
+    return set(rest.sight.members) if rest else set()
+
+
+def _cause(run: Run, before: Rest | None, step: Step, rows: list[Row]) -> Iterator[Fact]:
+    """What was done is a cause, or an alternative, of a rebalance; and no rebalance has a cause that cannot be."""
+    truths = causes_of(step, before)
+    said = [(row["cause"], row["certainty"], row["cause_note"]) for row in rows]
+    if not truths:
+        unmoved = before is not None and before.sight == step.rest.sight
+        if unmoved:
+            yield Fact(run.group_id, "no rebalance", [], said, "wrong" if rows else "right")
+        return
+    if step.rest.sight.generation == (before and before.sight.generation) and not rows:
+        return  # the coordinator needed no rebalance
+    exact = [row for row in rows if row["cause"] in truths]
+    unsure = [row for row in rows if row["certainty"] == "likely" or row["cause"] == "unknown"]
+    named = [row for row in rows if row["certainty"] == "ambiguous" and truths & _alternatives(row)]
+    verdict: Verdict = "right" if exact else "admitted" if named or unsure else "wrong"
+    yield Fact(run.group_id, f"cause of {type(step.action).__name__}", truths, said, verdict)
+    for row in rows:
+        possible = truths | FOLLOW_UPS
+        if row["certainty"] == "recorded" and row["cause"] not in possible:
+            yield Fact(run.group_id, "recorded cause", possible, said, "wrong")
+
+
+def _alternatives(row: Row) -> set[str]:
+    return {row["cause"], *ALTERNATIVES.get(row["cause"], ())}
+
+
+# What may follow any rebalance, and why.
+FOLLOW_UPS = {"cooperative_follow_up", LEADER, METADATA}
+
+
+# What actions show by that do not change who belongs to the group.
+_CAUSES: dict[type[Any], set[str]] = {
+    actions.Subscribe: {"subscription_changed"},
+    actions.AddPartitions: {"partitions_added"},
+    actions.CreateTopic: {"topic_created", METADATA},
+    actions.DeleteTopic: {"topic_deleted"},
+}
+
+
+def causes_of(step: Step, before: Rest | None) -> set[str]:
+    """Return the causes by which the action may rightly be known, none for one that causes no rebalance."""
+    members, now = _members(before), _members(step.rest)
+    if isinstance(step.action, actions.Join):
+        if _came_back(step):
+            return {"static_member_replaced"}
+        resolved = {"subscription_changed"} if step.action.pattern else set()
+        return resolved | ({"member_joined", "protocol_migrated"} if members else {"group_started"})
+    if isinstance(step.action, actions.Leave | actions.Crash | actions.Wait) and members != now:
+        if not now:
+            return {"group_emptied"}
+        return {"member_left" if isinstance(step.action, actions.Leave) else "member_expired", "protocol_migrated"}
+    if isinstance(step.action, actions.MoveCoordinator):
+        return {LEADER} if before is not None and before.sight != step.rest.sight else set()
+    return _CAUSES.get(type(step.action), set())
+
+
+def _memberships(run: Run, before: Rest | None, step: Step, history: History, from_ms: int) -> Iterator[Fact]:
+    """Who came and went, when, and how."""
+    had, has = _members(before), _members(step.rest)
+    until_ms = step.rest.at_ms
+    rows: dict[str, list[Row]] = {}
+    for row in history.of("memberships", run.group_id):
+        rows.setdefault(row["member_id"], []).append(row)
+    is_moved = isinstance(step.action, actions.MoveCoordinator)
+    for member_id in sorted(has - had):
+        said = [(row["began"], row["joined_at"]) for row in rows.get(member_id, ())]
+        truth = "replaced" if _came_back(step) else "joined"
+        window = (truth, step.began_ms, until_ms)
+        times = any(step.began_ms <= at <= until_ms for _, at in said)
+        began = {began for began, _ in said}
+        verdict: Verdict = "wrong"
+        if times and (truth in began or is_moved):
+            verdict = "right"
+        elif times and began & {"there", "rejoined"}:
+            verdict = "admitted"
+        yield Fact(run.group_id, "joined", window, said, verdict)
+    for member_id in sorted(had - has):
+        ended = [(row["ended"], row["left_at"]) for row in rows.get(member_id, ()) if row["left_at"] is not None]
+        truth = _departure(step)
+        times = any(step.began_ms - 1 <= at <= until_ms for _, at in ended)
+        possible = {one for said, _ in ended for one in ENDINGS.get(said, {said})}
+        verdict = "wrong"
+        if times and possible == {truth}:
+            verdict = "right"
+        elif times and (truth in possible or is_moved):
+            verdict = "admitted"
+        yield Fact(run.group_id, "left", (member_id, truth, step.began_ms, until_ms), ended, verdict)
+
+
+def _came_back(step: Step) -> bool:
+    """Whether a static member returned before its session could end: how soon a process starts is not ours to say."""
+    if step.returned is None or step.member is None:
+        return False
+    last = step.returned.notes[-1]
+    back = next((note.at_ms for note in step.member.notes if note.what == "assigned"), step.rest.at_ms)
+    is_classic = step.returned.post.client != "kip-848"
+    return last.what != "gone" or not is_classic or back - last.at_ms < step.returned.post.session_ms
+
+
+def _departure(step: Step) -> str:
+    if isinstance(step.action, actions.Join):
+        return "replaced" if _came_back(step) else "expired"
+    return "left" if isinstance(step.action, actions.Leave) and not _is_static(step.member) else "expired"
+
+
+def _is_static(member: Member | None) -> bool:
+    return member is not None and member.post.instance_id is not None
+
+
+def _moves(
+    run: Run, before: Rest | None, step: Step, rows: list[Row], last_owners: Mapping[Partition, str]
+) -> Iterator[Fact]:
+    """What a single rebalance moved, by the assignments before and after it; who had a partition last may have given
+    it up earlier."""
+    if before is None or len(rows) != 1 or not before.sight.members or not step.rest.sight.members:
+        return
+    [row] = rows
+    had, has = last_owners, _owners(step.rest)
+    moved = {partition for partition in had.keys() & has.keys() if had[partition] != has[partition]}
+    handed_over = {(one["topic"], one["partition"]) for one in row["handed_over"]}
+    yield Fact(run.group_id, "handed over", moved, handed_over, _judged(moved, handed_over))
+    kept = len(_owners(before).items() & has.items())
+    counts = (len(moved), kept, len(has.keys() - had.keys()))
+    said = (row["partitions_moved"], row["partitions_kept"], row["partitions_added"])
+    yield Fact(run.group_id, "moved, kept, added", counts, said, _judged(counts, said))
+
+
+def _owners(rest: Rest) -> dict[Partition, str]:
+    return {
+        partition: seat.instance_id or member_id
+        for member_id, seat in rest.sight.members.items()
+        for partition in seat.partitions
+    }
+
+
+# What each client was told
+
+
+def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:
+    """Every assignment that a member of an eager group was given is in the row of its generation."""
+    if member.post.client == "kip-848" or member.post.assignor == "cooperative-sticky":
+        return
+    rows = [row for row in history.of("generations", run.group_id) if row["group_kind"] == "classic"]
+    for note in member.notes:
+        if note.what != "assigned":
+            continue
+        said = [
+            partitions_of(other["partitions"])
+            for row in rows
+            if row["generation"] == note.generation and row["started_at"] <= note.at_ms
+            for other in row["members"] or ()
+            if other["member_id"] == note.member_id
+            or (member.post.instance_id and other["instance_id"] == member.post.instance_id)
+        ]
+        if said:
+            verdict: Verdict = "right" if note.partitions in said else "wrong"
+            yield Fact(run.group_id, "received", (note.generation, note.member_id, note.partitions), said, verdict)
+
+
+def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
+    """A partition is owned for as long as its member had it."""
+    rows = history.of("partition_ownership", run.group_id)
+    # A cooperative member gives up when it is told of the generation, a moment after its record; librdkafka joins
+    # again before it has called its user back.
+    delay_ms = 2_000 if member.post.client == "librdkafka" else 0
+    for partition, member_id, since, until in _intervals(member.notes):
+        owned = [
+            (row["owned_from"], row["owned_until"])
+            for row in rows
+            if (row["topic"], row["partition"], row["member_id"]) == (*partition, member_id)
+        ]
+        covered = any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned)
+        verdict: Verdict = "right" if covered else "wrong"
+        yield Fact(run.group_id, "held", (partition, member_id, since, until), owned, verdict)
+
+
+def _intervals(notes: Iterable[Note]) -> Iterator[tuple[Partition, str, int, int]]:
+    since: dict[Partition, tuple[str, int]] = {}
+    for note in notes:
+        if note.what == "assigned":
+            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
+        elif note.what in ("revoked", "gone"):
+            for partition in note.partitions & since.keys():
+                yield partition, *since.pop(partition), note.at_ms
+
+
+# The table
+
+
+def counted(facts: Iterable[Fact]) -> Counter[Verdict]:
+    return Counter(fact.verdict for fact in facts)
+
+
+def table(facts: Iterable[Fact]) -> str:
+    """Right, admitted and wrong of each kind of fact, as a table of Markdown."""
+    by_kind: dict[str, Counter[Verdict]] = {}
+    for fact in facts:
+        by_kind.setdefault(fact.about, Counter())[fact.verdict] += 1
+    by_kind["all"] = sum(by_kind.values(), Counter())
+    lines = [
+        f"| {kind} | {found['right']} | {found['admitted']} | {found['wrong']} |" for kind, found in by_kind.items()
+    ]
+    return "\n".join(["| fact | right | admitted | wrong |", "| --- | --- | --- | --- |", *lines])

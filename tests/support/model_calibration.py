@@ -1,0 +1,106 @@
+"""Recorded runs against the coordinator model's runs of their schedules: does it write what a real broker writes?
+
+The model draws from its seed what no schedule says, such as who is first; a recording agrees with it where some seed
+leads to the same path: the same generations or epochs, each with as many members and, of classic groups, shares as
+large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, operations
+from support import coordinator_model
+from support.coordinator_model import schedule as actions
+from support.coordinator_model.schedule import Action, Join, Schedule, Version
+from support.recorded_schedules import Recorded
+
+VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
+SEEDS = range(60)
+
+Shape = tuple[str, ...]
+"""The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
+Step = tuple[str, int | None, int, tuple[int, ...]]
+"""What a record says of a group: (kind, generation or epoch, members, partitions of each, the most first)."""
+
+
+def agrees(recorded: Recorded, release: str, records: Sequence[Record]) -> bool:
+    """Whether some seed leads the model to the path of a recording."""
+    version: Version = next(one for one in VERSIONS if release.startswith(one))
+    wanted = path(records)
+    return any(path(run) == wanted for run in model_runs(recorded, version))
+
+
+def model_runs(recorded: Recorded, version: Version) -> Iterator[list[Record]]:
+    """The model's records of a schedule, by seed."""
+    spaced = tuple(_spaced(recorded.actions))
+    for seed in SEEDS:
+        yield coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
+
+
+def _spaced(recorded: Sequence[Action]) -> Iterator[Action]:
+    """The actions with the time between them in which the recorded group came to rest."""
+    static = {one.client for one in recorded if isinstance(one, Join) and one.instance_id}
+    has_new_metadata = any(isinstance(one, actions.AddPartitions | actions.CreateTopic) for one in recorded)
+    for action in recorded:
+        if isinstance(action, actions.Wait):
+            yield actions.Wait(100_000)
+            continue
+        yield action
+        if isinstance(action, actions.Crash) and action.client not in static:
+            yield actions.Wait(60_000)
+        elif static:
+            yield actions.Wait(10_000)
+        else:
+            yield actions.Wait(310_000 if has_new_metadata else 20_000)
+
+
+def known_shapes(recorded: Recorded, version: Version) -> set[Shape]:
+    """The shapes that the model writes of a schedule, with and without time between its actions."""
+    hurried = tuple(part for action in recorded.actions for part in (action, actions.Wait(700)))
+    runs = [coordinator_model.run(Schedule(hurried, version, recorded.topics, seed)).records for seed in SEEDS]
+    return set().union(*(shapes(records) for records in (*runs, *model_runs(recorded, version)) if records))
+
+
+def shapes(records: Iterable[Record]) -> set[Shape]:
+    """The shapes of all operations."""
+    listed = list(records)
+    return {_shape(operation) for operation, _ in operations(listed, listed[-1].offset + 2)}
+
+
+def _shape(operation: Iterable[Record]) -> Shape:
+    types: list[str] = []
+    for record in operation:
+        type_ = f"{'-' * (record.body is None)}{record.type}"
+        if not types or types[-1] != type_:
+            types.append(type_)
+    return tuple(types)
+
+
+def path(records: Iterable[Record]) -> list[Step]:
+    """How a group's generations or epochs follow each other."""
+    steps: list[Step] = []
+    members: set[str] = set()
+    for record in records:
+        step: Step | None = None
+        if record.type == COMMIT_TOMBSTONE:
+            continue
+        if record.type == CLASSIC:
+            step = ("classic", *_classic(record)) if record.body is not None else ("classic", None, 0, ())
+        elif record.type.endswith("MemberMetadata"):
+            (members.discard if record.body is None else members.add)(record.name or "")
+        elif record.type.endswith("GroupMetadata"):
+            epoch = None if record.body is None else record.body["epoch"]
+            step = ("consumer", epoch, len(members), ())
+        if step is not None and (not steps or steps[-1] != step):
+            steps.append(step)
+    return steps
+
+
+def _classic(record: Record) -> tuple[int, int, tuple[int, ...]]:
+    assert record.body is not None
+    sizes = [
+        sum(len(part["partitions"]) for part in member["assignment"].get("partitions") or ())
+        for member in record.body["members"]
+    ]
+    return record.body["generation"], len(sizes), tuple(sorted(sizes, reverse=True))

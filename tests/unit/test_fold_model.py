@@ -1,0 +1,92 @@
+"""The history against a model of the coordinator, which knows the truth: ignorant at times, never wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from grouptrail.history.operations import Record
+from support.coordinator_model import run
+from support.coordinator_model.schedule import Schedule
+from support.coordinator_model.strategies import schedules
+from support.history_judge import Fact, Verdict, fold_in_pieces, judge, tally
+
+_CUTS = st.lists(st.integers(1, 150), max_size=4)
+_MANY_RUNS = 10_000
+
+
+def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
+    done = run(schedule)
+    if not done.records:
+        return []
+    facts = judge(done, fold_in_pieces(done.records, cuts, done.names))
+    wrong = [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
+    assert not wrong, "\n".join([*wrong, schedule.to_json()])
+    return facts
+
+
+@settings(max_examples=15 * settings().max_examples)
+@given(schedules(), _CUTS)
+def test_history_never_contradicts_the_model(schedule: Schedule, cuts: list[int]) -> None:
+    facts_of(schedule, cuts)
+
+
+@given(schedules(), st.integers(0, 100), st.booleans())
+def test_causes_after_compaction_never_contradict_the_model(
+    schedule: Schedule, moment: int, keeps_tombstones: bool
+) -> None:
+    done = run(schedule)
+    if not done.moments:
+        return
+    start = done.moments[moment % len(done.moments)].offset
+    records = compacted(done.records, start, keeps_tombstones=keeps_tombstones)
+    causes = [fact for fact in judge(done, fold_in_pieces(records, [], done.names)) if fact.about.startswith("cause")]
+    assert not [fact.detail for fact in causes if fact.verdict == "wrong"], schedule.to_json()
+
+
+def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
+    """What the cleaner leaves below an offset: of each key the last record, and tombstones for a while."""
+    last = {(record.type, record.name): record for record in records if record.offset < start}
+    left = [record for record in last.values() if record.body is not None or keeps_tombstones]
+    return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
+
+
+@pytest.mark.full
+def test_history_of_ten_thousand_runs_knows_nearly_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints what it did not know and what it guessed wrong."""
+    counts: Counter[tuple[str, Verdict]] = Counter()
+
+    @settings(max_examples=_MANY_RUNS, database=None, phases=[Phase.generate])
+    @given(schedules(), _CUTS)
+    def judge_runs(schedule: Schedule, cuts: list[int]) -> None:
+        counts.update(tally(facts_of(schedule, cuts)))
+
+    judge_runs()
+    with capsys.disabled():
+        sys.stdout.write(f"\n{report(counts)}\n")
+    facts, likely = of(counts, ""), of(counts, "cause likely")
+    assert facts["right"] >= 0.98 * facts.total()
+    assert likely["wrong guess"] <= 0.1 * likely.total()
+
+
+def of(counts: Counter[tuple[str, Verdict]], about: str) -> Counter[Verdict]:
+    found: Counter[Verdict] = Counter()
+    for (kind, verdict), count in counts.items():
+        if kind.startswith(about):
+            found[verdict] += count
+    return found
+
+
+def report(counts: Counter[tuple[str, Verdict]]) -> str:
+    lines = [f"{count:9} {verdict}" for verdict, count in sorted(of(counts, "").items())]
+    lines += [
+        f"{count:9} {verdict}: {about}" for (about, verdict), count in sorted(counts.items()) if verdict != "right"
+    ]
+    lines += [
+        f"{count:9} {verdict}: {about}" for (about, verdict), count in sorted(counts.items()) if "cause" in about
+    ]
+    return "\n".join(dict.fromkeys(lines))
