@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grouptrail import cli
+from grouptrail.cli.command import EXIT_BUG, EXIT_ERROR, EXIT_PIPE, EXIT_USAGE, report_errors
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from support.deadlines import scaled
@@ -126,7 +127,7 @@ def test_decode_stdout_closed_exits_without_stderr_output(arguments: list[str], 
             run.stdin.write(stdin)
             run.stdin.close()
         assert run.stderr.read() == ""
-        assert run.wait(timeout=30) == cli.EXIT_PIPE
+        assert run.wait(timeout=30) == EXIT_PIPE
 
 
 def test_decode_sigint_exits_130_without_stderr_output() -> None:
@@ -174,7 +175,7 @@ def test_cli_invalid_arguments_exit_with_usage_error_naming_the_option() -> None
         (["nosuchcommand"], "nosuchcommand"),
     ):
         result = CliRunner().invoke(cli.app, arguments)
-        assert result.exit_code == cli.EXIT_USAGE, (arguments, result.output)
+        assert result.exit_code == EXIT_USAGE, (arguments, result.output)
         assert told in result.output
 
 
@@ -195,7 +196,7 @@ def test_cli_unexpected_exception_prints_one_line_and_exits_with_bug_status(monk
 
     monkeypatch.setattr(sql, "print_columns", lambda *_: 1 / 0)
     result = CliRunner().invoke(cli.app, ["tables", "offset_commits"])
-    assert result.exit_code == cli.EXIT_BUG
+    assert result.exit_code == EXIT_BUG
     [line] = result.stderr.splitlines()
     assert line.startswith("grouptrail: ZeroDivisionError: division by zero; run again with --debug")
 
@@ -248,7 +249,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
         "prompt.prompt = lambda config, engine, out: print('prompted', file=out)\n"
         "cli.main()"
     )
-    for terminal, ended in ((True, (0, "prompted\n")), (False, (cli.EXIT_USAGE, ""))):
+    for terminal, ended in ((True, (0, "prompted\n")), (False, (EXIT_USAGE, ""))):
         command = [sys.executable, "-c", program.format(terminal=terminal)]
         run = subprocess.run(
             command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
@@ -315,9 +316,9 @@ def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
 
     import typer
 
-    with pytest.raises(typer.Exit) as ended, cli._reporting(debug=False):
+    with pytest.raises(typer.Exit) as ended, report_errors(debug=False):
         raise Known("told")
-    assert ended.value.exit_code == cli.EXIT_ERROR
+    assert ended.value.exit_code == EXIT_ERROR
 
 
 # --- lag ----------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
 def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], told: str) -> None:
     """Before anything is read."""
     result = grouptrail("backtest", *arguments)
-    assert result.returncode == cli.EXIT_USAGE
+    assert result.returncode == EXIT_USAGE
     assert told in result.stderr
 
 
@@ -344,7 +345,7 @@ def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], to
 def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: list[str], tmp_path: Path) -> None:
     """With what to do."""
     result = grouptrail(*command, "--warehouse", str(tmp_path))
-    assert result.returncode == cli.EXIT_ERROR
+    assert result.returncode == EXIT_ERROR
     assert result.stderr.startswith("grouptrail: nothing has landed in consumer_lag under")
     assert result.stderr.count("\n") == 1
 

@@ -1,0 +1,42 @@
+"""Commands that look after the tables: check, maintain."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions, Tables, parse_tables, parse_time
+
+
+def check(
+    options: ConfigOptions,
+    table: Tables = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only rows since then, such as 2026-11-21T14:55:00Z. [default: all]"),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what came of it there, as pages for a browser.")
+    ] = None,
+) -> None:
+    """Hold the tables against what is expected of them; ends with 1 where that is not so."""
+    names, time = parse_tables(table), parse_time(since, "--since")
+    from grouptrail.quality.check import check as run_check
+
+    run_check(options.load(), names, since=time, docs=docs, out=sys.stdout)
+
+
+def maintain(
+    options: ConfigOptions,
+    table: Tables = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and do nothing.")] = False,
+) -> None:
+    """Thin old samples, delete what is older than [maintain] keeps, and make the tables' files large and sorted."""
+    names = parse_tables(table)
+    from grouptrail.maintenance.maintain import maintain as run_maintain
+
+    for config in options.load_all():
+        run_maintain(config, names, dry_run=dry_run, out=sys.stdout)

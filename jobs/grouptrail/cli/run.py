@@ -1,0 +1,83 @@
+"""Commands that run the pipeline and show how it is set up: run, recover, doctor, config."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from grouptrail.cli.command import EXIT_ERROR
+from grouptrail.cli.options import ConfigOptions, parse_names
+
+
+def run(
+    options: ConfigOptions,
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this job. May be repeated. [default: all]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
+) -> None:
+    """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
+    from grouptrail.jobs import JOBS
+    from grouptrail.runtime import pipeline
+
+    names = _parse_jobs(job) or tuple(known.name for known in JOBS)
+    pipeline.run(options.load_all(), jobs=names, once=once)
+
+
+def _parse_jobs(given: list[str] | None) -> tuple[str, ...]:
+    from grouptrail.jobs import JOBS
+
+    return parse_names(given, [known.name for known in JOBS], "--job")
+
+
+def recover(
+    options: ConfigOptions,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="This job, whatever its checkpoint is like. May be repeated. [default: those that cannot go on]",
+        ),
+    ] = None,
+) -> None:
+    """Put a checkpoint that is lost or unreadable aside, and begin a new one where the job's tables end."""
+    names = _parse_jobs(job)
+    from grouptrail.runtime.recover import recover as run_recover
+
+    run_recover(options.load_all(), names)
+
+
+def doctor(options: ConfigOptions) -> None:
+    """Check Java, versions, warehouse, disk, broker and rights; each line says what to do."""
+    configs = options.load_all()
+    from grouptrail.runtime.doctor import examine, print_findings
+
+    if not print_findings(examine(configs), sys.stdout):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def config_(options: ConfigOptions) -> None:
+    """Show the configuration in effect, as TOML, with stars in place of secrets."""
+    configs = options.load_all()
+    for number, config in enumerate(configs):
+        if len(configs) > 1:
+            typer.echo(("\n" if number else "") + f"# The configuration of cluster {config.cluster}")
+        typer.echo(_toml(config.redacted()), nl=False)
+
+
+def _toml(tree: dict[str, Any]) -> str:
+    import json
+
+    def line(key: str, value: Any) -> str:
+        name = key if key.replace("_", "").isalnum() else json.dumps(key)
+        return f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+
+    plain = "".join(line(key, value) for key, value in tree.items() if not isinstance(value, dict))
+    sections = [
+        f"\n[{name}]\n" + "".join(line(key, value) for key, value in section.items())
+        for name, section in tree.items()
+        if isinstance(section, dict) and section
+    ]
+    return plain + "".join(sections)
