@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,20 +64,4 @@ def config_(options: ConfigOptions) -> None:
     for number, config in enumerate(configs):
         if len(configs) > 1:
             typer.echo(("\n" if number else "") + f"# The configuration of cluster {config.cluster}")
-        typer.echo(_toml(config.redacted()), nl=False)
-
-
-def _toml(tree: dict[str, Any]) -> str:
-    import json
-
-    def line(key: str, value: Any) -> str:
-        name = key if key.replace("_", "").isalnum() else json.dumps(key)
-        return f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
-
-    plain = "".join(line(key, value) for key, value in tree.items() if not isinstance(value, dict))
-    sections = [
-        f"\n[{name}]\n" + "".join(line(key, value) for key, value in section.items())
-        for name, section in tree.items()
-        if isinstance(section, dict) and section
-    ]
-    return plain + "".join(sections)
+        typer.echo(config.redacted_toml(), nl=False)
