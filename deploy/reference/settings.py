@@ -14,8 +14,8 @@ _HEAD = """\
 
 This page is generated from `jobs/grouptrail/config/model.py` by `make docs`: edit the settings there. Settings come
 from a TOML file (`--config`, otherwise `GROUPTRAIL_CONFIG`, otherwise `grouptrail.toml`), then from the environment,
-then from flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and `--set SECTION.NAME=VALUE` for any other); later
-sources override earlier ones. `grouptrail config` shows the settings in effect.
+then from flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and `--set SECTION.NAME=VALUE` for any other).
+Later sources override earlier ones. `grouptrail config` shows the settings in effect.
 
 In the file a list is a TOML list; in variables and flags its items are separated by commas. Groups and topics are
 named by shell patterns: `billing-*`.

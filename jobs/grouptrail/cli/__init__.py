@@ -22,36 +22,26 @@ def _group(name: str, text: str) -> typer.Typer:
 
 
 app = _group("grouptrail", "The history of Kafka consumer groups: __consumer_offsets, decoded into Delta tables.")
-_show = _group("show", "Show what is known of one thing, for people.")
-_views = _group("views", "The views of SQL in other engines.")
+_show = _group("show", "Show one consumer group, or the lag of groups.")
+_views = _group("views", "Install the SQL views in other engines.")
 app.add_typer(_show)
 app.add_typer(_views)
 
 # In the order of `grouptrail --help`.
-_COMMANDS: tuple[tuple[typer.Typer, Callable[..., None]], ...] = (
-    (app, run.run),
-    (app, run.recover),
-    (app, records.decode),
-    (app, records.redecode),
-    (app, records.ingest_segments),
-    (app, records.rebuild),
-    (app, query.sql),
-    (app, query.tables),
-    (app, query.serve_sql),
-    (app, groups.backtest),
-    (app, metrics.serve),
-    (app, run.doctor),
-    (app, groups.timeline),
-    (app, groups.report),
-    (app, maintenance.check),
-    (app, maintenance.maintain),
-    (app, run.config_),
-    (_show, groups.group),
-    (_show, groups.lag),
-    (_views, query.install),
-)
-for _parent, _function in _COMMANDS:
-    add_command(_parent, _function)
+_COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
+    app: (
+        *(run.run, run.recover),
+        *(records.decode, records.redecode, records.ingest_segments, records.rebuild),
+        *(query.sql, query.tables, query.serve_sql),
+        *(groups.backtest, metrics.serve, run.doctor, groups.timeline, groups.report),
+        *(maintenance.check, maintenance.maintain, run.config_),
+    ),
+    _show: (groups.group, groups.lag),
+    _views: (query.install,),
+}
+for _parent, _functions in _COMMANDS.items():
+    for _function in _functions:
+        add_command(_parent, _function)
 
 
 def _print_version(asked: bool) -> None:

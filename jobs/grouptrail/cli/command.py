@@ -79,4 +79,4 @@ def _message(error: Exception) -> str:
     first_line = next(iter(str(error).splitlines()), "")
     name = type(error).__name__
     summary = f"{name}: {first_line}" if first_line else name
-    return f"{summary}; run again with --debug for the trace, and report it"
+    return f"{summary}; run again with --debug for the stack trace, and report it as a bug"

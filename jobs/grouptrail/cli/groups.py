@@ -1,4 +1,4 @@
-"""Commands that answer what consumer groups do and did: show group, show lag, backtest, timeline, report."""
+"""Commands about consumer groups, now and in the past: show group, show lag, backtest, timeline, report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ def group(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The group.")],
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="As it was then, such as 2026-11-21T14:55:00Z. [default: as it is]"),
+        typer.Option(metavar="TIME", help="The group as of this time, such as 2026-11-21T14:55:00Z. [default: now]"),
     ] = None,
-    generations: Annotated[int, typer.Option(metavar="N", min=1, help="How many of its last generations.")] = 10,
-    format: Annotated[Literal["table", "json"], typer.Option(help="For people, or one JSON object.")] = "table",
+    generations: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
+    ] = 10,
+    format: Annotated[Literal["table", "json"], typer.Option(help="Tables, or one JSON object.")] = "table",
 ) -> None:
-    """Show a group: its state, its members and what they own, and why its last rebalances happened."""
+    """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
 
     time = parse_time(at, "--at")
@@ -33,13 +35,14 @@ def lag(
     *,
     group: Groups = None,
     topic: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only these topics. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only topics that match this pattern. May be repeated."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")] = 2,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch refreshes.")] = 2,
     format: TableOrJson = "table",
 ) -> None:
-    """Show how far behind the groups are, the worst first; partition by partition where some are named."""
+    """Show the lag of groups, worst first; of each partition where --group or --topic is given."""
     from grouptrail.query.show_lag import show_lag, watch_lag
 
     config = options.load()
@@ -52,22 +55,30 @@ def lag(
 def backtest(
     options: ConfigOptions,
     *,
-    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Since when, such as 2026-11-14, or 7d ago.")],
-    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Until when.")] = "now",
+    from_: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Start, such as 2026-11-14, or 7d for seven days ago.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="End.")] = "now",
     group: Groups = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATUS", help="Fire at this verdict. [default: STOP, STALL and REWIND]"),
+        typer.Option(
+            metavar="STATUS", help="Fire on this verdict. May be repeated. [default: STOP, STALL and REWIND]"
+        ),
     ] = None,
     lag_seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Fire at a lag of more seconds than this, too.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Fire on a lag of more than this; on verdicts, too, only where --status is given."
+        ),
     ] = None,
     for_: Annotated[
-        float, typer.Option("--for", metavar="SECONDS", min=0, help="Fire once it has held for so long.")
+        float,
+        typer.Option("--for", metavar="SECONDS", min=0, help="Fire after the condition has held for this long."),
     ] = 0,
     format: TableOrJson = "table",
 ) -> None:
-    """Judge stored lag again, by --set lag.stop_seconds=600, say: would an alert have fired, when, how often?"""
+    """Evaluate an alert on stored lag: when would it have fired? Try thresholds: --set lag.stop_seconds=600."""
     from grouptrail import contracts
     from grouptrail.lag.backtest import Alert
     from grouptrail.lag.backtest import backtest as run_backtest
@@ -86,12 +97,14 @@ def timeline(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Such as 2026-11-21T14:55:00Z. [default: a day before the end]"),
+        typer.Option(
+            "--from", metavar="TIME", help="Start, such as 2026-11-21T14:55:00Z. [default: one day before the end]"
+        ),
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="[default: as far as it is known]")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="End. [default: the latest data]")] = None,
     out: OutputFile = Path("timeline.html"),
 ) -> None:
-    """Write the picture of a group as one HTML file: who owned what, members, rebalances and why, lag."""
+    """Draw the history of a group as one HTML file: partition owners, members, rebalances and causes, lag."""
     since, until = parse_time(from_, "--from"), parse_time(to, "--to")
     if since and until and since >= until:
         raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
@@ -107,7 +120,7 @@ def report(
     options: ConfigOptions,
     out: OutputFile = Path("report.html"),
 ) -> None:
-    """Write a page on the whole cluster: groups by verdict, storms, worst lag, causes a day, dormant groups."""
+    """Write a report on the cluster as one HTML file: verdicts, rebalance storms, worst lag, dormant groups."""
     config = options.load()
     from grouptrail.report.page import write
     from grouptrail.report.report import report_page

@@ -1,4 +1,4 @@
-"""Commands that look after the tables: check, maintain."""
+"""Commands that check and maintain the tables: check, maintain."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def check(
     table: Tables = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only rows since then, such as 2026-11-21T14:55:00Z. [default: all]"),
+        typer.Option(metavar="TIME", help="Only rows since this time, such as 2026-11-21T14:55:00Z. [default: all]"),
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write what came of it there, as pages for a browser.")
+        Path | None, typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder.")
     ] = None,
 ) -> None:
-    """Hold the tables against what is expected of them; ends with 1 where that is not so."""
+    """Validate the tables against their expectations. Exits with 1 if any is not met."""
     names, time = parse_tables(table), parse_time(since, "--since")
     from grouptrail.quality.check import check as run_check
 
@@ -32,9 +32,9 @@ def check(
 def maintain(
     options: ConfigOptions,
     table: Tables = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; change nothing.")] = False,
 ) -> None:
-    """Thin old samples, delete what is older than [maintain] keeps, and make the tables' files large and sorted."""
+    """Thin old samples, delete rows past their retention in [maintain], and compact and sort the tables' files."""
     names = parse_tables(table)
     from grouptrail.maintenance.maintain import maintain as run_maintain
 

@@ -14,19 +14,19 @@ def serve(
     options: ConfigOptions,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where to listen. [default: exporter.listen, 127.0.0.1:9308]"),
+        typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
     ] = None,
     also_as: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Serve these exporters' names, too: kafka_exporter,kminion,burrow,kafka-lag-exporter.",
+            help="Also serve the metric names of these exporters: kafka_exporter,kminion,burrow,kafka-lag-exporter.",
         ),
     ] = None,
 ) -> None:
-    """Serve metrics to Prometheus from the tables alone, without a JVM, until interrupted."""
-    given = {"exporter.listen": listen, "exporter.also_as": also_as}
-    named = [f"{name}={value}" for name, value in given.items() if value is not None]
+    """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
+    values = {"exporter.listen": listen, "exporter.also_as": also_as}
+    named = [f"{name}={value}" for name, value in values.items() if value is not None]
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
     from grouptrail.exporter.service import serve as run_exporter
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
 Groups = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN", help="Only these groups, as in billing-*. May be repeated.")
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Only groups that match this pattern, such as billing-*. May be repeated."),
 ]
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")]
-TableOrJson = Annotated[Literal["table", "json"], typer.Option(help="For people, or JSON lines.")]
+TableOrJson = Annotated[Literal["table", "json"], typer.Option(help="A table, or JSON lines.")]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
 
 
@@ -28,16 +29,19 @@ class ConfigOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if there is one]"),
+        typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if it exists]"),
     ] = None
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The cluster's name in every row; of several, this one.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the cluster in every row; selects one of several configured clusters."
+        ),
     ] = None
-    warehouse: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="Folder or URI that holds the Delta tables.")
-    ] = None
+    warehouse: Annotated[str | None, typer.Option(metavar="LOCATION", help="Folder or URI of the Delta tables.")] = (
+        None
+    )
     bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Kafka brokers, with commas between.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Kafka brokers, separated by commas.")
     ] = None
     set: Annotated[
         list[str] | None,
@@ -79,7 +83,7 @@ def parse_time(text: str | None, option: str) -> datetime | None:
         return parsed_moment(text) if text else None
     except ValueError as error:
         raise typer.BadParameter(
-            f"'{text}' is no time such as 2026-11-21T14:55:00Z, 7d or now", param_hint=option
+            f"'{text}' is not a time: use one such as 2026-11-21T14:55:00Z, 7d or now", param_hint=option
         ) from error
 
 
@@ -88,7 +92,7 @@ def parse_names(given: list[str] | None, known: Iterable[str], option: str) -> t
     names = list(known)
     unknown = [name for name in given or () if name not in names]
     if unknown:
-        raise typer.BadParameter(f"'{unknown[0]}' is none of {', '.join(names)}", param_hint=option)
+        raise typer.BadParameter(f"'{unknown[0]}' is not one of {', '.join(names)}", param_hint=option)
     return tuple(given or ())
 
 

@@ -27,34 +27,34 @@ def sql(
     format: Annotated[
         Literal["table", "json", "csv", "parquet", "reset-offsets"],
         typer.Option(
-            help="A table, JSON lines, CSV, a Parquet file, or what kafka-consumer-groups --from-file takes."
+            help="A table, JSON lines, CSV, a Parquet file, or the CSV that kafka-consumer-groups --from-file reads."
         ),
     ] = "table",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answer there.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to this file.")] = None,
     engine: Annotated[
-        Literal["delta-rs", "spark"], typer.Option(help="What answers: delta-rs at once, Spark what is big.")
+        Literal["delta-rs", "spark"], typer.Option(help="delta-rs answers at once; Spark is for large queries.")
     ] = "delta-rs",
 ) -> None:
-    """Ask the tables in SQL, at a prompt where no query is given. Answers come without a JVM; times are UTC."""
+    """Query the tables in SQL; without a query, open a prompt. No JVM is needed; times are UTC."""
     if format == "parquet" and out is None:
-        raise typer.BadParameter("Parquet is no text: name a file with --out", param_hint="--format")
-    query = None if text is None and file is None and sys.stdin.isatty() else _query(text, file)
+        raise typer.BadParameter("Parquet is a binary format: name a file with --out", param_hint="--format")
+    query = None if text is None and file is None and sys.stdin.isatty() else _read_query(text, file)
     config = options.load()
     from grouptrail.query.sql import run_sql, save_sql
 
-    with _engine(config, engine) as answering:
+    with _open_engine(config, engine) as opened:
         if query is None:
             from grouptrail.query.prompt import prompt
 
-            prompt(config, answering, sys.stdout)
+            prompt(config, opened, sys.stdout)
         elif out is not None:
-            save_sql(config, query, format=format, path=out, engine=answering)
+            save_sql(config, query, format=format, path=out, engine=opened)
         elif format != "parquet":
-            run_sql(config, query, format=format, out=sys.stdout, engine=answering)
+            run_sql(config, query, format=format, out=sys.stdout, engine=opened)
 
 
 @contextlib.contextmanager
-def _engine(config: Config, name: str) -> Iterator[Engine]:
+def _open_engine(config: Config, name: str) -> Iterator[Engine]:
     if name == "spark":
         from grouptrail.query.spark.engine import spark_engine
 
@@ -66,22 +66,22 @@ def _engine(config: Config, name: str) -> Iterator[Engine]:
         yield DeltaRs(config)
 
 
-def _query(text: str | None, file: Path | None) -> str:
+def _read_query(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
-        raise typer.BadParameter("give a query, or --file FILE, or - for stdin", param_hint="QUERY")
+        raise typer.BadParameter("give either a query, or --file FILE, or - for stdin", param_hint="QUERY")
     if file is None:
         return sys.stdin.read() if text == "-" else str(text)
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="--file") from error
+        raise typer.BadParameter(f"cannot read {file}: {error}", param_hint="--file") from error
 
 
 def tables(
     options: ConfigOptions,
-    name: Annotated[str | None, typer.Argument(help="Show the columns of this table or view instead.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Describe the columns of this table or view.")] = None,
 ) -> None:
-    """List the tables, what is in them and the views, or the columns of one and what they mean."""
+    """List the tables and views with their contents, or describe the columns of one."""
     from grouptrail.query.sql import print_columns, print_tables
 
     if name is None:
@@ -92,9 +92,9 @@ def tables(
 
 def install(
     options: ConfigOptions,
-    schema: Annotated[str, typer.Option(metavar="NAME", help="The schema; made where it is not.")] = "grouptrail",
+    schema: Annotated[str, typer.Option(metavar="NAME", help="The schema; created if missing.")] = "grouptrail",
 ) -> None:
-    """Put the tables, views and table functions into Spark's catalog; again after an upgrade."""
+    """Register the tables, views and table functions in Spark's catalog. Repeat after an upgrade."""
     from grouptrail.query.spark.catalog import install_views
 
     install_views(options.load(), schema=schema, report=typer.echo)
@@ -104,12 +104,16 @@ def serve_sql(
     options: ConfigOptions,
     *,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where both listen; they ask nobody who he is.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Neither server authenticates clients.")
     ] = "127.0.0.1",
-    connect_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Spark Connect's.")] = 15002,
-    thrift_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The Thrift server's.")] = 10000,
-    connect: Annotated[bool, typer.Option(help="Spark Connect.")] = True,
-    thrift: Annotated[bool, typer.Option(help="The Thrift server: JDBC, ODBC, beeline.")] = True,
+    connect_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of Spark Connect.")
+    ] = 15002,
+    thrift_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of the Thrift server.")
+    ] = 10000,
+    connect: Annotated[bool, typer.Option(help="Serve Spark Connect.")] = True,
+    thrift: Annotated[bool, typer.Option(help="Serve Thrift: JDBC, ODBC, beeline.")] = True,
 ) -> None:
     """Serve the tables, views and table functions to SQL clients, until Ctrl-C."""
     from grouptrail.query.spark.server import Listening, serve_sql

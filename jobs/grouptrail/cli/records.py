@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 def decode(
     hex_: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY_HEX [VALUE_HEX]]", help="A record's key and value; no value is a tombstone."),
+        typer.Argument(
+            metavar="[KEY_HEX [VALUE_HEX]]", help="Key and value of a record; a key without a value is a tombstone."
+        ),
     ] = None,
     blob: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the hex argument as this embedded blob instead.")
+        str | None, typer.Option(metavar="NAME", help="Decode the hex argument as this embedded blob instead.")
     ] = None,
 ) -> None:
-    """Decode records, given as hex or as JSON lines {"key_hex": ..., "value_hex": ...} on stdin, to JSON lines."""
+    """Decode records from hex, or from JSON lines {"key_hex": ..., "value_hex": ...} on stdin, to JSON lines."""
     from grouptrail.decode.lines import arriving_lines, decode_lines
 
     with contextlib.suppress(AttributeError):
@@ -39,23 +41,22 @@ def decode(
         lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush)
     unusable = decode_lines(lines, sys.stdout)
     if unusable:
-        what = "line holds" if unusable == 1 else "lines hold"
-        raise GrouptrailError(f'{unusable} {what} no bytes to decode: see "where": "input" in the output')
+        what = "line is" if unusable == 1 else "lines are"
+        raise GrouptrailError(f'{unusable} {what} not valid input: look for "where": "input" in the output')
 
 
 def _hex_line(given: list[str], blob: str | None) -> str:
     import json
 
-    most = 1 if blob else 2
-    if not 0 < len(given) <= most:
-        wanted = "one argument, the blob's hex" if blob else "at most KEY_HEX and VALUE_HEX"
-        raise typer.BadParameter(f"takes {wanted}, not {len(given)}", param_hint="HEX")
+    if not 0 < len(given) <= (1 if blob else 2):
+        expected = "one argument, the blob's hex" if blob else "KEY_HEX and optionally VALUE_HEX"
+        raise typer.BadParameter(f"expected {expected}; got {len(given)} arguments", param_hint="HEX")
     names = ("value_hex",) if blob else ("key_hex", "value_hex")
     return json.dumps({"blob": blob} | dict(zip(names, given, strict=False)))
 
 
 def redecode(options: ConfigOptions) -> None:
-    """Decode again, after an upgrade, what lies in undecodable_records, and move what can be read."""
+    """Decode the rows of undecodable_records again after an upgrade, and move those that now decode."""
     from grouptrail.decode.redecode import redecode as run_redecode
 
     run_redecode(options.load())
@@ -63,9 +64,11 @@ def redecode(options: ConfigOptions) -> None:
 
 def ingest_segments(
     options: ConfigOptions,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A broker's log folder (log.dirs), or a copy of it.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A broker's log directory (log.dirs), or a copy of it.")
+    ],
 ) -> None:
-    """Land what lies in __consumer_offsets' log segments on a disk, or in a backup, and has not landed yet."""
+    """Ingest records from log segments of __consumer_offsets, on a broker's disk or in a backup, once each."""
     from grouptrail.decode.sources.ingest import ingest_segments as run_ingest
 
     run_ingest(options.load(), folder)
@@ -73,9 +76,9 @@ def ingest_segments(
 
 def rebuild(
     options: ConfigOptions,
-    what: Annotated[Literal["history"], typer.Argument(help="The tables to make anew.")],
+    what: Annotated[Literal["history"], typer.Argument(help="The tables to rebuild.")],
 ) -> None:
-    """Make the history tables anew from all decoded records. Stop the history job first."""
+    """Recompute the history tables from all decoded records. Stop the history job first."""
     config = options.load()
     if what == "history":
         from grouptrail.runtime.rebuild import rebuild_history

@@ -14,11 +14,11 @@ from grouptrail.cli.options import ConfigOptions, parse_names
 def run(
     options: ConfigOptions,
     job: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this job. May be repeated. [default: all]")
+        list[str] | None, typer.Option(metavar="NAME", help="Run only this job. May be repeated. [default: all]")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process what is available now, then exit.")] = False,
 ) -> None:
-    """Run the pipeline: read __consumer_offsets and land it in the Delta tables."""
+    """Run the pipeline: read __consumer_offsets and write the Delta tables."""
     from grouptrail.jobs import JOBS
     from grouptrail.runtime import pipeline
 
@@ -38,11 +38,11 @@ def recover(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="This job, whatever its checkpoint is like. May be repeated. [default: those that cannot go on]",
+            help="Recover this job whatever its checkpoint. May be repeated. [default: jobs that cannot resume]",
         ),
     ] = None,
 ) -> None:
-    """Put a checkpoint that is lost or unreadable aside, and begin a new one where the job's tables end."""
+    """Replace a lost or unreadable checkpoint with a new one that starts where the job's tables end."""
     names = _parse_jobs(job)
     from grouptrail.runtime.recover import recover as run_recover
 
@@ -50,7 +50,7 @@ def recover(
 
 
 def doctor(options: ConfigOptions) -> None:
-    """Check Java, versions, warehouse, disk, broker and rights; each line says what to do."""
+    """Check Java, versions, warehouse, disk, broker and permissions; each line says what to do."""
     configs = options.load_all()
     from grouptrail.runtime.doctor import examine, print_findings
 
@@ -59,9 +59,9 @@ def doctor(options: ConfigOptions) -> None:
 
 
 def config_(options: ConfigOptions) -> None:
-    """Show the configuration in effect, as TOML, with stars in place of secrets."""
+    """Show the configuration in effect as TOML, with secrets redacted."""
     configs = options.load_all()
     for number, config in enumerate(configs):
         if len(configs) > 1:
-            typer.echo(("\n" if number else "") + f"# The configuration of cluster {config.cluster}")
+            typer.echo(("\n" if number else "") + f"# Configuration of cluster {config.cluster}")
         typer.echo(config.redacted_toml(), nl=False)

@@ -1,7 +1,7 @@
-"""The configuration: a TOML file, then the environment, then flags, each overriding the one before.
+"""The configuration: a TOML file, then the environment, then flags, with later sources overriding earlier ones.
 
     cluster = "production"
-    [kafka]                        # any setting of Kafka's Java client, by Kafka's own name
+    [kafka]                        # any setting of Kafka's Java client, by its own name
     "bootstrap.servers" = "localhost:9092"
     [decode]
     trigger_seconds = 5
@@ -10,16 +10,18 @@
     [storage]                      # where the warehouse is a URI: any option of delta-rs
     aws_region = "eu-central-1"
 
-Each setting's meaning stands below it; docs/settings.md has them all. `GROUPTRAIL_DECODE__TRIGGER_SECONDS` is
-`decode.trigger_seconds`, `GROUPTRAIL_KAFKA__SASL_MECHANISM` is `kafka."sasl.mechanism"`. The file is `--config`, else
-`GROUPTRAIL_CONFIG`, else `grouptrail.toml` if there is one.
+`model.py` defines each setting with its meaning; docs/settings.md lists them all. The environment variable of
+`decode.trigger_seconds` is `GROUPTRAIL_DECODE__TRIGGER_SECONDS`, that of `kafka."sasl.mechanism"`
+`GROUPTRAIL_KAFKA__SASL_MECHANISM`. The file is `--config`, otherwise `GROUPTRAIL_CONFIG`, otherwise `grouptrail.toml`
+if it exists.
 
-Several Kafka clusters have a section each, whose settings come before those that all share:
+With several Kafka clusters each has a section, whose settings override those that all clusters share:
 
     [clusters.production.kafka]
     "bootstrap.servers" = "kafka-1:9092"
 
-There `GROUPTRAIL_CLUSTERS__PRODUCTION__KAFKA__SASL_MECHANISM` is `clusters.production.kafka."sasl.mechanism"`.
+The variable of `clusters.production.kafka."sasl.mechanism"` is
+`GROUPTRAIL_CLUSTERS__PRODUCTION__KAFKA__SASL_MECHANISM`.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")
 
 # Settings that grouptrail controls, and why.
 _CONTROLLED = {
-    "group.id": "grouptrail joins no group, so that it leaves no trace in the topic it watches",
+    "group.id": "grouptrail joins no group, so that it leaves no trace in the topic it reads",
     "key.deserializer": "grouptrail decodes the bytes itself",
     "value.deserializer": "grouptrail decodes the bytes itself",
     "isolation.level": "grouptrail reads committed records only",
-    "auto.offset.reset": "grouptrail starts at the log's start, then at its checkpoint",
-    "enable.auto.commit": "grouptrail keeps its position in its checkpoint and commits none to Kafka",
-    "interceptor.classes": "Spark's Kafka source takes no interceptors",
+    "auto.offset.reset": "grouptrail starts at the beginning of the log, then at its checkpoint",
+    "enable.auto.commit": "grouptrail keeps its position in its checkpoint and commits no offsets to Kafka",
+    "interceptor.classes": "Spark's Kafka source does not support interceptors",
 }
 
 # Names of librdkafka's settings, and what Kafka's Java client has instead.
@@ -66,14 +66,14 @@ def kafka_problem(name: str, value: Any) -> str | None:
     if name in _CONTROLLED:
         return f"cannot be set: {_CONTROLLED[name]}"
     if name in _LIBRDKAFKA_NAMES:
-        return f"is another client's name: Kafka's Java client, whose names count, has {_LIBRDKAFKA_NAMES[name]}"
+        return f"is a librdkafka name: use the name of Kafka's Java client, {_LIBRDKAFKA_NAMES[name]}"
     if name == "bootstrap.servers" and not all(_SERVER.fullmatch(part.strip()) for part in str(value).split(",")):
-        return "takes host:port, or several with commas between"
+        return "must be host:port, or several separated by commas"
     known = _KAFKA_CLIENT_SETTINGS.split()
     near = [] if name in known else get_close_matches(name, known, n=1, cutoff=0.85)
-    return f"is no setting of Kafka's client: did you mean {near[0]}?" if near else None
+    return f"is not a setting of Kafka's client: did you mean {near[0]}?" if near else None
 
 
 def spark_problem(name: str, _value: Any) -> str | None:
     """Return why a Spark setting is refused, or None."""
-    return None if name.startswith("spark.") else "is no Spark setting: their names begin with spark."
+    return None if name.startswith("spark.") else "is not a Spark setting: names start with spark."

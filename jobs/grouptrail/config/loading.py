@@ -46,7 +46,7 @@ def load_config(
     configs = load_configs(path, overrides, environ)
     if len(configs) > 1:
         names = ", ".join(config.cluster for config in configs)
-        raise ConfigError([f"there are several clusters ({names}): name one with --cluster"])
+        raise ConfigError([f"several clusters are configured ({names}): select one with --cluster"])
     return configs[0]
 
 
@@ -86,12 +86,12 @@ def _by_cluster(settings: list[Setting], clusters: Sequence[str], problems: list
         return
     asked = [setting for setting in settings if setting.full_path == ("cluster",)]
     if asked and asked[-1].value not in clusters:
-        problems.append(f"{asked[-1].place}: there is no such cluster: there are {', '.join(clusters)}")
+        problems.append(f"{asked[-1].place}: no such cluster: configured are {', '.join(clusters)}")
         return
     shared = [setting for setting in settings if setting.full_path[0] not in ("cluster", CLUSTERS)]
     chosen = [asked[-1].value] if asked else clusters
     problems += [
-        f"{setting.place}: there are several clusters: name the one with --cluster"
+        f"{setting.place}: several clusters are configured: select one with --cluster"
         for setting in shared
         if len(chosen) > 1 and setting.path == ("kafka", "bootstrap.servers") and setting.source is COMMAND_LINE
     ]
@@ -137,4 +137,4 @@ def _message(kind: str, message: str, setting: Setting) -> str:
     ]
     if near:
         return f"unknown setting: did you mean {near[0]}?"
-    return f"unknown setting: there are {', '.join(spelled)}"
+    return f"unknown setting: known settings are {', '.join(spelled)}"

@@ -39,137 +39,137 @@ class Section(BaseModel):
 
 
 class DecodeConfig(Section):
-    """How the decode job cuts the topic into micro-batches."""
+    """Micro-batches of the decode job."""
 
     max_records_per_batch: int = Field(default=5_000_000, gt=0)
-    """At most so many records in a micro-batch."""
+    """Maximum number of records in a micro-batch."""
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
     """How often a micro-batch starts."""
 
 
 class LogOffsetsConfig(Section):
-    """What the log-offsets job asks the brokers."""
+    """Requests of the log-offsets job to the brokers."""
 
     interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
-    """How often the brokers are asked where the logs end."""
+    """How often log end offsets are requested from the brokers."""
     all_topics: bool = False
-    """Of all partitions that the principal may see, not only of those that groups commit to."""
+    """Request offsets of all partitions visible to the principal, not only of those with committed offsets."""
 
 
 class HistoryConfig(Section):
-    """What the history job takes from outside the log."""
+    """Inputs of the history job from outside the log."""
 
     commit_lookback_minutes: float = Field(default=60, gt=0, le=_TEN_YEARS_MINUTES)
-    """How long before a partition changed hands its last commit is looked for."""
+    """How far before a change of owner to search for the partition's last commit."""
     offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
-    """The brokers' `offsets.retention.minutes`: tells expired groups from deleted ones."""
+    """The brokers' `offsets.retention.minutes`: distinguishes expired groups from deleted ones."""
 
 
 class AdminConfig(Section):
-    """How groups are polled where `source` is `admin`. Patterns are as of a shell: billing-*."""
+    """Polling of groups where `source` is `admin`. Groups are named by shell patterns: billing-*."""
 
     interval_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
     """How often groups are polled."""
     requests_per_second: float = Field(default=10, gt=0, allow_inf_nan=False)
-    """So many requests at most each broker gets; one is about up to 50 groups."""
+    """Maximum requests per second to each broker; one request covers up to 50 groups."""
     allow_groups: Patterns = ("*",)
-    """Groups that are polled."""
+    """Groups to poll."""
     deny_groups: Patterns = ()
-    """Groups that are not all the same."""
+    """Groups not to poll, even if allowed."""
 
 
 class LagConfig(Section):
-    """How lag is judged. Groups are named by patterns as of a shell, such as billing-*."""
+    """Computation of lag and of verdicts. Groups are named by shell patterns: billing-*."""
 
     window_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
-    """What a verdict looks back on."""
+    """Length of the window that a verdict looks back on."""
     stop_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
-    """A group that has not committed for so long, while a record waited for as long, has stopped."""
+    """A group is stopped if it has not committed for this long while a record has waited as long."""
     allowed_lag: int = Field(default=0, ge=0)
-    """So many unread records are none to speak of."""
+    """Up to this many unread records count as no lag."""
     rate_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
-    """Over what time rates are told."""
+    """Length of the window over which rates are computed."""
     read_committed_groups: Patterns = ()
     """Groups whose lag ends at the last stable offset."""
     exact_groups: Patterns = ()
-    """Groups whose first unread record is asked for its age, which takes READ on its topic."""
+    """Groups whose oldest unread record is read from the broker for its age; needs READ on its topic."""
 
 
 class ExporterConfig(Section):
-    """What metrics are served, and where. Groups and topics are named by patterns as of a shell."""
+    """Metrics to serve, and where. Groups and topics are named by shell patterns."""
 
     listen: ListenAddress = "127.0.0.1:9308"
-    """Where the lag job and `grouptrail serve` do, as host:port; empty for not at all."""
+    """Address where the lag job and `grouptrail serve` serve metrics, as host:port; empty disables it."""
     refresh_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
-    """How often metrics are made anew at least."""
+    """Longest time between two refreshes of the metrics."""
     granularity: Literal["partition", "topic", "group"] = "partition"
-    """The finest series: `partition`, `topic` or `group`."""
+    """Finest granularity of series: `partition`, `topic` or `group`."""
     allow_groups: Patterns = ("*",)
-    """Groups that have series."""
+    """Groups to export."""
     deny_groups: Patterns = ()
-    """Groups that have none all the same."""
+    """Groups not to export, even if allowed."""
     allow_topics: Patterns = ("*",)
-    """Topics that have series."""
+    """Topics to export."""
     deny_topics: Patterns = ()
-    """Topics that have none all the same."""
+    """Topics not to export, even if allowed."""
     series_budget: int = Field(default=100_000, gt=0)
-    """So many series at most; the groups with the least lag are put together as group `other`."""
+    """Maximum number of series; groups with the least lag are merged into the group `other`."""
     also_as: Annotated[
         tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
     ] = ()
-    """Exporters whose names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
+    """Exporters whose metric names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
     tls_certificate: Path | None = None
-    """PEM file: metrics are served over TLS."""
+    """PEM file of the server's certificate; enables TLS."""
     tls_key: Path | None = None
-    """PEM file of its key."""
+    """PEM file of the certificate's private key."""
     tls_client_ca: Path | None = None
-    """PEM file: who asks must show a certificate that it signed."""
+    """PEM file of a CA: clients must present a certificate that it signed."""
     basic_auth_user: Annotated[str, Field(min_length=1, pattern="^[^:]*$")] | None = None
-    """`/metrics` is for this user only, by HTTP basic authentication; `/ready` and `/healthz` stay open."""
+    """User for HTTP basic authentication on `/metrics`; `/ready` and `/healthz` stay open."""
     basic_auth_password: Annotated[SecretStr, Field(min_length=1)] | None = None
-    """The user's password: in the file, or in a variable."""
+    """The user's password, from the file or the environment variable."""
 
     @model_validator(mode="after")
     def _check_basic_auth(self) -> Self:
         if (self.basic_auth_user is None) != (self.basic_auth_password is None):
-            raise ValueError("basic_auth_user and basic_auth_password belong together: give both")
+            raise ValueError("basic_auth_user and basic_auth_password belong together: set both")
         return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key belong together: give both")
+            raise ValueError("tls_certificate and tls_key belong together: set both")
         if self.tls_client_ca and not self.tls_certificate:
-            raise ValueError("tls_client_ca needs tls_certificate and tls_key: without them there is no TLS")
+            raise ValueError("tls_client_ca requires TLS: set tls_certificate and tls_key")
         return self
 
 
 class MaintainConfig(Section):
-    """How long `grouptrail maintain` keeps rows."""
+    """Retention of rows, as applied by `grouptrail maintain`."""
 
     decoded_days: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """How long records stay, and the batches they landed in; 0: for ever. The newest of each key stays."""
+    """Retention of decoded records and of their batches; 0: forever. The newest record of each key is kept."""
     history_days: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """How long what has ended stays in the history; 0: for ever."""
+    """Retention of history rows that have ended; 0: forever."""
     samples_days: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """How long log_offsets and consumer_lag stay; 0: for ever."""
+    """Retention of log_offsets and consumer_lag; 0: forever."""
     check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)
-    """How long results of checks stay; 0: for ever."""
+    """Retention of the results of checks; 0: forever."""
     thin_samples: ThinningSteps = ("1:60", "7:600")  # type: ignore[assignment]
-    """Pairs days:seconds: from so many days on one sample in so many seconds stays, and where a verdict changes."""
+    """Pairs days:seconds: after so many days, keep one sample per so many seconds and each change of verdict."""
 
 
 class Config(Section):
     """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
 
     cluster: str = Field(default="default", min_length=1)
-    """The cluster's name in every row."""
+    """Name of the cluster in every row."""
     warehouse: Location = "warehouse"
-    """Folder or URI of the Delta tables; in a file a relative one starts at the file's folder."""
+    """Folder or URI of the Delta tables; a relative path in the file is relative to the file's folder."""
     checkpoints: Location | None = None
-    """Where the jobs of each cluster keep their positions; `<warehouse>/_checkpoints` unless given."""
+    """Folder or URI of the jobs' checkpoints; `<warehouse>/_checkpoints` by default."""
     source: Literal["topic", "admin"] = "topic"
-    """Where groups' records come from: `topic`, or `admin` to poll the brokers where the topic may not be read."""
+    """Source of group records: `topic`, or `admin` to poll the brokers where the topic cannot be read."""
     kafka: dict[str, ClientSetting] = Field(default_factory=dict)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     admin: AdminConfig = Field(default_factory=AdminConfig)

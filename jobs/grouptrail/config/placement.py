@@ -1,4 +1,4 @@
-"""Settings that are wrong where they stand, though they may be right elsewhere."""
+"""Checks of where a setting was found: some settings are valid only in some sources or sections."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SHARED_OF_EXPORTER = (
 def placement_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with a setting at its place; `clusters` are those that the file names."""
     if is_bare_section(setting):
-        yield f"{setting.place}: is a section: give its settings one by one"
+        yield f"{setting.place}: is a section, not a setting: set the settings in it"
     if setting.full_path[0] == CLUSTERS and len(setting.full_path) > 1:
         yield from _cluster_problems(setting, clusters)
     elif setting.full_path == ("cluster",) and clusters and setting.source not in (ENVIRONMENT, COMMAND_LINE):
-        yield f"{setting.place}: the sections [clusters.NAME] name the clusters: leave it out"
+        yield f"{setting.place}: the sections [clusters.NAME] name the clusters: remove it"
     if not setting.source.can_hold_secrets and is_secret(setting.path[-1]):
-        remedy = "put it into the configuration file"
+        remedy = "set it in the configuration file"
         if setting.path[0] != "spark":
-            remedy += f" or into {variable_name(setting.name)}"
-        yield f"{setting.place}: a secret in a flag can be read by everybody on the machine (ps): {remedy}"
+            remedy += f" or in {variable_name(setting.name)}"
+        yield f"{setting.place}: a secret in a flag is visible to every user of the machine (ps): {remedy}"
     elif is_spark_variable(setting):
         yield (
-            f"{setting.place}: Spark's names need upper and lower case, which a variable cannot tell: "
+            f"{setting.place}: Spark's setting names are case-sensitive, environment variables here are not: "
             "use the configuration file or --set"
         )
 
@@ -43,15 +43,15 @@ def placement_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[st
 def _cluster_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str]:
     name = setting.full_path[1]
     if not _CLUSTER_NAME.fullmatch(name):
-        yield f"{setting.place}: a cluster's name is made of letters, digits, - and _"
+        yield f"{setting.place}: a cluster name may contain only letters, digits, - and _"
     elif name not in clusters:
-        known = f"there are {', '.join(clusters)}" if clusters else "the configuration file names none"
-        yield f"{setting.place}: there is no such cluster: {known}"
+        known = f"configured are {', '.join(clusters)}" if clusters else "the configuration file has no clusters"
+        yield f"{setting.place}: no such cluster: {known}"
     elif any(other != name and variable_name(other) == variable_name(name) for other in clusters):
-        yield f"{setting.place}: a variable cannot tell this cluster from another of that name: call it otherwise"
+        yield f"{setting.place}: two clusters have the same name in environment variables: rename one"
     section, key = [*setting.path, ""][:2]
     if section in _SHARED or (section == "exporter" and key in _SHARED_OF_EXPORTER):
-        yield f"{setting.place}: all clusters share it: it stands outside [clusters.{name}]"
+        yield f"{setting.place}: all clusters share this setting: move it out of [clusters.{name}]"
 
 
 def is_bare_section(setting: Setting) -> bool:

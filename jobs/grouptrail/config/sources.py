@@ -78,7 +78,7 @@ def find_file(path: str | None, environ: Mapping[str, str], problems: list[str])
     if Path(named).is_file():
         return Path(named)
     place = "--config" if path is not None else _FILE_VARIABLE
-    problems.append(f"{place}: there is no file {named}: correct the path")
+    problems.append(f"{place}: no such file: {named}: check the path")
     return None
 
 
@@ -89,10 +89,10 @@ def read_file(file: Path | None, problems: list[str]) -> Iterator[Setting]:
     try:
         tree = tomllib.loads(file.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems.append(f"{file}: not TOML: {error}")
+        problems.append(f"{file}: not valid TOML: {error}")
         return
     except OSError as error:
-        problems.append(f"{file}: cannot be read: {error.strerror}")
+        problems.append(f"{file}: cannot read the file: {error.strerror}")
         return
     source = Source(spell=lambda name: name, locate=lambda name: f"{file}: {name}")
     for key, value in tree.items():

@@ -21,7 +21,7 @@ def _as_text(value: Any) -> str | SecretStr:
         return str(value)
     if isinstance(value, SecretStr):
         return value
-    raise ValueError("takes text, a number, or true or false")
+    raise ValueError("must be text, a number, true or false")
 
 
 def _split(value: Any) -> Any:
@@ -35,17 +35,17 @@ def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
         sets = re.sub(r"\[!?\]?[^\]]*\]", "", pattern)
         ranges = re.findall(r"(.)-(.)", "".join(re.findall(r"\[!?(\]?[^\]]*)\]", pattern)))
         if not pattern:
-            raise ValueError("an empty pattern matches nothing: leave it out")
+            raise ValueError("an empty pattern matches nothing: remove it")
         if "[" in sets:
-            raise ValueError(f"{pattern!r} is no pattern: [ without ], or [[] for the character itself")
+            raise ValueError(f"{pattern!r} is not a valid pattern: close [ with ], or write [[] for the character [")
         if any(low > high for low, high in ranges):
-            raise ValueError(f"{pattern!r} is no pattern: a range runs backwards")
+            raise ValueError(f"{pattern!r} is not a valid pattern: a range is reversed")
     return patterns
 
 
 def _check_address(value: str) -> str:
     if value and (not _LISTEN_ADDRESS.fullmatch(value) or int(value.rpartition(":")[2]) > 65535):
-        raise ValueError("takes host:port, such as 127.0.0.1:9308 or [::]:9308")
+        raise ValueError("must be host:port, such as 127.0.0.1:9308 or [::]:9308")
     return value
 
 
@@ -57,7 +57,7 @@ def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
     except ValueError:
         pairs = ((-1.0, 0),)
     if any(not 0 < days < math.inf or seconds < 1 for days, seconds in pairs):
-        raise ValueError("takes pairs days:seconds, such as 7:600: after 7 days one sample in 600 s stays")
+        raise ValueError("must be pairs days:seconds, such as 7:600, which keeps one sample per 600 s after 7 days")
     return pairs
 
 
