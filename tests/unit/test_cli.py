@@ -1,4 +1,4 @@
-"""The command line: what a person or a script sees of each command, in a process of its own."""
+"""The command line: output, errors and exit statuses of each command, mostly in a separate process."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grouptrail import cli
+from grouptrail.cli.command import EXIT_BUG, EXIT_ERROR, EXIT_PIPE, EXIT_USAGE, report_errors
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from support.deadlines import scaled
@@ -32,7 +33,7 @@ COMMANDS = (
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration but the test's own."""
+    """Run each test in an empty folder and without GROUPTRAIL_ variables."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("GROUPTRAIL_")]:
         monkeypatch.delenv(name)
@@ -45,7 +46,7 @@ def grouptrail(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
-    """And a sentence in the list of commands."""
+    """The command is also in the list of `grouptrail --help`."""
     result = CliRunner().invoke(cli.app, [command, "--help"])
     assert result.exit_code == 0
     assert "--debug" in result.output
@@ -54,14 +55,14 @@ def test_every_command_has_help(command: str) -> None:
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "decode"])
 def test_command_help_lists_the_configuration_options(command: str) -> None:
-    """All but decode, which needs none."""
+    """The only command without them is decode: it needs no configuration."""
     text = CliRunner().invoke(cli.app, [command, "--help"]).output
     for option in ("--config", "--cluster", "--warehouse", "--bootstrap-server", "--set"):
         assert option in text
 
 
 def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
-    """It starts in a fraction of a second; typer itself may bring pydantic, but no configuration is read."""
+    """It starts in a fraction of a second; typer may import pydantic, but no configuration is loaded."""
     program = (
         "import sys; sys.argv = ['grouptrail', 'decode', '0002000167']\n"
         "from grouptrail.cli import main\n"
@@ -76,14 +77,14 @@ def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
 
 
 def test_cli_module_import_does_not_load_pyspark_or_deltalake() -> None:
-    """A misspelt command is told at once."""
+    """A misspelt command is reported without waiting for heavy imports."""
     program = "import sys, grouptrail.cli; print('pyspark' in sys.modules or 'deltalake' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout == "False\n"
 
 
 def test_decode_hex_arguments_prints_the_decoded_json() -> None:
-    """A key alone is a tombstone's; a blob is taken by its name."""
+    """A key without a value is a tombstone; --blob selects the layout of an embedded blob."""
     assert json.loads(grouptrail("decode", KEY).stdout)["value"] is None
     assert json.loads(grouptrail("decode", KEY, "ffff").stdout)["error"]["kind"] == "unknown_version"
     blob = grouptrail("decode", "--blob", "ConsumerProtocolAssignment", "00000000000000000000")
@@ -91,17 +92,17 @@ def test_decode_hex_arguments_prints_the_decoded_json() -> None:
 
 
 def test_decode_unusable_line_is_counted_on_stderr_and_exits_1() -> None:
-    """Every line has its answer on stdout; one line on stderr, and exit status 1."""
+    """Every input line has its result on stdout; stderr has one line with the number of invalid ones."""
     run = grouptrail("decode", stdin=f'{{"key_hex": "{KEY}"}}\nnonsense\n{{"key_hex": "{KEY}"}}')
     assert [json.loads(line)["error"] is None for line in run.stdout.splitlines()] == [True, False, True]
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
-        'grouptrail: 1 line holds no bytes to decode: see "where": "input" in the output'
+        'grouptrail: 1 line is not valid input: look for "where": "input" in the output'
     ]
 
 
 def test_decode_open_stdin_pipe_answers_each_line_at_once() -> None:
-    """A program that talks with it need not close its end first."""
+    """A program can read each result without closing the pipe first."""
     command = [sys.executable, "-m", "grouptrail", "decode"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as talk:
         assert talk.stdin is not None
@@ -117,7 +118,7 @@ def test_decode_open_stdin_pipe_answers_each_line_at_once() -> None:
     ("arguments", "stdin"), [(["decode"], f'{{"key_hex": "{KEY}"}}\n' * 20_000), (["decode", KEY], "")]
 )
 def test_decode_stdout_closed_exits_without_stderr_output(arguments: list[str], stdin: str) -> None:
-    """As in `grouptrail decode | head -1`: also where all it has to say waits in a buffer."""
+    """As in `grouptrail decode | head -1`; also where all output is still in the buffer."""
     command = [sys.executable, "-m", "grouptrail", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as run:  # type: ignore[call-overload]
@@ -126,11 +127,11 @@ def test_decode_stdout_closed_exits_without_stderr_output(arguments: list[str], 
             run.stdin.write(stdin)
             run.stdin.close()
         assert run.stderr.read() == ""
-        assert run.wait(timeout=30) == cli.EXIT_PIPE
+        assert run.wait(timeout=30) == EXIT_PIPE
 
 
 def test_decode_sigint_exits_130_without_stderr_output() -> None:
-    """Ctrl-C ends with 130 and no word."""
+    """Ctrl-C ends the command with 130 and prints nothing."""
     command = [sys.executable, "-m", "grouptrail", "decode"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as run:  # type: ignore[call-overload]
@@ -158,8 +159,8 @@ def test_interrupt_while_the_program_is_imported_ends_without_traceback() -> Non
 
 
 def test_cli_invalid_arguments_exit_with_usage_error_naming_the_option() -> None:
-    """Exit status 2, and the option by its name."""
-    for arguments, told in (
+    """The exit status is 2 and the message contains the option's name."""
+    for arguments, expected in (
         (["decode", "00", "00", "00"], "KEY_HEX"),
         (["sql"], "--file"),
         (["sql", "SELECT 1", "--format", "xml"], "--format"),
@@ -174,12 +175,12 @@ def test_cli_invalid_arguments_exit_with_usage_error_naming_the_option() -> None
         (["nosuchcommand"], "nosuchcommand"),
     ):
         result = CliRunner().invoke(cli.app, arguments)
-        assert result.exit_code == cli.EXIT_USAGE, (arguments, result.output)
-        assert told in result.output
+        assert result.exit_code == EXIT_USAGE, (arguments, result.output)
+        assert expected in result.output
 
 
 def test_cli_error_prints_one_line_and_a_traceback_only_with_debug() -> None:
-    """Exit status 1; the stack trace only with --debug."""
+    """The exit status is 1; only --debug prints the stack trace."""
     run = grouptrail("sql", "SELECT * FROM offset_commits")
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith("grouptrail: nothing has landed in offset_commits")
@@ -190,18 +191,18 @@ def test_cli_error_prints_one_line_and_a_traceback_only_with_debug() -> None:
 
 
 def test_cli_unexpected_exception_prints_one_line_and_exits_with_bug_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the exception's name, and exit status 70: something to report."""
+    """The line has the exception's name; exit status 70 marks a bug to report."""
     from grouptrail.query import sql
 
     monkeypatch.setattr(sql, "print_columns", lambda *_: 1 / 0)
     result = CliRunner().invoke(cli.app, ["tables", "offset_commits"])
-    assert result.exit_code == cli.EXIT_BUG
+    assert result.exit_code == EXIT_BUG
     [line] = result.stderr.splitlines()
     assert line.startswith("grouptrail: ZeroDivisionError: division by zero; run again with --debug")
 
 
 def test_config_command_invalid_settings_lists_every_problem() -> None:
-    """Of flags, environment and file."""
+    """Problems of flags and file are listed together."""
     Path("grouptrail.toml").write_text("clustr = 'x'\n")
     run = grouptrail("config", "--bootstrap-server", "nowhere", "--set", "decode.trigger_seconds=soon")
     assert run.returncode == 1
@@ -211,7 +212,7 @@ def test_config_command_invalid_settings_lists_every_problem() -> None:
 
 
 def test_config_command_prints_toml_with_secrets_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it prints is a configuration file again."""
+    """The output is a valid configuration file."""
     import tomllib
 
     monkeypatch.setenv("GROUPTRAIL_KAFKA__SSL_KEY_PASSWORD", "hunter2")
@@ -223,7 +224,7 @@ def test_config_command_prints_toml_with_secrets_redacted(monkeypatch: pytest.Mo
 
 
 def test_sql_query_is_read_from_argument_file_or_stdin() -> None:
-    """All the same."""
+    """The result is the same for all three."""
     Path("query.sql").write_text("SELECT 1 AS one")
     for arguments, stdin in (
         (["SELECT 1 AS one"], ""),
@@ -235,20 +236,20 @@ def test_sql_query_is_read_from_argument_file_or_stdin() -> None:
 
 
 def test_sql_out_option_writes_the_file_and_nothing_to_stdout() -> None:
-    """And nothing to the terminal."""
+    """The result goes to the file only."""
     run = grouptrail("sql", "SELECT 1 AS one", "--format", "csv", "--out", "answer.csv")
     assert (run.returncode, run.stdout, Path("answer.csv").read_text()) == (0, "", "one\n1\n")
 
 
 def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
-    """Where no query is given; anywhere else that is an error."""
+    """Where stdin is not a terminal, a missing query is a usage error."""
     program = (
         "import sys; sys.argv = ['grouptrail', 'sql']; sys.stdin.isatty = lambda: {terminal}\n"
         "from grouptrail import cli; from grouptrail.query import prompt\n"
         "prompt.prompt = lambda config, engine, out: print('prompted', file=out)\n"
         "cli.main()"
     )
-    for terminal, ended in ((True, (0, "prompted\n")), (False, (cli.EXIT_USAGE, ""))):
+    for terminal, ended in ((True, (0, "prompted\n")), (False, (EXIT_USAGE, ""))):
         command = [sys.executable, "-c", program.format(terminal=terminal)]
         run = subprocess.run(
             command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
@@ -259,7 +260,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
 def test_run_starts_the_selected_jobs_of_the_selected_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All jobs of all clusters unless some are named; the pipeline gets the configurations."""
+    """By default all jobs of all clusters start; the pipeline gets one configuration for each cluster."""
     from grouptrail import jobs
     from grouptrail.runtime import pipeline
 
@@ -283,7 +284,7 @@ def test_run_starts_the_selected_jobs_of_the_selected_clusters(
 
 
 def test_doctor_fails_without_a_broker(tmp_path: Path) -> None:
-    """One line a check; what is well is told too."""
+    """There is one line for each check, passed ones included; checks that need the broker are skipped."""
     started = time.monotonic()
     result = CliRunner().invoke(
         cli.app, ["doctor", "--bootstrap-server", "127.0.0.1:1", "--warehouse", str(tmp_path)]
@@ -297,7 +298,7 @@ def test_doctor_fails_without_a_broker(tmp_path: Path) -> None:
 
 
 def test_doctor_unwritable_warehouse_fails_the_warehouse_check(tmp_path: Path) -> None:
-    """A file in the folder's place is one that root cannot write to either."""
+    """A file in place of the folder makes it unwritable even for root."""
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(
         cli.app, ["doctor", "--bootstrap-server", "127.0.0.1:1", "--warehouse", str(tmp_path / "file" / "lake")]
@@ -308,43 +309,43 @@ def test_doctor_unwritable_warehouse_fails_the_warehouse_check(tmp_path: Path) -
 
 
 def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
-    """Whatever derives from GrouptrailError ends with 1, not 70."""
+    """Subclasses of GrouptrailError end with 1, not 70."""
 
     class Known(GrouptrailError):
         pass
 
     import typer
 
-    with pytest.raises(typer.Exit) as ended, cli._reporting(debug=False):
-        raise Known("told")
-    assert ended.value.exit_code == cli.EXIT_ERROR
+    with pytest.raises(typer.Exit) as ended, report_errors(debug=False):
+        raise Known("message")
+    assert ended.value.exit_code == EXIT_ERROR
 
 
 # --- lag ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
-        (["--from", "yesterday"], "'yesterday' is no time such as 2026-11-21T14:55:00Z, 7d or now"),
-        (["--from", "7d", "--to", "soon"], "'soon' is no time such as"),
-        (["--from", "7d", "--status", "LATE"], "'LATE' is none of REWIND, STALL, STOP"),
+        (["--from", "yesterday"], "'yesterday' is not a time: use one such as 2026-11-21T14:55:00Z, 7d or now"),
+        (["--from", "7d", "--to", "soon"], "'soon' is not a time: use"),
+        (["--from", "7d", "--status", "LATE"], "'LATE' is not one of REWIND, STALL, STOP"),
         (["--from", "7d", "--for", "-1"], "-1"),
         ([], "--from"),
     ],
 )
-def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], told: str) -> None:
-    """Before anything is read."""
+def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], expected: str) -> None:
+    """Options are checked before any table is read."""
     result = grouptrail("backtest", *arguments)
-    assert result.returncode == cli.EXIT_USAGE
-    assert told in result.stderr
+    assert result.returncode == EXIT_USAGE
+    assert expected in result.stderr
 
 
 @pytest.mark.parametrize("command", [["show", "lag"], ["backtest", "--from", "7d"]])
 def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: list[str], tmp_path: Path) -> None:
-    """With what to do."""
+    """The line names the missing table and the location searched."""
     result = grouptrail(*command, "--warehouse", str(tmp_path))
-    assert result.returncode == cli.EXIT_ERROR
+    assert result.returncode == EXIT_ERROR
     assert result.stderr.startswith("grouptrail: nothing has landed in consumer_lag under")
     assert result.stderr.count("\n") == 1
 
@@ -353,20 +354,20 @@ def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: l
 
 
 def serving(warehouse: Path) -> list[str]:
-    """The command, on a free port."""
+    """Return the serve command, listening on a free port."""
     arguments = ["serve", "--listen", "127.0.0.1:0", "--warehouse", str(warehouse)]
     return [sys.executable, "-m", "grouptrail", *arguments]
 
 
 def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
-    """Over a warehouse without tables: it waits for them, and says so to who asks."""
+    """/healthz answers even while the warehouse has no tables yet."""
     command = serving(tmp_path)
     command += ["--also-as", "kminion,burrow"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        said = process.stderr.readline()
-        url = said.removeprefix("serving ").split("/metrics")[0]
+        first_line = process.stderr.readline()
+        url = first_line.removeprefix("serving ").split("/metrics")[0]
         with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
@@ -377,7 +378,7 @@ def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
 
 
 def test_serve_port_in_use_or_unknown_also_as_exits_1_with_message(tmp_path: Path) -> None:
-    """And a name that it cannot serve."""
+    """--also-as rejects exporters whose names are not supported."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         result = grouptrail("serve", "--listen", listen, "--warehouse", str(tmp_path))
@@ -392,7 +393,7 @@ def test_serve_port_in_use_or_unknown_also_as_exits_1_with_message(tmp_path: Pat
 
 
 def test_serve_sigterm_exits_143_without_traceback(tmp_path: Path) -> None:
-    """SIGTERM, which systemd and Kubernetes send, is no error of ours."""
+    """SIGTERM is how systemd and Kubernetes stop a service: it is not an error."""
     command = serving(tmp_path)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

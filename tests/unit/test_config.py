@@ -1,4 +1,4 @@
-"""The configuration: where settings come from, which one counts, and what is said of wrong ones."""
+"""The configuration: sources of settings, their precedence, and messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No grouptrail.toml but the test's own."""
+    """Run each test in an empty folder, without a grouptrail.toml of the developer's."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -35,7 +35,7 @@ def problems(path: Path | None = None, *, flags: dict[str, str] | None = None, *
 
 
 def test_load_config_without_any_source_uses_defaults(tmp_path: Path) -> None:
-    """Without file, environment and flags there is a local warehouse and a local broker."""
+    """Without any source, the warehouse is a local folder and the broker runs on localhost."""
     config = load_config(None, {}, {})
     assert config.cluster == "default"
     assert config.warehouse == str(tmp_path / "warehouse")
@@ -43,7 +43,7 @@ def test_load_config_without_any_source_uses_defaults(tmp_path: Path) -> None:
 
 
 def test_environment_overrides_file_and_flags_override_both() -> None:
-    """File < environment < flags, setting by setting."""
+    """Precedence applies to each setting separately."""
     write('cluster = "file"\nwarehouse = "/file"\n[decode]\ntrigger_seconds = 1\nmax_records_per_batch = 1\n')
     environ = {"GROUPTRAIL_WAREHOUSE": "/environment", "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "2"}
     config = load_config(None, {"decode.trigger_seconds": "3"}, environ)
@@ -52,7 +52,7 @@ def test_environment_overrides_file_and_flags_override_both() -> None:
 
 
 def test_load_config_file_is_chosen_by_flag_then_environment_then_current_folder() -> None:
-    """--config counts before GROUPTRAIL_CONFIG, and that before ./grouptrail.toml."""
+    """--config has precedence over GROUPTRAIL_CONFIG, and that over ./grouptrail.toml."""
     write('cluster = "folder"')
     environment, flag = write('cluster = "environment"', "e.toml"), write('cluster = "flag"', "f.toml")
     assert load_config(None, {}, {}).cluster == "folder"
@@ -61,20 +61,20 @@ def test_load_config_file_is_chosen_by_flag_then_environment_then_current_folder
 
 
 def test_load_config_missing_file_is_reported() -> None:
-    """A file that was asked for must be there."""
-    assert problems(Path("nowhere.toml")) == ["--config: there is no file nowhere.toml: correct the path"]
-    assert problems(GROUPTRAIL_CONFIG="nowhere.toml")[0].startswith("GROUPTRAIL_CONFIG: there is no file")
+    """A file that was named must exist."""
+    assert problems(Path("nowhere.toml")) == ["--config: no such file: nowhere.toml: check the path"]
+    assert problems(GROUPTRAIL_CONFIG="nowhere.toml")[0].startswith("GROUPTRAIL_CONFIG: no such file")
 
 
 @pytest.mark.parametrize("line", ['"sasl.mechanism" = "PLAIN"', 'sasl.mechanism = "PLAIN"'])
 def test_kafka_section_accepts_unquoted_dotted_names(line: str) -> None:
-    """TOML takes a bare dotted name apart; it is the same setting."""
+    """TOML parses a bare dotted name as nested tables; it is the same setting."""
     write(f"[kafka]\n{line}\n")
     assert load_config(None, {}, {}).kafka_settings()["sasl.mechanism"] == "PLAIN"
 
 
 def test_kafka_section_booleans_and_numbers_become_strings() -> None:
-    """Numbers and booleans are written as Kafka reads them."""
+    """Numbers and booleans are formatted as Kafka's client reads them."""
     write('[kafka]\n"check.crcs" = true\n"retries" = 3\n"ssl.endpoint.identification.algorithm" = ""\n')
     kafka = load_config(None, {}, {}).kafka_settings()
     assert (kafka["check.crcs"], kafka["retries"], kafka["ssl.endpoint.identification.algorithm"]) == (
@@ -91,14 +91,14 @@ def test_kafka_environment_variable_underscores_become_dots() -> None:
 
 
 def test_spark_settings_come_from_file_and_flags() -> None:
-    """Spark's own names, whole, in both."""
+    """File and flags take Spark's full names."""
     write('[spark]\n"spark.driver.memory" = "4g"\n')
     config = load_config(None, {"spark.executor.cores": "2"}, {})
     assert config.spark_settings() == {"spark.driver.memory": "4g", "spark.executor.cores": "2"}
 
 
 def test_relative_warehouse_in_file_is_resolved_from_the_files_folder(tmp_path: Path) -> None:
-    """So that a command works from any folder; flags and environment start where the command does."""
+    """A command then works from any folder; paths in flags and environment are relative to the current folder."""
     file = write('warehouse = "tables"\ncheckpoints = "marks"', "etc/grouptrail.toml")
     config = load_config(file, {}, {})
     assert config.table_path("offset_commits") == str(tmp_path / "etc/tables/offset_commits")
@@ -107,14 +107,14 @@ def test_relative_warehouse_in_file_is_resolved_from_the_files_folder(tmp_path: 
 
 
 def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
-    """A URI is no path; checkpoints lie in the warehouse unless told otherwise."""
+    """A URI is not made absolute; checkpoints are in the warehouse by default."""
     config = Config(warehouse="s3://bucket/lake/")
     assert config.table_path("lag") == "s3://bucket/lake/lag"
     assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
 def test_load_config_reports_all_problems_with_their_sources() -> None:
-    """One line a problem, whichever source it is in."""
+    """Problems of all sources are reported together, one line each."""
     file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')
     found = problems(file, flags={"cluster": ""}, GROUPTRAIL_DECODE__TRIGGER_SECONDS="soon", GROUPTRAIL_CLUSTR="x")
     assert [problem.split(": ")[0] for problem in found] == [
@@ -134,18 +134,18 @@ def test_load_config_reports_all_problems_with_their_sources() -> None:
         ("trigger_seconds = 1", "trigger_seconds: unknown setting: did you mean decode.trigger_seconds?"),
         ("[decode]\nmax_record_per_batch = 1", "did you mean decode.max_records_per_batch?"),
         ("[kafka]\n'bootstrap.server' = 'b:1'", "did you mean bootstrap.servers?"),
-        ("[kafka]\n'sasl.mechanisms' = 'PLAIN'", "Kafka's Java client, whose names count, has sasl.mechanism"),
-        ("[zebra]\nx = 1", "unknown setting: there are cluster, warehouse"),
+        ("[kafka]\n'sasl.mechanisms' = 'PLAIN'", "use the name of Kafka's Java client, sasl.mechanism"),
+        ("[zebra]\nx = 1", "unknown setting: known settings are cluster, warehouse"),
     ],
 )
 def test_load_config_unknown_setting_is_rejected_with_a_suggestion(text: str, hint: str) -> None:
-    """A misspelt name never passes as a default."""
+    """A misspelt name is never silently ignored."""
     [problem] = problems(write(text))
     assert hint in problem
 
 
 def test_kafka_section_accepts_plugin_settings() -> None:
-    """A login module or metrics reporter has settings that nobody here knows."""
+    """A login module or metrics reporter has settings that Kafka does not list."""
     assert "acme.oauth.scope" in Config(kafka={"acme.oauth.scope": "x", "sasl.oauthbearer.scope": "y"}).kafka
 
 
@@ -157,29 +157,29 @@ def test_kafka_section_accepts_plugin_settings() -> None:
     ],
 )
 def test_kafka_section_rejects_settings_that_grouptrail_controls(name: str) -> None:
-    """Each refusal says why."""
+    """Each message gives the reason."""
     [problem] = problems(write(f'[kafka]\n"{name}" = "x"'))
     assert f"kafka.{name}: cannot be set: " in problem
 
 
 def test_bootstrap_servers_without_port_is_rejected() -> None:
-    """The Java client would refuse them much later."""
-    assert "takes host:port" in problems(flags={"kafka.bootstrap.servers": "a:1,b"})[0]
+    """The Java client would reject it only when it connects."""
+    assert "must be host:port" in problems(flags={"kafka.bootstrap.servers": "a:1,b"})[0]
     assert Config(kafka={"bootstrap.servers": "a:1, SSL://b.c:2,[::1]:3"}).kafka
 
 
 def test_spark_section_rejects_names_not_starting_with_spark() -> None:
-    """Spark passes over any other name in silence."""
-    assert "is no Spark setting" in problems(write('[spark]\n"fs.s3a.endpoint" = "x"'))[0]
+    """Spark silently ignores any other name."""
+    assert "is not a Spark setting" in problems(write('[spark]\n"fs.s3a.endpoint" = "x"'))[0]
 
 
 def test_spark_environment_variable_is_rejected() -> None:
-    """spark.driver.maxResultSize has a capital that a variable does not tell."""
-    assert "upper and lower case" in problems(GROUPTRAIL_SPARK__SPARK_DRIVER_MEMORY="1g")[0]
+    """spark.driver.maxResultSize has an upper-case letter that a variable's name cannot express."""
+    assert "case-sensitive" in problems(GROUPTRAIL_SPARK__SPARK_DRIVER_MEMORY="1g")[0]
 
 
 def test_load_config_ignores_kubernetes_service_variables() -> None:
-    """A service called grouptrail puts such variables into every pod of its namespace."""
+    """Kubernetes sets them in every pod of a namespace with a service named grouptrail."""
     links = [
         "GROUPTRAIL_PORT",
         "GROUPTRAIL_SERVICE_HOST",
@@ -190,23 +190,23 @@ def test_load_config_ignores_kubernetes_service_variables() -> None:
 
 
 def test_secret_in_a_flag_is_rejected_without_being_shown() -> None:
-    """Flags show in ps; the refusal names the places for secrets, not the secret."""
+    """Flags are visible in ps; the message says where secrets belong and does not repeat the secret."""
     [problem] = problems(flags={"kafka.sasl.jaas.config": JAAS})
     assert "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG" in problem
     assert SECRET not in problem
 
 
 def test_exporter_password_is_redacted_rejected_as_flag_and_needs_a_user() -> None:
-    """It is shown nowhere, refused as a flag, and worth nothing without its user."""
+    """The password is never printed, is rejected as a flag, and requires a user name."""
     variables = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "prometheus"}
     password = {"GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD": SECRET}
     config = load_config(None, {}, {**variables, **password})
     assert SECRET not in f"{config!r} {config} {config.redacted()}"
     [problem] = problems(flags={"exporter.basic_auth_password": SECRET, "exporter.basic_auth_user": "prometheus"})
-    assert "into GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD" in problem
+    assert "in GROUPTRAIL_EXPORTER__BASIC_AUTH_PASSWORD" in problem
     assert SECRET not in problem
     for half in (variables, password):
-        with pytest.raises(ConfigError, match="belong together: give both"):
+        with pytest.raises(ConfigError, match="belong together: set both"):
             load_config(None, {}, half)
     with pytest.raises(ConfigError, match="GROUPTRAIL_EXPORTER__BASIC_AUTH_USER"):
         load_config(None, {}, {"GROUPTRAIL_EXPORTER__BASIC_AUTH_USER": "a:b", **password})
@@ -214,7 +214,7 @@ def test_exporter_password_is_redacted_rejected_as_flag_and_needs_a_user() -> No
 
 @pytest.mark.parametrize("secret", ["sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "acme.api.token"])
 def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> None:
-    """repr, str and display have stars; the options for Spark have the secret."""
+    """repr, str and redacted() show stars; the options passed to clients hold the secret."""
     config = Config(kafka={secret: SECRET}, spark={"spark.hadoop.fs.s3a.secret.key": SECRET})
     assert SECRET not in f"{config!r} {config} {config.redacted()}"
     assert config.spark_kafka_options()[f"kafka.{secret}"] == SECRET
@@ -222,7 +222,7 @@ def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> N
 
 
 def test_config_error_does_not_contain_secrets() -> None:
-    """A wrong setting beside a secret, or a secret in a wrong place, tells nothing of it."""
+    """Neither an invalid setting next to a secret nor a misplaced secret reveals it."""
     file = write(
         f"cluster = ['{SECRET}']\n[decode]\ntrigger_seconds = '{SECRET}'\n[spark]\n'fs.secret' = '{SECRET}'\n"
         f"[kafka]\n'ssl.key.password' = ['{SECRET}']\n'group.id' = '{SECRET}'\n"
@@ -234,28 +234,28 @@ def test_config_error_does_not_contain_secrets() -> None:
 
 
 def test_pydantic_validation_error_does_not_contain_secrets() -> None:
-    """A program that makes a Config by hand may log what pydantic says."""
+    """A program that builds a Config itself may log pydantic's message."""
     with pytest.raises(ValidationError) as caught:
         Config.model_validate({"cluster": "", "kafka": {"acme.key": [SECRET]}, "decode": {"trigger_seconds": SECRET}})
     assert SECRET not in str(caught.value)
 
 
 def test_is_secret_endpoint_url_and_servers_are_not_secret() -> None:
-    """An endpoint or a class may be shown, and given as a flag."""
+    """Endpoints and class names may be printed and passed as flags."""
     assert not is_secret("sasl.oauthbearer.token.endpoint.url")
     assert not is_secret("bootstrap.servers")
 
 
 def test_load_config_invalid_toml_reports_the_line_and_other_problems() -> None:
-    """And the problems of flags and environment are told with it."""
+    """A file that does not parse does not hide problems of flags and environment."""
     found = problems(write("cluster = \n"), flags={"cluster": ""})
-    assert "not TOML" in found[0]
+    assert "not valid TOML" in found[0]
     assert "line 1" in found[0]
     assert found[1].startswith("--cluster: ")
 
 
 def test_section_given_a_single_value_is_rejected() -> None:
-    """Neither in a file nor in the environment."""
+    """Both in the file and in the environment."""
     assert "is a section" in problems(write('kafka = "b:1"'))[0]
     os.remove("grouptrail.toml")
     assert "is a section" in problems(GROUPTRAIL_KAFKA="b:1")[0]
@@ -267,20 +267,20 @@ def test_section_given_a_single_value_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("setting", "hint"),
     [
-        ('deny_groups = ["a", "b["]', "exporter.deny_groups: 'b[' is no pattern: [ without ]"),
-        ('allow_topics = ["x[z-a]"]', "exporter.allow_topics: 'x[z-a]' is no pattern: a range runs backwards"),
+        ('deny_groups = ["a", "b["]', "exporter.deny_groups: 'b[' is not a valid pattern: close [ with ]"),
+        ('allow_topics = ["x[z-a]"]', "exporter.allow_topics: 'x[z-a]' is not a valid pattern: a range is reversed"),
         ('allow_groups = [""]', "exporter.allow_groups: an empty pattern matches nothing"),
         ('also_as = ["kminion", "telegraf"]', "exporter.also_as: Input should be 'kafka_exporter'"),
-        ('listen = "9308"', "exporter.listen: takes host:port"),
-        ('listen = "localhost:99999"', "exporter.listen: takes host:port"),
+        ('listen = "9308"', "exporter.listen: must be host:port"),
+        ('listen = "localhost:99999"', "exporter.listen: must be host:port"),
         ('granularity = "member"', "exporter.granularity: Input should be 'partition', 'topic' or 'group'"),
         ("series_budget = 0", "exporter.series_budget: "),
-        ('tls_key = "key.pem"', "tls_certificate and tls_key belong together: give both"),
-        ('tls_client_ca = "ca.pem"', "tls_client_ca needs tls_certificate and tls_key"),
+        ('tls_key = "key.pem"', "tls_certificate and tls_key belong together: set both"),
+        ('tls_client_ca = "ca.pem"', "tls_client_ca requires TLS: set tls_certificate and tls_key"),
     ],
 )
 def test_exporter_section_invalid_setting_is_reported_with_its_file(setting: str, hint: str) -> None:
-    """Patterns that match nothing among it: in a shell's words they would be taken for text."""
+    """Patterns that a shell would match literally or never are rejected, too."""
     file = write(f"[exporter]\n{setting}\n")
     (problem,) = problems(file)
     assert problem.startswith(f"{file}: ")
@@ -288,14 +288,14 @@ def test_exporter_section_invalid_setting_is_reported_with_its_file(setting: str
 
 
 def test_exporter_deny_groups_accepts_shell_patterns() -> None:
-    """With sets, ranges and ] or - in them; in variables and flags with commas between."""
+    """Character sets may contain ranges, ] and -; a flag separates patterns by commas."""
     patterns = ("*", "billing-?", "[[]x]", "a[]-]b", "[!a-z0-9]*", "a-b", "]")
     config = load_config(None, {"exporter.deny_groups": ", ".join(patterns)}, {})
     assert config.exporter.deny_groups == patterns
 
 
 def test_thin_samples_is_read_from_file_flag_and_environment(tmp_path: Path) -> None:
-    """A list in the file, text with commas in a variable or flag; shown as it is written."""
+    """It is a list in the file and comma-separated text in a flag or variable; redacted() shows it as written."""
     expected = ((1.0, 60), (7.0, 600))
     assert load_config(None, {}, {}).maintain.thin_samples == expected
     file = tmp_path / "own.toml"
@@ -308,12 +308,12 @@ def test_thin_samples_is_read_from_file_flag_and_environment(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["7", "0:60", "1:0", "1:60:2", "day:60", "-1:60", "inf:60", "1:0.5"])
 def test_thin_samples_invalid_value_is_rejected(text: str) -> None:
-    """With what is wanted."""
-    with pytest.raises(ConfigError, match=r"--set maintain.thin_samples: takes pairs days:seconds"):
+    """The message shows the expected form."""
+    with pytest.raises(ConfigError, match=r"--set maintain.thin_samples: must be pairs days:seconds"):
         load_config(None, {"maintain.thin_samples": text}, {})
 
 
-TWO = """
+CLUSTERS = """
 warehouse = "lake"
 [kafka]
 "security.protocol" = "SASL_SSL"
@@ -332,8 +332,8 @@ security.protocol = "PLAINTEXT"
 
 
 def test_load_configs_cluster_settings_override_shared_settings() -> None:
-    """Its own comes first; one warehouse, and in it the checkpoints of each."""
-    production, eu, spare = load_configs(write(TWO), {}, {})
+    """A cluster's settings override shared ones; all clusters share a warehouse, with separate checkpoints."""
+    production, eu, spare = load_configs(write(CLUSTERS), {}, {})
     assert [config.cluster for config in (production, eu, spare)] == ["production", "eu-2", "spare"]
     assert production.kafka_settings() == {
         "bootstrap.servers": "p:9092", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
@@ -347,9 +347,9 @@ def test_load_configs_cluster_settings_override_shared_settings() -> None:
 
 
 def test_load_configs_cluster_settings_come_from_environment_and_flags() -> None:
-    """Its secrets come from the environment; a flag comes before what the file says of the cluster."""
+    """Secrets of a cluster come from the environment; a flag overrides the cluster's section in the file."""
     environ = {"GROUPTRAIL_CLUSTERS__EU_2__KAFKA__SASL_JAAS_CONFIG": SECRET, "GROUPTRAIL_LAG__STOP_SECONDS": "9"}
-    production, eu, _ = load_configs(write(TWO), {"clusters.production.lag.stop_seconds": "5"}, environ)
+    production, eu, _ = load_configs(write(CLUSTERS), {"clusters.production.lag.stop_seconds": "5"}, environ)
     assert eu.kafka_settings()["sasl.jaas.config"] == SECRET
     assert SECRET not in str(eu)
     assert "sasl.jaas.config" not in production.kafka_settings()
@@ -357,41 +357,41 @@ def test_load_configs_cluster_settings_come_from_environment_and_flags() -> None
 
 
 def test_load_config_several_clusters_requires_one_by_name() -> None:
-    """By flag or variable; where one must be and none is, the names are told."""
-    file = write(TWO)
+    """A flag or variable selects the cluster; without one the error lists the names."""
+    file = write(CLUSTERS)
     chosen = load_config(file, {"cluster": "eu-2", "kafka.bootstrap.servers": "other:1"}, {})
     assert (chosen.cluster, chosen.kafka_settings()["bootstrap.servers"]) == ("eu-2", "other:1")
     assert load_config(file, {}, {"GROUPTRAIL_CLUSTER": "production"}).cluster == "production"
-    assert problems(file) == ["there are several clusters (production, eu-2, spare): name one with --cluster"]
+    assert problems(file) == ["several clusters are configured (production, eu-2, spare): select one with --cluster"]
     assert problems(file, flags={"cluster": "test"}) == [
-        "--cluster: there is no such cluster: there are production, eu-2, spare"
+        "--cluster: no such cluster: configured are production, eu-2, spare"
     ]
     assert problems(file, flags={"kafka.bootstrap.servers": "x:1"}) == [
-        "--bootstrap-server: there are several clusters: name the one with --cluster"
+        "--bootstrap-server: several clusters are configured: select one with --cluster"
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        ('cluster = "a"\n[clusters.b]\n', "cluster: the sections [clusters.NAME] name the clusters: leave it out"),
-        ('[clusters.a]\nwarehouse = "x"\n', "clusters.a.warehouse: all clusters share it: it stands outside"),
-        ('[clusters.a.exporter]\nlisten = ":1"\n', "clusters.a.exporter.listen: all clusters share it"),
-        ('[clusters."a/b".kafka]\nretries = 1\n', "a cluster's name is made of letters, digits, - and _"),
-        ("[clusters.a-b]\n[clusters.a_b]\n", "a variable cannot tell this cluster from another"),
-        ("[clusters.a]\nkafka = 1\n", "clusters.a.kafka: is a section: give its settings one by one"),
-        ("[clusters]\na = 1\n", "clusters.a: is a section: give its settings one by one"),
-        ("clusters = 1\n", "clusters: is a section: give its settings one by one"),
+        ('cluster = "a"\n[clusters.b]\n', "cluster: the sections [clusters.NAME] name the clusters: remove it"),
+        ('[clusters.a]\nwarehouse = "x"\n', "clusters.a.warehouse: all clusters share this setting: move it out of"),
+        ('[clusters.a.exporter]\nlisten = ":1"\n', "clusters.a.exporter.listen: all clusters share this setting"),
+        ('[clusters."a/b".kafka]\nretries = 1\n', "a cluster name may contain only letters, digits, - and _"),
+        ("[clusters.a-b]\n[clusters.a_b]\n", "two clusters have the same name in environment variables"),
+        ("[clusters.a]\nkafka = 1\n", "clusters.a.kafka: is a section, not a setting: set the settings in it"),
+        ("[clusters]\na = 1\n", "clusters.a: is a section, not a setting: set the settings in it"),
+        ("clusters = 1\n", "clusters: is a section, not a setting: set the settings in it"),
         ("[clusters.a.lag]\nstop_second = 1\n", "did you mean clusters.a.lag.stop_seconds?"),
         ('[clusters.a.kafka]\n"group.id" = "g"\n', "clusters.a.kafka.group.id: cannot be set"),
     ],
 )
-def test_clusters_section_invalid_setting_is_reported_with_its_path(text: str, told: str) -> None:
-    """As for any other setting."""
-    assert any(told in problem for problem in problems(write(text))), problems(write(text))
+def test_clusters_section_invalid_setting_is_reported_with_its_path(text: str, expected: str) -> None:
+    """The path includes the cluster's section."""
+    assert any(expected in problem for problem in problems(write(text))), problems(write(text))
 
 
 def test_environment_variable_of_unknown_cluster_is_rejected() -> None:
-    """A misspelt name would otherwise leave the cluster without its password."""
-    found = problems(write(TWO), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
-    assert "there is no such cluster: there are production, eu-2, spare" in found[0]
+    """Ignoring the variable would leave the cluster without its password."""
+    found = problems(write(CLUSTERS), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
+    assert "no such cluster: configured are production, eu-2, spare" in found[0]

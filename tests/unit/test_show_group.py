@@ -176,7 +176,7 @@ def test_show_group_at_option_takes_a_time_or_exits_2(warehouse: Config) -> None
     assert json.loads(result.stdout)["generation"] == 4
     result = CliRunner().invoke(cli.app, [*command, "noon"])
     assert result.exit_code == 2
-    assert "'noon' is no time" in result.stderr
+    assert "'noon' is not a time" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: P
     ("arguments", "message"),
     [
         (["timeline", "biling"], "did you mean billing?"),
-        (["timeline", "billing", "--from", "noon"], "'noon' is no time such as"),
+        (["timeline", "billing", "--from", "noon"], "'noon' is not a time: use"),
         (["timeline", "billing", "--from", "2026-03-05", "--to", "2026-03-04"], "'2026-03-04' is not after --from"),
         (["timeline", "billing", "--out", "/nowhere/at/all.html"], "/nowhere/at/all.html cannot be written"),
         (["report", "--cluster", "other"], "nothing has landed of cluster other"),

@@ -1,0 +1,82 @@
+"""How a function becomes a command: shared options, one-line errors and exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions, Debug
+from grouptrail.console.text import harmless
+from grouptrail.errors import GrouptrailError
+
+EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
+
+
+def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
+    """Add a function to an app as a command of its name, with `--debug` and one-line errors.
+
+    Where the function takes `options: ConfigOptions`, the command takes the options in it, after the function's own.
+    """
+    parameters = _parameters(function)
+    shared = _parameters(ConfigOptions) if parameters.pop("options", None) else {}
+    debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+    parameters |= shared | {"debug": debug}
+
+    @functools.wraps(function)
+    def command(*, debug: bool, **values: Any) -> None:
+        with report_errors(debug=debug):
+            if shared:
+                values["options"] = ConfigOptions(**{name: values.pop(name) for name in shared})
+            function(**values)
+
+    command.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    del command.__wrapped__
+    app.command(function.__name__.removesuffix("_").replace("_", "-"))(command)
+
+
+def _parameters(owner: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function or dataclass, keyword-only and with their annotations evaluated."""
+    hints = get_type_hints(owner, include_extras=True)
+    return {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, parameter in inspect.signature(owner).parameters.items()
+    }
+
+
+@contextlib.contextmanager
+def report_errors(*, debug: bool) -> Iterator[None]:
+    """Turn an exception into one line on stderr and an exit status; print the stack trace, too, with `debug`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # Nobody reads what is left in the buffer either: Python would print an error about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"grouptrail: {harmless(_message(error), keep_lines=True)}", err=True)
+        raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, GrouptrailError):
+        return str(error)
+    first_line = next(iter(str(error).splitlines()), "")
+    name = type(error).__name__
+    summary = f"{name}: {first_line}" if first_line else name
+    return f"{summary}; run again with --debug for the stack trace, and report it as a bug"

@@ -1,0 +1,129 @@
+"""Commands about consumer groups, now and in the past: show group, show lag, backtest, timeline, report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, TableOrJson, parse_names, parse_time
+
+
+def group(
+    options: ConfigOptions,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The group.")],
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The group as of this time, such as 2026-11-21T14:55:00Z. [default: now]"),
+    ] = None,
+    generations: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
+    ] = 10,
+    format: Annotated[Literal["table", "json"], typer.Option(help="Tables, or one JSON object.")] = "table",
+) -> None:
+    """Show a group: state, members and their partitions, and causes of its latest rebalances."""
+    from grouptrail.query.show_group import show_group
+
+    time = parse_time(at, "--at")
+    show_group(options.load(), name, at=time, generations=generations, format=format, out=sys.stdout)
+
+
+def lag(
+    options: ConfigOptions,
+    *,
+    group: Groups = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only topics that match this pattern. May be repeated."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch refreshes.")] = 2,
+    format: TableOrJson = "table",
+) -> None:
+    """Show the lag of groups, worst first; of each partition where --group or --topic is given."""
+    from grouptrail.query.show_lag import show_lag, watch_lag
+
+    config = options.load()
+    if watch:
+        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, out=sys.stdout)
+    else:
+        show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
+
+
+def backtest(
+    options: ConfigOptions,
+    *,
+    from_: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Start, such as 2026-11-14, or 7d for seven days ago.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="End.")] = "now",
+    group: Groups = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS", help="Fire on this verdict. May be repeated. [default: STOP, STALL and REWIND]"
+        ),
+    ] = None,
+    lag_seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Fire on a lag of more than this; on verdicts, too, only where --status is given."
+        ),
+    ] = None,
+    for_: Annotated[
+        float,
+        typer.Option("--for", metavar="SECONDS", min=0, help="Fire after the condition has held for this long."),
+    ] = 0,
+    format: TableOrJson = "table",
+) -> None:
+    """Evaluate an alert on stored lag: when would it have fired? Try thresholds: --set lag.stop_seconds=600."""
+    from grouptrail import contracts
+    from grouptrail.lag.backtest import Alert
+    from grouptrail.lag.backtest import backtest as run_backtest
+
+    statuses = parse_names(status, contracts.statuses(), "--status")
+    only_lag = lag_seconds is not None and not statuses
+    alert = Alert(frozenset() if only_lag else frozenset(statuses or Alert().statuses), lag_seconds, for_)
+    since, until = parse_time(from_, "--from"), parse_time(to, "--to")
+    assert since is not None
+    assert until is not None
+    run_backtest(options.load(), alert, groups=group or (), since=since, until=until, format=format, out=sys.stdout)
+
+
+def timeline(
+    options: ConfigOptions,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Start, such as 2026-11-21T14:55:00Z. [default: one day before the end]"
+        ),
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="End. [default: the latest data]")] = None,
+    out: OutputFile = Path("timeline.html"),
+) -> None:
+    """Draw the history of a group as one HTML file: partition owners, members, rebalances and causes, lag."""
+    since, until = parse_time(from_, "--from"), parse_time(to, "--to")
+    if since and until and since >= until:
+        raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
+    config = options.load()
+    from grouptrail.report.page import write
+    from grouptrail.report.timeline import timeline_page
+
+    write(timeline_page(config, group, since=since, until=until), out)
+    typer.echo(f"{out}: open it in a browser")
+
+
+def report(
+    options: ConfigOptions,
+    out: OutputFile = Path("report.html"),
+) -> None:
+    """Write a report on the cluster as one HTML file: verdicts, rebalance storms, worst lag, dormant groups."""
+    config = options.load()
+    from grouptrail.report.page import write
+    from grouptrail.report.report import report_page
+
+    write(report_page(config), out)
+    typer.echo(f"{out}: open it in a browser")

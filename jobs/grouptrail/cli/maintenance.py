@@ -1,0 +1,42 @@
+"""Commands that check and maintain the tables: check, maintain."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions, Tables, parse_tables, parse_time
+
+
+def check(
+    options: ConfigOptions,
+    table: Tables = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only rows since this time, such as 2026-11-21T14:55:00Z. [default: all]"),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder.")
+    ] = None,
+) -> None:
+    """Validate the tables against their expectations. Exits with 1 if any is not met."""
+    names, time = parse_tables(table), parse_time(since, "--since")
+    from grouptrail.quality.check import check as run_check
+
+    run_check(options.load(), names, since=time, docs=docs, out=sys.stdout)
+
+
+def maintain(
+    options: ConfigOptions,
+    table: Tables = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; change nothing.")] = False,
+) -> None:
+    """Thin old samples, delete rows past their retention in [maintain], and compact and sort the tables' files."""
+    names = parse_tables(table)
+    from grouptrail.maintenance.maintain import maintain as run_maintain
+
+    for config in options.load_all():
+        run_maintain(config, names, dry_run=dry_run, out=sys.stdout)

@@ -1,0 +1,103 @@
+"""Options that several commands share, and how their values are parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Only groups that match this pattern, such as billing-*. May be repeated."),
+]
+Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")]
+TableOrJson = Annotated[Literal["table", "json"], typer.Option(help="A table, or JSON lines.")]
+OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """The options of every command that needs the configuration."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if it exists]"),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the cluster in every row; selects one of several configured clusters."
+        ),
+    ] = None
+    warehouse: Annotated[str | None, typer.Option(metavar="LOCATION", help="Folder or URI of the Delta tables.")] = (
+        None
+    )
+    bootstrap_server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Kafka brokers, separated by commas.")
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Any other setting: kafka.security.protocol=SSL. May be repeated."),
+    ] = None
+
+    def load(self) -> Config:
+        """Load the configuration of one cluster from file, environment and these options."""
+        from grouptrail.config import load_config
+
+        return load_config(self.config, self._overrides())
+
+    def load_all(self) -> tuple[Config, ...]:
+        """Load the configuration of every cluster, or of the one named by `--cluster`."""
+        from grouptrail.config import load_configs
+
+        return load_configs(self.config, self._overrides())
+
+    def _overrides(self) -> dict[str, str]:
+        named = {
+            "cluster": self.cluster,
+            "warehouse": self.warehouse,
+            "kafka.bootstrap.servers": self.bootstrap_server,
+        }
+        pairs = [text.partition("=") for text in self.set or ()]
+        for key, equals, _ in pairs:
+            if not equals or not key:
+                raise typer.BadParameter(f"'{key}' is not KEY=VALUE", param_hint="--set")
+        return {key.strip(): value for key, _, value in pairs} | {
+            key: value for key, value in named.items() if value is not None
+        }
+
+
+def parse_time(text: str | None, option: str) -> datetime | None:
+    """Return the time given as a timestamp, as `now` or as a duration before now. Raise BadParameter otherwise."""
+    from grouptrail.query.views import parsed_moment
+
+    try:
+        return parsed_moment(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"'{text}' is not a time: use one such as 2026-11-21T14:55:00Z, 7d or now", param_hint=option
+        ) from error
+
+
+def parse_names(given: list[str] | None, known: Iterable[str], option: str) -> tuple[str, ...]:
+    """Return the given names. Raise BadParameter for one that is not among the known names."""
+    names = list(known)
+    unknown = [name for name in given or () if name not in names]
+    if unknown:
+        raise typer.BadParameter(f"'{unknown[0]}' is not one of {', '.join(names)}", param_hint=option)
+    return tuple(given or ())
+
+
+def parse_tables(given: list[str] | None) -> tuple[str, ...]:
+    """Return the given table names. Raise BadParameter for one that is not a table's."""
+    from grouptrail import contracts
+
+    return parse_names(given, contracts.tables(), "TABLE")

@@ -1,0 +1,122 @@
+"""Commands that query the tables in SQL: sql, tables, views install, serve-sql."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+    from grouptrail.query.sql import Engine
+
+
+def sql(
+    options: ConfigOptions,
+    *,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[QUERY]", help="The query; - reads it from stdin. [default: a prompt]")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the query from a file.")] = None,
+    format: Annotated[
+        Literal["table", "json", "csv", "parquet", "reset-offsets"],
+        typer.Option(
+            help="A table, JSON lines, CSV, a Parquet file, or the CSV that kafka-consumer-groups --from-file reads."
+        ),
+    ] = "table",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to this file.")] = None,
+    engine: Annotated[
+        Literal["delta-rs", "spark"], typer.Option(help="delta-rs answers at once; Spark is for large queries.")
+    ] = "delta-rs",
+) -> None:
+    """Query the tables in SQL; without a query, open a prompt. No JVM is needed; times are UTC."""
+    if format == "parquet" and out is None:
+        raise typer.BadParameter("Parquet is a binary format: name a file with --out", param_hint="--format")
+    query = None if text is None and file is None and sys.stdin.isatty() else _read_query(text, file)
+    config = options.load()
+    from grouptrail.query.sql import run_sql, save_sql
+
+    with _open_engine(config, engine) as opened:
+        if query is None:
+            from grouptrail.query.prompt import prompt
+
+            prompt(config, opened, sys.stdout)
+        elif out is not None:
+            save_sql(config, query, format=format, path=out, engine=opened)
+        elif format != "parquet":
+            run_sql(config, query, format=format, out=sys.stdout, engine=opened)
+
+
+@contextlib.contextmanager
+def _open_engine(config: Config, name: str) -> Iterator[Engine]:
+    if name == "spark":
+        from grouptrail.query.spark.engine import spark_engine
+
+        with spark_engine(config, lambda line: typer.echo(line, err=True)) as engine:
+            yield engine
+    else:
+        from grouptrail.query.sql import DeltaRs
+
+        yield DeltaRs(config)
+
+
+def _read_query(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise typer.BadParameter("give either a query, or --file FILE, or - for stdin", param_hint="QUERY")
+    if file is None:
+        return sys.stdin.read() if text == "-" else str(text)
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {error}", param_hint="--file") from error
+
+
+def tables(
+    options: ConfigOptions,
+    name: Annotated[str | None, typer.Argument(help="Describe the columns of this table or view.")] = None,
+) -> None:
+    """List the tables and views with their contents, or describe the columns of one."""
+    from grouptrail.query.sql import print_columns, print_tables
+
+    if name is None:
+        print_tables(options.load(), sys.stdout)
+    else:
+        print_columns(name, sys.stdout)
+
+
+def install(
+    options: ConfigOptions,
+    schema: Annotated[str, typer.Option(metavar="NAME", help="The schema; created if missing.")] = "grouptrail",
+) -> None:
+    """Register the tables, views and table functions in Spark's catalog. Repeat after an upgrade."""
+    from grouptrail.query.spark.catalog import install_views
+
+    install_views(options.load(), schema=schema, report=typer.echo)
+
+
+def serve_sql(
+    options: ConfigOptions,
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Neither server authenticates clients.")
+    ] = "127.0.0.1",
+    connect_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of Spark Connect.")
+    ] = 15002,
+    thrift_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of the Thrift server.")
+    ] = 10000,
+    connect: Annotated[bool, typer.Option(help="Serve Spark Connect.")] = True,
+    thrift: Annotated[bool, typer.Option(help="Serve Thrift: JDBC, ODBC, beeline.")] = True,
+) -> None:
+    """Serve the tables, views and table functions to SQL clients, until Ctrl-C."""
+    from grouptrail.query.spark.server import Listening, serve_sql
+
+    listening = Listening(host, connect_port if connect else None, thrift_port if thrift else None)
+    serve_sql(options.load(), listening, typer.echo)

@@ -1,0 +1,86 @@
+"""Commands on the records of __consumer_offsets: decode, redecode, ingest-segments, rebuild."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from grouptrail.cli.options import ConfigOptions
+from grouptrail.errors import GrouptrailError
+
+if TYPE_CHECKING:
+    from io import BufferedIOBase
+
+
+def decode(
+    hex_: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY_HEX [VALUE_HEX]]", help="Key and value of a record; a key without a value is a tombstone."
+        ),
+    ] = None,
+    blob: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Decode the hex argument as this embedded blob instead.")
+    ] = None,
+) -> None:
+    """Decode records from hex, or from JSON lines {"key_hex": ..., "value_hex": ...} on stdin, to JSON lines."""
+    from grouptrail.decode.lines import arriving_lines, decode_lines
+
+    with contextlib.suppress(AttributeError):
+        cast("Any", sys.stdout).reconfigure(encoding="utf-8", newline="\n", write_through=False)
+    if hex_ or blob:
+        lines: Iterator[str] = iter([_hex_line(hex_ or [], blob)])
+    else:
+        if sys.stdin.isatty():
+            typer.echo("reading JSON lines from the terminal; end with Ctrl-D", err=True)
+        lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush)
+    unusable = decode_lines(lines, sys.stdout)
+    if unusable:
+        what = "line is" if unusable == 1 else "lines are"
+        raise GrouptrailError(f'{unusable} {what} not valid input: look for "where": "input" in the output')
+
+
+def _hex_line(given: list[str], blob: str | None) -> str:
+    import json
+
+    if not 0 < len(given) <= (1 if blob else 2):
+        expected = "one argument, the blob's hex" if blob else "KEY_HEX and optionally VALUE_HEX"
+        raise typer.BadParameter(f"expected {expected}; got {len(given)} arguments", param_hint="HEX")
+    names = ("value_hex",) if blob else ("key_hex", "value_hex")
+    return json.dumps({"blob": blob} | dict(zip(names, given, strict=False)))
+
+
+def redecode(options: ConfigOptions) -> None:
+    """Decode the rows of undecodable_records again after an upgrade, and move those that now decode."""
+    from grouptrail.decode.redecode import redecode as run_redecode
+
+    run_redecode(options.load())
+
+
+def ingest_segments(
+    options: ConfigOptions,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A broker's log directory (log.dirs), or a copy of it.")
+    ],
+) -> None:
+    """Ingest records from log segments of __consumer_offsets, on a broker's disk or in a backup, once each."""
+    from grouptrail.decode.sources.ingest import ingest_segments as run_ingest
+
+    run_ingest(options.load(), folder)
+
+
+def rebuild(
+    options: ConfigOptions,
+    what: Annotated[Literal["history"], typer.Argument(help="The tables to rebuild.")],
+) -> None:
+    """Recompute the history tables from all decoded records. Stop the history job first."""
+    config = options.load()
+    if what == "history":
+        from grouptrail.runtime.rebuild import rebuild_history
+
+        rebuild_history(config)

@@ -1,0 +1,67 @@
+"""Commands that run the pipeline and show how it is set up: run, recover, doctor, config."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from grouptrail.cli.command import EXIT_ERROR
+from grouptrail.cli.options import ConfigOptions, parse_names
+
+
+def run(
+    options: ConfigOptions,
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Run only this job. May be repeated. [default: all]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is available now, then exit.")] = False,
+) -> None:
+    """Run the pipeline: read __consumer_offsets and write the Delta tables."""
+    from grouptrail.jobs import JOBS
+    from grouptrail.runtime import pipeline
+
+    names = _parse_jobs(job) or tuple(known.name for known in JOBS)
+    pipeline.run(options.load_all(), jobs=names, once=once)
+
+
+def _parse_jobs(given: list[str] | None) -> tuple[str, ...]:
+    from grouptrail.jobs import JOBS
+
+    return parse_names(given, [known.name for known in JOBS], "--job")
+
+
+def recover(
+    options: ConfigOptions,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Recover this job whatever its checkpoint. May be repeated. [default: jobs that cannot resume]",
+        ),
+    ] = None,
+) -> None:
+    """Replace a lost or unreadable checkpoint with a new one that starts where the job's tables end."""
+    names = _parse_jobs(job)
+    from grouptrail.runtime.recover import recover as run_recover
+
+    run_recover(options.load_all(), names)
+
+
+def doctor(options: ConfigOptions) -> None:
+    """Check Java, versions, warehouse, disk, broker and permissions; each line says what to do."""
+    configs = options.load_all()
+    from grouptrail.runtime.doctor import examine, print_findings
+
+    if not print_findings(examine(configs), sys.stdout):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def config_(options: ConfigOptions) -> None:
+    """Show the configuration in effect as TOML, with secrets redacted."""
+    configs = options.load_all()
+    for number, config in enumerate(configs):
+        if len(configs) > 1:
+            typer.echo(("\n" if number else "") + f"# Configuration of cluster {config.cluster}")
+        typer.echo(config.redacted_toml(), nl=False)

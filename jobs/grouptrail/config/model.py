@@ -1,0 +1,245 @@
+"""The settings: their names, defaults, limits and meanings. `make docs` writes docs/settings.md from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
+from grouptrail.config.secrets import hide_secrets, revealed
+from grouptrail.config.toml import to_toml
+from grouptrail.config.values import ClientSetting, ListenAddress, Location, Patterns, SplitText, ThinningSteps
+
+_TEN_YEARS_MINUTES = 10 * 366 * 24 * 60
+
+
+def _check_names(settings: dict[str, Any], problem: Callable[[str, Any], str | None]) -> None:
+    """Raise one ValidationError with the problems of all settings, each at its own name."""
+    problems = [(name, problem(name, value)) for name, value in settings.items()]
+    errors: list[InitErrorDetails] = [
+        {"type": PydanticCustomError("setting", "{text}", {"text": text}), "loc": (name,), "input": None}
+        for name, text in problems
+        if text is not None
+    ]
+    if errors:
+        raise ValidationError.from_exception_data("settings", errors, hide_input=True)
+
+
+class Section(BaseModel):
+    """A section of settings: unknown names are refused, values are not shown in errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True, use_attribute_docstrings=True
+    )
+
+
+class DecodeConfig(Section):
+    """Micro-batches of the decode job."""
+
+    max_records_per_batch: int = Field(default=5_000_000, gt=0)
+    """Maximum number of records in a micro-batch."""
+    trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
+    """How often a micro-batch starts."""
+
+
+class LogOffsetsConfig(Section):
+    """Requests of the log-offsets job to the brokers."""
+
+    interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """How often log end offsets are requested from the brokers."""
+    all_topics: bool = False
+    """Request offsets of all partitions visible to the principal, not only of those with committed offsets."""
+
+
+class HistoryConfig(Section):
+    """Inputs of the history job from outside the log."""
+
+    commit_lookback_minutes: float = Field(default=60, gt=0, le=_TEN_YEARS_MINUTES)
+    """How far before a change of owner to search for the partition's last commit."""
+    offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
+    """The brokers' `offsets.retention.minutes`: distinguishes expired groups from deleted ones."""
+
+
+class AdminConfig(Section):
+    """Polling of groups where `source` is `admin`. Groups are named by shell patterns: billing-*."""
+
+    interval_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
+    """How often groups are polled."""
+    requests_per_second: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """Maximum requests per second to each broker; one request covers up to 50 groups."""
+    allow_groups: Patterns = ("*",)
+    """Groups to poll."""
+    deny_groups: Patterns = ()
+    """Groups not to poll, even if allowed."""
+
+
+class LagConfig(Section):
+    """Computation of lag and of verdicts. Groups are named by shell patterns: billing-*."""
+
+    window_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
+    """Length of the window that a verdict looks back on."""
+    stop_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    """A group is stopped if it has not committed for this long while a record has waited as long."""
+    allowed_lag: int = Field(default=0, ge=0)
+    """Up to this many unread records count as no lag."""
+    rate_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    """Length of the window over which rates are computed."""
+    read_committed_groups: Patterns = ()
+    """Groups whose lag ends at the last stable offset."""
+    exact_groups: Patterns = ()
+    """Groups whose oldest unread record is read from the broker for its age; needs READ on its topic."""
+
+
+class ExporterConfig(Section):
+    """Metrics to serve, and where. Groups and topics are named by shell patterns."""
+
+    listen: ListenAddress = "127.0.0.1:9308"
+    """Address where the lag job and `grouptrail serve` serve metrics, as host:port; empty disables it."""
+    refresh_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """Longest time between two refreshes of the metrics."""
+    granularity: Literal["partition", "topic", "group"] = "partition"
+    """Finest granularity of series: `partition`, `topic` or `group`."""
+    allow_groups: Patterns = ("*",)
+    """Groups to export."""
+    deny_groups: Patterns = ()
+    """Groups not to export, even if allowed."""
+    allow_topics: Patterns = ("*",)
+    """Topics to export."""
+    deny_topics: Patterns = ()
+    """Topics not to export, even if allowed."""
+    series_budget: int = Field(default=100_000, gt=0)
+    """Maximum number of series; groups with the least lag are merged into the group `other`."""
+    also_as: Annotated[
+        tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
+    ] = ()
+    """Exporters whose metric names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate; enables TLS."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key."""
+    tls_client_ca: Path | None = None
+    """PEM file of a CA: clients must present a certificate that it signed."""
+    basic_auth_user: Annotated[str, Field(min_length=1, pattern="^[^:]*$")] | None = None
+    """User for HTTP basic authentication on `/metrics`; `/ready` and `/healthz` stay open."""
+    basic_auth_password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """The user's password, from the file or the environment variable."""
+
+    @model_validator(mode="after")
+    def _check_basic_auth(self) -> Self:
+        if (self.basic_auth_user is None) != (self.basic_auth_password is None):
+            raise ValueError("basic_auth_user and basic_auth_password belong together: set both")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together: set both")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca requires TLS: set tls_certificate and tls_key")
+        return self
+
+
+class MaintainConfig(Section):
+    """Retention of rows, as applied by `grouptrail maintain`."""
+
+    decoded_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Retention of decoded records and of their batches; 0: forever. The newest record of each key is kept."""
+    history_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Retention of history rows that have ended; 0: forever."""
+    samples_days: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Retention of log_offsets and consumer_lag; 0: forever."""
+    check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)
+    """Retention of the results of checks; 0: forever."""
+    thin_samples: ThinningSteps = ("1:60", "7:600")  # type: ignore[assignment]
+    """Pairs days:seconds: after so many days, keep one sample per so many seconds and each change of verdict."""
+
+
+class Config(Section):
+    """The whole configuration. Local folders are absolute; secrets appear neither in repr nor in str."""
+
+    cluster: str = Field(default="default", min_length=1)
+    """Name of the cluster in every row."""
+    warehouse: Location = "warehouse"
+    """Folder or URI of the Delta tables; a relative path in the file is relative to the file's folder."""
+    checkpoints: Location | None = None
+    """Folder or URI of the jobs' checkpoints; `<warehouse>/_checkpoints` by default."""
+    source: Literal["topic", "admin"] = "topic"
+    """Source of group records: `topic`, or `admin` to poll the brokers where the topic cannot be read."""
+    kafka: dict[str, ClientSetting] = Field(default_factory=dict)
+    decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    admin: AdminConfig = Field(default_factory=AdminConfig)
+    log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
+    history: HistoryConfig = Field(default_factory=HistoryConfig)
+    lag: LagConfig = Field(default_factory=LagConfig)
+    exporter: ExporterConfig = Field(default_factory=ExporterConfig)
+    maintain: MaintainConfig = Field(default_factory=MaintainConfig)
+    spark: dict[str, ClientSetting] = Field(default_factory=dict)
+    storage: dict[str, ClientSetting] = Field(default_factory=dict)
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _check_kafka(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            _check_names(settings, kafka_problem)
+            return KAFKA_DEFAULTS | settings
+        return settings
+
+    @field_validator("spark", mode="before")
+    @classmethod
+    def _check_spark(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            _check_names(settings, spark_problem)
+        return settings
+
+    @field_validator("kafka", "spark", "storage", mode="after")
+    @classmethod
+    def _hide_secrets(cls, settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+        return hide_secrets(settings)
+
+    def table_path(self, name: str) -> str:
+        """Return the location of a Delta table."""
+        return f"{self.warehouse}/{name}"
+
+    def checkpoint_path(self, job: str) -> str:
+        """Return the location of a job's checkpoint."""
+        cluster = quote(self.cluster, safe="")
+        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}/{job}"
+
+    def kafka_settings(self) -> dict[str, str]:
+        """Return the settings of Kafka's client, with secrets in clear text."""
+        return revealed(self.kafka)
+
+    def spark_settings(self) -> dict[str, str]:
+        """Return the Spark settings, with secrets in clear text."""
+        return revealed(self.spark)
+
+    def storage_options(self) -> dict[str, str]:
+        """Return the options of delta-rs for the warehouse, with secrets in clear text."""
+        return revealed(self.storage)
+
+    def spark_kafka_options(self) -> dict[str, str]:
+        """Return the settings of Kafka's client as options of Spark's Kafka source, with secrets in clear text."""
+        return {f"kafka.{name}": value for name, value in self.kafka_settings().items()}
+
+    def redacted(self) -> dict[str, Any]:
+        """Return all settings for display, with stars in place of secrets."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def redacted_toml(self) -> str:
+        """Return all settings as a TOML file, with stars in place of secrets."""
+        return to_toml(self.redacted())
+
+
+# Sections of settings of other programs, by these programs' names, and sections of grouptrail's own settings.
+CLIENT_SECTIONS = ("kafka", "spark", "storage")
+GROUPTRAIL_SECTIONS: dict[str, type[Section]] = {
+    name: field.annotation
+    for name, field in Config.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+SECTIONS = (*CLIENT_SECTIONS, *GROUPTRAIL_SECTIONS)

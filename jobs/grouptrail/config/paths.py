@@ -1,0 +1,18 @@
+"""Locations of the warehouse and of checkpoints: local folders and URIs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_URI = re.compile(r"[a-zA-Z][\w+.-]+:/")
+
+
+def is_uri(location: str) -> bool:
+    """Return whether a location is a URI (s3://…, abfss://…, file:/…), not a local folder."""
+    return _URI.match(location) is not None
+
+
+def normalized(location: str) -> str:
+    """Return a URI without trailing slashes, or a local folder's absolute path."""
+    return location.rstrip("/") if is_uri(location) else str(Path(location).expanduser().absolute())

@@ -1,0 +1,66 @@
+"""Checks of where a setting was found: some settings are valid only in some sources or sections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from grouptrail.config.model import SECTIONS
+from grouptrail.config.secrets import is_secret
+from grouptrail.config.sources import CLUSTERS, COMMAND_LINE, ENVIRONMENT, Setting, variable_name
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+# Clusters of one configuration share these: one Spark application writes all of them into one warehouse and serves
+# their metrics at one address.
+_SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
+_SHARED_OF_EXPORTER = (
+    *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
+    *("basic_auth_user", "basic_auth_password"),
+)
+
+
+def placement_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with a setting at its place; `clusters` are those that the file names."""
+    if is_bare_section(setting):
+        yield f"{setting.place}: is a section, not a setting: set the settings in it"
+    if setting.full_path[0] == CLUSTERS and len(setting.full_path) > 1:
+        yield from _cluster_problems(setting, clusters)
+    elif setting.full_path == ("cluster",) and clusters and setting.source not in (ENVIRONMENT, COMMAND_LINE):
+        yield f"{setting.place}: the sections [clusters.NAME] name the clusters: remove it"
+    if not setting.source.can_hold_secrets and is_secret(setting.path[-1]):
+        remedy = "set it in the configuration file"
+        if setting.path[0] != "spark":
+            remedy += f" or in {variable_name(setting.name)}"
+        yield f"{setting.place}: a secret in a flag is visible to every user of the machine (ps): {remedy}"
+    elif is_spark_variable(setting):
+        yield (
+            f"{setting.place}: Spark's setting names are case-sensitive, environment variables here are not: "
+            "use the configuration file or --set"
+        )
+
+
+def _cluster_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str]:
+    name = setting.full_path[1]
+    if not _CLUSTER_NAME.fullmatch(name):
+        yield f"{setting.place}: a cluster name may contain only letters, digits, - and _"
+    elif name not in clusters:
+        known = f"configured are {', '.join(clusters)}" if clusters else "the configuration file has no clusters"
+        yield f"{setting.place}: no such cluster: {known}"
+    elif any(other != name and variable_name(other) == variable_name(name) for other in clusters):
+        yield f"{setting.place}: two clusters have the same name in environment variables: rename one"
+    section, key = [*setting.path, ""][:2]
+    if section in _SHARED or (section == "exporter" and key in _SHARED_OF_EXPORTER):
+        yield f"{setting.place}: all clusters share this setting: move it out of [clusters.{name}]"
+
+
+def is_bare_section(setting: Setting) -> bool:
+    """Return whether a section was given a single value."""
+    if setting.full_path[0] == CLUSTERS and setting.cluster is None:
+        return bool(setting.value != {})
+    return len(setting.path) == 1 and setting.path[0] in SECTIONS
+
+
+def is_spark_variable(setting: Setting) -> bool:
+    """Return whether an environment variable is meant as a Spark setting."""
+    return setting.path[0] == "spark" and setting.source is ENVIRONMENT

@@ -1,0 +1,73 @@
+"""How the value of one setting is read and validated, whichever source it comes from."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr
+
+from grouptrail.config.paths import normalized
+
+_LISTEN_ADDRESS = re.compile(r"(\[[\w.:%]+\]|[\w.-]+):\d{1,5}")
+
+
+def _as_text(value: Any) -> str | SecretStr:
+    """Return a setting of Kafka's client, Spark or delta-rs as text: booleans in lower case, numbers as written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, SecretStr):
+        return value
+    raise ValueError("must be text, a number, true or false")
+
+
+def _split(value: Any) -> Any:
+    """Split text at its commas: in variables and flags a list is text."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse an empty pattern and malformed character sets, which fnmatch would match literally or never."""
+    for pattern in patterns:
+        sets = re.sub(r"\[!?\]?[^\]]*\]", "", pattern)
+        ranges = re.findall(r"(.)-(.)", "".join(re.findall(r"\[!?(\]?[^\]]*)\]", pattern)))
+        if not pattern:
+            raise ValueError("an empty pattern matches nothing: remove it")
+        if "[" in sets:
+            raise ValueError(f"{pattern!r} is not a valid pattern: close [ with ], or write [[] for the character [")
+        if any(low > high for low, high in ranges):
+            raise ValueError(f"{pattern!r} is not a valid pattern: a range is reversed")
+    return patterns
+
+
+def _check_address(value: str) -> str:
+    if value and (not _LISTEN_ADDRESS.fullmatch(value) or int(value.rpartition(":")[2]) > 65535):
+        raise ValueError("must be host:port, such as 127.0.0.1:9308 or [::]:9308")
+    return value
+
+
+def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
+    """Return pairs of days and seconds, from texts like `7:600`."""
+    steps = _split(value) if isinstance(value, (str, list, tuple)) else [value]
+    try:
+        pairs = tuple((float(days), int(seconds)) for days, seconds in (str(step).split(":") for step in steps))
+    except ValueError:
+        pairs = ((-1.0, 0),)
+    if any(not 0 < days < math.inf or seconds < 1 for days, seconds in pairs):
+        raise ValueError("must be pairs days:seconds, such as 7:600, which keeps one sample per 600 s after 7 days")
+    return pairs
+
+
+ClientSetting = Annotated[str | SecretStr, PlainValidator(_as_text)]
+Location = Annotated[str, Field(min_length=1), AfterValidator(normalized)]
+SplitText = BeforeValidator(_split)
+Patterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_check_patterns)]
+ListenAddress = Annotated[str, AfterValidator(_check_address)]
+ThinningSteps = Annotated[
+    tuple[tuple[float, int], ...],
+    BeforeValidator(_parse_thinning),
+    PlainSerializer(lambda steps: [f"{days:g}:{seconds}" for days, seconds in steps]),
+]
