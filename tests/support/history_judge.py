@@ -76,6 +76,7 @@ _NAMED: dict[str, set[str]] = {
     "deleted": {"topic_deleted"},
     "came and went": {"member_joined", *_GONE},
     "gave (it|them) up before": {"cooperative_follow_up"},
+    "it had expired, left or been removed": {"member_joined", *_GONE},
     "changed back": {"subscription_changed"},
     "gave partitions up join again": {"cooperative_follow_up"},
 }
@@ -323,6 +324,7 @@ def _began(truth: _Truth, since: int, member: TrueMember, told: str, where: str)
 
 
 def _ownership(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
+    # By time: targets of one heartbeat and an assignment of the next in the same millisecond read like one operation.
     expected: dict[tuple[int, str, int, str], tuple[int, int | None]] = {}
     open_since: dict[tuple[str, int, str], int] = {}
     for index, moment in enumerate(truth.moments):
@@ -331,14 +333,14 @@ def _ownership(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
         has = _owned(moment.members.values())
         for place in had - has:
             since = open_since.pop(place)
-            expected[(truth.moments[since].offset, *place)] = (since, index)
+            expected[(truth.moments[since].at, *place)] = (since, index)
         for place in has - had:
             open_since[place] = index
     for place, since in open_since.items():
-        expected[(truth.moments[since].offset, *place)] = (since, None)
+        expected[(truth.moments[since].at, *place)] = (since, None)
 
     def key(row: Row) -> tuple[int, str, int, str]:
-        return (row["record_offset"], row["topic"], row["partition"], row["member_id"])
+        return (row["owned_from"], row["topic"], row["partition"], row["member_id"])
 
     for match in _matched("ownership", expected, rows, key):
         if isinstance(match, Fact):

@@ -12,21 +12,21 @@ from grouptrail.history.operations import Record
 from grouptrail.wire.layout import record_types
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 from support.coordinator_model import run
-from support.coordinator_model.schedule import AddPartitions, Crash, Join, Leave, Schedule, Subscribe, Wait
-from support.coordinator_model.strategies import schedules
+from support.coordinator_model.schedule import Action, AddPartitions, Crash, Join, Leave, Schedule, Subscribe, Wait
+from support.coordinator_model.strategies import SCHEDULES
 from support.group_records import real_logs
 
 _TYPES = {message.name.removesuffix("Value"): number for number, message in record_types().items()}
 
 
-@given(schedules())
+@given(SCHEDULES)
 def test_schedule_is_the_same_after_json_and_runs_the_same(schedule: Schedule) -> None:
     again = Schedule.from_json(schedule.to_json())
     assert again == schedule
     assert run(again).records == run(schedule).records
 
 
-@given(schedules())
+@given(SCHEDULES)
 def test_records_of_consumer_groups_can_be_written_as_bytes(schedule: Schedule) -> None:
     for record in run(schedule).records:
         if record.type.startswith("ConsumerGroup") and record.body is not None:
@@ -58,7 +58,7 @@ def _operations(records: Iterable[Record]) -> list[tuple[str, ...]]:
 
 def _schedule(protocol: Any, **more: Any) -> Schedule:
     """Three clients of one group, as in the recorded ones."""
-    actions = [
+    actions: list[Action] = [
         *(Join(name, protocol=protocol, **more) for name in "abd"),
         Wait(20_000),
         *(AddPartitions("orders"), Wait(400_000), Crash("b"), Wait(60_000), Subscribe("a", ("orders", "other"))),

@@ -80,11 +80,11 @@ def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None
 
 
 def test_fold_only_tombstones_gives_only_dead_states() -> None:
-    """What compaction leaves of a group that was deleted twice: two ends."""
+    """What compaction leaves of a group that was deleted twice: two ends, of two incarnations."""
     rows = told_every_way([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
     assert states(rows) == [
         (1, "Dead", 500, 600, NEVER_SEEN),
-        (1, "Dead", 600, None, "deleted, or all its offsets expired"),
+        (2, "Dead", 600, None, "deleted, or all its offsets expired"),
     ]
     assert {table for table, *_ in rows} == {"group_states"}
 

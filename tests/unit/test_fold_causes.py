@@ -474,7 +474,7 @@ def test_cause_of_a_generation_with_a_static_members_new_id_is_not_recorded() ->
         return {name: member({"orders": [0]}, group_instance_id="s"), "d": member({"orders": [1]})}
 
     last = fold([classic(1, 1_000, 1, static("s-1")), classic(2, 9_000, 2, static("s-2"))])["rebalances"][-1]
-    assert (last["cause"], last["certainty"]) == ("static_member_replaced", "likely")
+    assert (last["cause"], last["certainty"]) == ("static_member_replaced", "ambiguous")
     assert "for another reason" in last["cause_note"]
 
 
@@ -528,6 +528,29 @@ def test_cause_of_a_generation_after_a_cooperative_member_gave_up_a_deleted_topi
         ("cooperative_follow_up", "likely"),
         ("cooperative_follow_up", "likely"),
     ]
+
+
+def test_cause_note_of_partitions_taken_away_cooperatively_names_the_follow_up() -> None:
+    """A follow-up may take other partitions away, where its leader knows more."""
+    cooperative = {"protocol": "cooperative-sticky"}
+    records = [classic(1, 1_000, 1, {"a": {"orders": [0, 1]}, "b": {"orders": [2]}}, **cooperative)]
+    last = fold([*records, classic(2, 2_000, 2, {"a": {"orders": [0]}, "b": {"orders": [2]}}, **cooperative)])
+    assert "members that gave partitions up join again" in last["rebalances"][-1]["cause_note"]
+
+
+def test_partitions_removed_leaves_out_what_another_has_of_the_topic_made_anew() -> None:
+    """Member a has yet to give up the deleted topic's partition when b has that of its namesake, and a goes."""
+    names = {"OLD": "orders", "NEW": "orders"}
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0], "OLD"), target_epoch(3, 1_000, 2)]
+    records += [current(4, 1_000, "a", 2, [0], previous=0, topic_id="OLD")]
+    records += [joins(10, 5_000, "b"), epoch(11, 5_000, 3, metadataHash=2), target(12, 5_000, "a", [], "NEW")]
+    records += [target(13, 5_000, "b", [0], "NEW"), target_epoch(14, 5_000, 3)]
+    records += [
+        current(15, 5_000, "b", 3, [0], previous=0, topic_id="NEW"),
+        *leaves(20, 9_000, "a"),
+        epoch(23, 9_000, 4),
+    ]
+    assert fold(records, names=names)["rebalances"][-1]["partitions_removed"] == 0
 
 
 def test_cause_of_a_known_patterns_other_topics_after_compaction_is_not_its_first_use() -> None:

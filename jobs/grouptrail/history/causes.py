@@ -269,10 +269,14 @@ def _by_metadata(before: Group, after: Group) -> Finding:
     if had is not None and has is None:
         return Finding(Evidence.METADATA_HASH_INTRODUCED, "the first since the broker was upgraded to 4.1 or newer")
     if had is not None and has is not None:
-        if has.keys() - had.keys():
-            return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(has[one][0] for one in has.keys() - had.keys()))
-        if had.keys() - has.keys():
-            return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(had[one][0] for one in had.keys() - has.keys()))
+        added = {has[topic_id][0] for topic_id in has.keys() - had.keys()}
+        gone = {had[topic_id][0] for topic_id in had.keys() - has.keys()}
+        if remade := added & gone:
+            return Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and made anew")
+        if added:
+            return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(added))
+        if gone:
+            return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(gone))
         if grown := [name for topic_id, (name, count) in has.items() if count > had[topic_id][1]]:
             return Finding(Evidence.PARTITION_COUNTS_GREW, f"of {_listed(grown)}")
     return Finding(Evidence.METADATA_DIFFERS, "partitions, topics or racks: the assignment that follows tells")

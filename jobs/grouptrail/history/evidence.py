@@ -137,9 +137,10 @@ CAUSES: dict[Evidence, Conclusion] = {
     # (GMM.updateStaticMemberThenRebalanceOrCompleteJoin), and none of a KIP-848 group.
     Evidence.STATIC_MEMBER_REPLACED: Conclusion(
         "static_member_replaced",
-        "likely",
+        "ambiguous",
         f"an instance id with another member id, in a new generation of {_CLASSIC}",
-        "or it came back while the group rebalanced for another reason, perhaps after it had expired or been removed",
+        "or it came back while the group rebalanced for another reason: it had expired, left or been removed before, "
+        f"members that gave partitions up join again, {_UNSEEN}",
     ),
     # librdkafka's and pattern subscribers join with the topics that exist (rd_kafka_cgrp_set_subscribed_topics).
     Evidence.SUBSCRIPTIONS_DIFFER: Conclusion(
@@ -200,7 +201,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         LEADER,
         "ambiguous",
         "members gave partitions up that nobody has yet, under a cooperative protocol",
-        f"{_UNSEEN}, or a topic made anew with fewer partitions",
+        f"{_UNSEEN}, a topic made anew with fewer partitions, or members that gave partitions up join again",
     ),
     Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN),
     # ConsumerCoordinator.onJoinComplete: who gave up what was deleted joins again like others.

@@ -47,12 +47,16 @@ def give_up(
         return
     until = max(until, row.owned_from)  # the coordinator's clock may have been set back
     state.rows.close(row, owned_until=until, until_generation=generation, ended=ended)
-    state.owners[partition] = Owner(member.identity, member.member_id, until)
+    owner = state.owners.get(partition)
+    # Another has it where a topic was deleted and made anew: two topics of one name.
+    is_held = owner is not None and owner.until is None and owner.member_id != member.member_id
+    if not is_held:
+        state.owners[partition] = Owner(member.identity, member.member_id, until)
     rebalance = state.rows.rebalance
     # In a classic group only a static member's replacement ends a row within its generation, and begins it anew.
     if rebalance is not None and row.record_offset >= rebalance.record_offset and state.group.kind != "classic":
         state.taken_over -= 1
-    if ended != "unknown":
+    if ended != "unknown" and not is_held:
         state.given_up.add(partition)
 
 

@@ -536,6 +536,9 @@ class ConsumerGroup:
             self.reasons |= {"topic_deleted"} if had is not None and before - now else set()
             is_new_epoch = self._bump_if(True, records)
         self._write(records, is_new_epoch=is_new_epoch)
+        if not is_new_epoch:
+            # Not modelled: a heartbeat's epoch right behind it in the same millisecond, which reads like its own.
+            self.cluster.commit_elsewhere()
         for member in self.members.values():
             member.client.poke()
 

@@ -1,9 +1,11 @@
-"""Hypothesis strategies for schedules: a handful of clients, and whatever may happen to their group."""
+"""Schedules at random: a handful of clients, and whatever may happen to their group."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
 
 from support.coordinator_model.schedule import (
     Action,
@@ -31,91 +33,83 @@ from support.coordinator_model.schedule import (
     Wait,
 )
 
-_CLIENTS = st.sampled_from("abcd")
-_TOPICS = st.sampled_from(("orders", "other", "extra"))
-_SUBSCRIPTIONS = st.sampled_from((("orders",), ("orders",), ("other",), ("orders", "other"), ("extra", "orders")))
-_WAITS = st.sampled_from((0, 0, 1, 50, 3_000, 3_500, 8_000, 10_000, 20_000, 60_000, 400_000))
+_TOPICS = ("orders", "other", "extra")
+_SUBSCRIPTIONS = (("orders",), ("orders",), ("orders",), ("other",), ("orders", "other"), ("extra", "orders"))
+_WAITS_MS = (0, 0, 1, 50, 3_000, 3_500, 8_000, 10_000, 20_000, 60_000, 400_000)
 _DAYS_MS = 8 * 24 * 3_600_000
+_EITHER = ("cooperative-sticky", "range")
 _ASSIGNORS = (
     ("range",),
     ("roundrobin",),
     ("sticky",),
     ("cooperative-sticky",),
-    ("cooperative-sticky", "range"),
+    _EITHER,
     ("range", "cooperative-sticky"),
 )
-_TIMEOUTS = ((45_000, 300_000), (10_000, 60_000), (45_000, 10_000), (45_000, 3_000))
+_TIMEOUTS_MS = ((45_000, 300_000), (10_000, 60_000), (45_000, 10_000), (45_000, 3_000))
 _VERSIONS: tuple[Version, ...] = ("3.9", "4.0", "4.1", "4.3", "4.3")
 _PROTOCOLS: tuple[Protocol, ...] = ("classic", "consumer")
 
+_Maker = Callable[[Random, str, str], Action]
+# What may happen to a client and a topic, and how often.
+_HAPPENINGS: tuple[tuple[int, _Maker], ...] = (
+    (6, lambda random, client, _: Leave(client, random.random() < 0.2)),
+    (6, lambda _, client, __: Crash(client)),
+    (5, lambda random, client, _: Stall(client, random.choice(("slow", "stuck", "frozen")))),
+    (4, lambda _, client, __: Resume(client)),
+    (4, lambda random, client, _: Subscribe(client, random.choice(_SUBSCRIPTIONS))),
+    (3, lambda _, client, __: Rejoin(client)),
+    (3, lambda _, client, __: RemoveMember(client)),
+    (1, lambda *_: RemoveAllMembers()),
+    (3, lambda random, _, topic: CreateTopic(topic, random.randint(1, 3))),
+    (5, lambda random, _, topic: AddPartitions(topic, random.randint(1, 2))),
+    (3, lambda _, __, topic: DeleteTopic(topic)),
+    (3, lambda _, client, __: Commit(client)),
+    (2, lambda _, __, topic: ResetOffsets(topic)),
+    (1, lambda _, __, topic: DeleteOffsets(topic)),
+    (2, lambda *_: DeleteGroup()),
+    (6, lambda random, _, __: MoveCoordinator(random.choice(("moved", "killed")))),
+    (1, lambda random, _, __: UpgradeBroker(random.choice(_VERSIONS[1:]))),
+    (2, lambda *_: Wait(_DAYS_MS)),
+)
+_OFTEN = [often for often, _ in _HAPPENINGS]
+_JOINS = 0.4
 
-@st.composite
-def _joins(draw: DrawFn, version: Version) -> SearchStrategy[Join]:
-    """How the clients of one group join: most of them alike."""
-    usual: Protocol = "classic" if version == "3.9" else draw(st.sampled_from(_PROTOCOLS))
-    assignors = draw(st.sampled_from(_ASSIGNORS))
-    session_ms, rebalance_ms = draw(st.sampled_from(_TIMEOUTS))
-    client_id = draw(st.sampled_from((None, None, "app")))
-    static = draw(st.sampled_from(("", "", "a", "ab", "abcd")))
 
-    def join(client: str, topics: tuple[str, ...], oddity: int, pattern: str | None, *, is_other: bool) -> Join:
-        protocol = usual if oddity != 1 else _PROTOCOLS[usual == "classic"]
+def random_schedule(random: Random) -> Schedule:
+    """Return a schedule of joins and other actions, most of them with a wait in between."""
+    version = random.choice(_VERSIONS)
+    usual: Protocol = "classic" if version == "3.9" else random.choice(("classic", "classic", "consumer"))
+    assignors, timeouts = random.choice(_ASSIGNORS), random.choice(_TIMEOUTS_MS)
+    client_id, static = random.choice((None, None, "app")), random.choice(("", "", "a", "ab", "abcd"))
+
+    def join(client: str) -> Join:
+        protocol = usual if random.random() < 0.97 else random.choice(_PROTOCOLS)
+        instance = "a" if random.random() < 0.05 else client
         return Join(
             client,
-            topics,
+            random.choice(_SUBSCRIPTIONS),
             protocol,
-            assignors if oddity != 2 else _ASSIGNORS[4],
-            f"static-{'a' if is_other else client}" if client in static else None,
-            pattern if protocol == "consumer" else None,
+            assignors if random.random() < 0.9 else _EITHER,
+            f"static-{instance}" if client in static else None,
+            random.choice((None, None, None, "^o.*")) if protocol == "consumer" else None,
             client_id,
-            session_ms,
-            rebalance_ms,
+            *timeouts,
         )
 
-    return st.builds(
-        join,
-        _CLIENTS,
-        _SUBSCRIPTIONS,
-        st.integers(0, 20),
-        st.sampled_from((None, None, None, "^o.*")),
-        is_other=st.sampled_from((False,) * 9 + (True,)),
-    )
+    actions: list[Action] = []
+    for step in range(random.randint(4, 28)):
+        client = random.choice("abcd")
+        if step < 2 or random.random() < _JOINS:
+            actions.append(join(client))
+        else:
+            [(_, make)] = random.choices(_HAPPENINGS, _OFTEN)
+            actions.append(make(random, client, random.choice(_TOPICS)))
+        if wait_ms := random.choice(_WAITS_MS):
+            actions.append(Wait(wait_ms))
+    topics = (("orders", random.randint(1, 4)), ("other", 2))
+    return Schedule(tuple(actions), version, topics, random.randrange(2**32))
 
 
-def _others() -> SearchStrategy[Action]:
-    often: list[SearchStrategy[Action]] = [
-        st.builds(Leave, _CLIENTS, st.sampled_from((False, False, False, True))),
-        st.builds(Crash, _CLIENTS),
-        st.builds(Stall, _CLIENTS, st.sampled_from(("slow", "stuck", "frozen"))),
-        st.builds(Resume, _CLIENTS),
-        st.builds(Subscribe, _CLIENTS, _SUBSCRIPTIONS),
-        st.builds(AddPartitions, _TOPICS, st.integers(1, 2)),
-        st.builds(MoveCoordinator, st.sampled_from(("moved", "killed"))),
-    ]
-    seldom: list[SearchStrategy[Action]] = [
-        st.builds(Rejoin, _CLIENTS),
-        st.builds(RemoveMember, _CLIENTS),
-        st.builds(RemoveAllMembers),
-        st.builds(CreateTopic, _TOPICS, st.integers(1, 3)),
-        st.builds(DeleteTopic, _TOPICS),
-        st.builds(Commit, _CLIENTS),
-        st.builds(ResetOffsets, _TOPICS),
-        st.builds(DeleteOffsets, _TOPICS),
-        st.builds(DeleteGroup),
-        st.builds(UpgradeBroker, st.sampled_from(("4.0", "4.1", "4.3"))),
-        st.just(Wait(_DAYS_MS)),
-    ]
-    return st.one_of(*often, *often, *seldom)
-
-
-@st.composite
-def schedules(draw: DrawFn) -> Schedule:
-    """Schedules that begin with a join, and wait between most actions."""
-    version = draw(st.sampled_from(_VERSIONS))
-    joins = draw(_joins(version))
-    steps = draw(st.lists(st.tuples(st.one_of(joins, _others(), _others()), _WAITS), min_size=3, max_size=30))
-    actions: list[Action] = [draw(joins), Wait(draw(_WAITS))]
-    for action, wait_ms in steps:
-        actions += [action, Wait(wait_ms)] if wait_ms else [action]
-    topics = (("orders", draw(st.integers(1, 4))), ("other", 2))
-    return Schedule(tuple(actions), version, topics, draw(st.integers(0, 2**32 - 1)))
+SCHEDULES = st.randoms(use_true_random=False).map(random_schedule)
+"""The same for Hypothesis, which finds the simplest that fails."""
