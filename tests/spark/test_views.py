@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
@@ -88,3 +90,64 @@ def test_spark_engine_invalid_query_raises_a_one_line_error(
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("WITH a AS (SELECT 1 x) -- \\\n(\nDELETE FROM delta.`{path}`", "DeleteFromTable"),
+        ("-- \rINSERT OVERWRITE DIRECTORY '{folder}/out' USING csv SELECT 1\n/* */ SELECT 1", "InsertIntoDir"),
+        ("WITH a AS (SELECT 1) FROM a INSERT INTO memberships SELECT *", "InsertIntoStatement"),
+        ("SELECT TRANSFORM(1) USING 'sh -c \"touch {folder}/out\"'", "ScriptTransformation"),
+        ("EXPLAIN SELECT TRANSFORM(1) USING 'cat'", "ScriptTransformation"),
+        ("SELECT java_method('java.lang.System', 'getenv')", "java_method"),
+        ("SELECT reflect('java.lang.System', 'getenv')", "reflect"),
+        ("SELECT system.builtin.try_reflect('java.lang.System', 'getenv')", "try_reflect"),
+        ("SELECT IDENTIFIER('java' || '_method')('java.lang.System', 'getenv')", "java_method"),
+        ("SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("SELECT (SELECT max(value) FROM text.`/etc/passwd`)", "no table text./etc/passwd"),
+        ("WITH a AS (SELECT * FROM text.`/etc/passwd`) SELECT * FROM a", "no table text./etc/passwd"),
+        ("SELECT * FROM IDENTIFIER('text' || '.`/etc/passwd`')", "PlanWithUnresolvedIdentifier"),
+        ("DESCRIBE text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("DESCRIBE QUERY SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("SELECT * FROM delta.`{path}`", "no table delta."),
+        ("SELECT * FROM table_changes_by_path('{path}', 0)", "no table table_changes_by_path"),
+        ("SELECT * FROM spark_catalog.default.memberships", "no table spark_catalog.default.memberships"),
+        ("SELECT * FROM other, (WITH other AS (SELECT 1) SELECT * FROM other)", "no table other"),
+        ("SELECT * FROM memberships WITH (path = '/etc')", "UnresolvedRelation"),
+        ("SHOW CREATE TABLE memberships", "ShowCreateTable"),
+    ],
+)
+def test_spark_engine_refuses_all_but_queries_over_its_tables(
+    shop: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
+) -> None:
+    """Whatever the statement hides behind: nothing is written, run or read elsewhere."""
+    path = shop.table_path("memberships")
+    version = DeltaTable(path).version()
+    with pytest.raises(QueryError, match=re.escape(message)):
+        rows(shop, text.format(path=path, folder=tmp_path), engine)
+    assert not list(tmp_path.iterdir())
+    assert DeltaTable(path).version() == version
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("SELECT '${env:PATH}' AS p, a.* FROM VALUES (1), (2) AS a(x) WHERE x IN (SELECT 1)", 1),
+        ("WITH RECURSIVE r(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r", 5),
+        ("SELECT /*+ BROADCAST(m) */ e.c FROM Memberships m LATERAL VIEW explode(array(1, 2)) e AS c LIMIT 3", 3),
+        ("SELECT * FROM range(9) TABLESAMPLE (3 ROWS)", 3),
+        ("SELECT row_number() OVER w FROM range(2) WINDOW w AS (ORDER BY id)", 2),
+        ("DESCRIBE memberships member_id", None),
+        ("SHOW TABLES", None),
+        ("EXPLAIN SELECT * FROM memberships", 1),
+    ],
+)
+def test_spark_engine_answers_every_form_of_query(
+    shop: Config, engine: SparkEngine, text: str, count: int | None
+) -> None:
+    """In Spark's own syntax, too; variables of the environment are not put in."""
+    found = rows(shop, text, engine)
+    assert found
+    assert count in (None, len(found))
+    assert "/bin" not in str(found)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import print_columns, print_tables, run_sql
-from grouptrail.query.views import DELTA_RS, SPARK, expand, filled
+from grouptrail.query.views import DELTA_RS, SPARK, Dialect, expand, filled, view_query
 from support.small_tables import at, lay
 
 
@@ -196,12 +199,80 @@ def test_view_call_in_any_case_with_blanks_and_comments_is_recognised(warehouse:
         "SELECT /* owners_at(1) /* x */ owners_at(1) */ 1",
         "SELECT $$owners_at(1)$$, E'\\' owners_at(1)'",
         "SELECT owners_at, my_owners_at(1) FROM t",
+        "SELECT 1 -- \r owners_at(1)",
+        "SELECT `owners_at`(1), $tag$ owners_at(1) $$ $tag$",
+        "SELECT arrow_cast('owners_at(', 'Utf8')::text, [1][1], {'resets': 2}['resets'], a ->> '.resets' FROM t",
         "SELECT 'open",
     ],
 )
 def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
-    """In strings, names and comments."""
+    """Views named in strings, quoted names, columns and comments are not calls."""
     assert expand(text, "c").text == text
+
+
+@pytest.mark.parametrize("dialect", [DELTA_RS, SPARK], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("WITH x AS (SELECT * FROM ", ") SELECT arrow_cast(a, 'Utf8')::text FROM x"),
+        ("SELECT a[1] FROM t JOIN ", " ON t.a = members_at.b"),
+        ("SELECT * FROM t WHERE a IN (SELECT b FROM ", ")"),
+        ("SELECT * FROM (SELECT * FROM ", " AS m) LIMIT 3 -- 'x"),
+        ("SELECT /*+ BROADCAST(t) */ c FROM ", " LATERAL VIEW explode(l) e AS c MINUS SELECT 1"),
+        ("SELECT 1 FROM ", " TABLESAMPLE (5 ROWS)"),
+        ("SELECT 1 FROM ", " FETCH FIRST 3 ROWS ONLY"),
+        ("this is\tno SQL; ", " ) ] nor is this"),
+    ],
+)
+def test_expand_replaces_only_the_call(dialect: Dialect, before: str, after: str) -> None:
+    """Everything around the call keeps its spelling, also what no parser would take."""
+    names_rows = after.startswith((" AS m", " TABLESAMPLE"))
+    found = expand(f"{before}Members_at('it''s', now()){after}", "c", dialect)
+    assert found.text.startswith(f"{before}(SELECT")
+    assert found.text.endswith(f"\n){'' if names_rows else ' AS members_at'}{after}")
+    assert dialect.literal("it's") in found.text
+    assert found.groups == {("generations", "it's")}
+
+
+_PIECES = [
+    "'",
+    '"',
+    "`",
+    "\\",
+    "--",
+    "/*",
+    "*/",
+    "(",
+    ")",
+    "\n",
+    "\r",
+    "$",
+    "$$",
+    "r'",
+    "e'",
+    "12",
+    "é",
+    ";",
+    ":x",
+    "{#",
+    "{{+",
+]
+
+
+@pytest.mark.parametrize("dialect", [DELTA_RS, SPARK], ids=lambda dialect: dialect.name)
+@given(pieces=st.lists(st.sampled_from([*_PIECES, "FROM ", " assignors_in_use ", "assignors_in_use()"])))
+def test_expand_of_any_text_keeps_what_is_not_a_call(dialect: Dialect, pieces: list[str]) -> None:
+    """Or one error says what does not end."""
+    text = "".join(pieces)
+    try:
+        expanded = expand(text, "c", dialect).text
+    except QueryError as error:
+        message = str(error)
+        assert message.startswith(("a string, a quoted name", "assignors_in_use() has no closing"))
+        return
+    query = f"({view_query(contracts.views()['assignors_in_use'], 'c', {}, dialect)}\n)"
+    left = re.sub(re.escape(query) + "(?: AS assignors_in_use)?", "assignors_in_use", expanded)
+    assert left.replace("()", "") == text.replace("()", "")
 
 
 @pytest.mark.parametrize(
@@ -246,13 +317,14 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
         ("owners_at()", "not with 0 arguments"),
         ("owners_at('billing', now(), 1)", "not with 3 arguments"),
         ("owners_at(billing, now())", "group is a string in quotes, not billing"),
-        ("owners_at(now(), now())", "group is a string in quotes, not now ( )"),
+        ("owners_at(now(), now())", "group is a string in quotes, not now()"),
         ("owners_at('billing', 'yesterday')", "time is a time such as '2026-11-21T14:55:00Z', or now()"),
         ("owners_at('billing', '0001-01-01T00:00:00+14:00')", "time is a time"),
-        ("owners_at('billing', now() - 1)", "not now ( ) - 1"),
+        ("owners_at('billing', now() - 1)", "not now() - 1"),
         ("owners_at('billing', (SELECT now()))", "time is a time"),
         ("owners_at('billing', )", "time is a time"),
         ("owners_at('billing', now()", "has no closing parenthesis"),
+        ("owners_at('billing, now())", "a string, a quoted name or a comment does not end"),
         ("rebalance_storms('ten minutes')", "window is a length of time such as '10 minutes'"),
         ("rebalance_storms('0 minutes')", "window is a length of time"),
         ("rebalance_storms('999999 weeks')", "window is a length of time"),

@@ -19,7 +19,7 @@ from grouptrail import contracts
 from grouptrail.console.text import harmless_json
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, displayed
-from grouptrail.query.views import expand
+from grouptrail.query.views import view_query
 from grouptrail.query.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def watch_lag(
 
 def _found(config: Config, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
     """Rows of `current_lag`, the worst first."""
-    text = "SELECT * FROM current_lag() ORDER BY group_id, topic, partition"
-    rows = Warehouse(config, [_TABLE]).rows(expand(text, config.cluster).text)
+    query = view_query(contracts.views()["current_lag"], config.cluster, {})
+    rows = Warehouse(config, [_TABLE]).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
     rows.sort(key=lambda row: (contracts.statuses().index(row["status"]), -(row["lag"] or 0)))
     fitting = [row for row in rows if _fits(row["group_id"], groups) and _fits(row["topic"], topics)]
     if rows and not fitting:
