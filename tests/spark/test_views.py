@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
@@ -17,6 +19,7 @@ from grouptrail.contracts import View, views
 from grouptrail.query.errors import QueryError
 from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.query.sql import DeltaRs, Engine, run_sql
+from grouptrail.storage.sql import spark_literal
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
@@ -60,11 +63,18 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
 
 
 def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, engine: SparkEngine) -> None:
-    """Spark reads them in its own way in a query; a value keeps them as they are."""
+    """What a backslash means to Spark depends on the session."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
         rows(shop, r"SELECT * FROM members_at('a\b', now())", engine)
-    value = "\\' \\u0041 ${env:HOME}"
-    assert [row[0] for row in engine.spark.sql(f"SELECT {engine.dialect.literal(value)}").collect()] == [value]
+
+
+@settings(max_examples=5, deadline=None)
+@given(texts=st.lists(st.text(), min_size=20, max_size=100))
+def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, texts: list[str]) -> None:
+    """Backslashes, quotes and variables are plain text."""
+    texts += ["'", "\\", "\\'", "''", "\\u0041", "${env:HOME}", "--", "/*", "\n\r\x00"]
+    [row] = spark.sql(f"SELECT array({', '.join(map(spark_literal, texts))})").collect()
+    assert row[0] == texts
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
-from grouptrail.query.views import literal
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -181,7 +181,7 @@ class SnapshotReader:
         for since in [stale] if newest is None else [max(stale, newest - timedelta(seconds=_SAMPLE_SECONDS)), stale]:
             rows = self._tables.rows(
                 f"SELECT {', '.join(LAG_COLUMNS)} FROM consumer_lag "
-                f"WHERE {self._ours()} AND sampled_at >= {literal(since)}"
+                f"WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
             )
             if len(rows):
                 break
@@ -247,7 +247,8 @@ class SnapshotReader:
         since = None if min(told_to, default=0) < 0 else self._told_before
         batches = self._tables.rows(
             "SELECT record_partition, start_offset, landed_at, group_metadata + group_records > 0 AS of_groups "
-            f"FROM ingest_progress WHERE {self._ours()}" + (f" AND landed_at >= {literal(since)}" if since else "")
+            f"FROM ingest_progress WHERE {self._ours()}"
+            + (f" AND landed_at >= {datafusion_literal(since)}" if since else "")
         )
         waiting = [
             row["landed_at"]
@@ -288,7 +289,7 @@ class SnapshotReader:
         return f"{left:,} records of __consumer_offsets have not been read" if left else None
 
     def _ours(self) -> str:
-        return f"cluster = {literal(self._config.cluster)}"
+        return f"cluster = {datafusion_literal(self._config.cluster)}"
 
 
 def _lag_columns(rows: pa.Table) -> pa.Table:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.query.views import literal
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -95,7 +95,7 @@ class Groups:
         warehouse = Warehouse(self._config, TABLES)
         if warehouse.versions == self._versions or len(warehouse.versions) < len(TABLES):
             return
-        cluster = literal(self._config.cluster)
+        cluster = datafusion_literal(self._config.cluster)
 
         def ask(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))

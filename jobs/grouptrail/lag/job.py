@@ -31,6 +31,7 @@ from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.appended import AppendedRows
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import spark_literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def start(
     watch = Watch(config, app=lambda: query_id(spark, config, JOB), report=report)
     samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))
     if "after" in begun:
-        samples = samples.where(f"cluster <> {tables.literal(config.cluster)} OR sampled_at > '{begun['after']}'")
+        samples = samples.where(f"cluster <> {spark_literal(config.cluster)} OR sampled_at > '{begun['after']}'")
     query = start_query(samples, config, JOB, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(watch, query, publish, report)

@@ -18,8 +18,9 @@ from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, displayed
-from grouptrail.query.views import LATEST, Value, filled, literal
+from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import Value, datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -144,7 +145,7 @@ def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> Non
     """The client id beside each member id in `members_joined` and `members_left`."""
     changes = [(row, field) for row in generations for field in ("members_joined", "members_left")]
     ids = {member_id for row, field in changes for member_id in row[field] or ()}
-    among = f" AND member_id IN ({', '.join(map(literal, sorted(ids)))})"
+    among = f" AND member_id IN ({', '.join(map(datafusion_literal, sorted(ids)))})"
     clients = {row["member_id"]: row["client_id"] for row in ask(_CLIENTS + among)} if ids else {}
     for row, field in changes:
         members = [{"member_id": name, "client_id": clients.get(name)} for name in row[field] or ()]

@@ -13,19 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
+from grouptrail.storage.sql import Value, datafusion_literal, spark_literal
 
 if TYPE_CHECKING:
     from grouptrail.query.view_calls import Argument, ViewCall
 
-
-@dataclass(frozen=True)
-class Expression:
-    """A piece of SQL that stands for a value, such as the parameter of a function."""
-
-    sql: str
-
-
-Value = str | int | datetime | date | timedelta | Expression
 
 LATEST = datetime.max.replace(tzinfo=UTC)
 """A time at which everything that has no end yet goes on."""
@@ -62,36 +54,8 @@ class Expanded:
     groups: frozenset[tuple[str, str]] = frozenset()
 
 
-def literal(value: Value) -> str:
-    """A value in the SQL of delta-rs' engine."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, datetime):
-        # The engine's TIMESTAMP counts nanoseconds and ends in 2262; the columns count microseconds.
-        return f"""arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some("UTC"))')"""
-    return _literal(value)
-
-
-def _spark_literal(value: Value) -> str:
-    if isinstance(value, str):
-        # Spark puts variables in the place of ${...} before it reads the query.
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
-        return f"'{escaped}'"
-    if isinstance(value, datetime):
-        return f"TIMESTAMP '{value.isoformat()}'"
-    return _literal(value)
-
-
-def _literal(value: int | date | timedelta | Expression) -> str:
-    if isinstance(value, date):
-        return f"DATE '{value.isoformat()}'"
-    if isinstance(value, timedelta):
-        return f"INTERVAL '{value // timedelta(seconds=1)} seconds'"
-    return value.sql if isinstance(value, Expression) else str(value)
-
-
-DELTA_RS = Dialect("datafusion", literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)")
-SPARK = Dialect("spark", _spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)")
+DELTA_RS = Dialect("datafusion", datafusion_literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)")
+SPARK = Dialect("spark", spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)")
 
 
 def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> Expanded:

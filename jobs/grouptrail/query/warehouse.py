@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import column_names, rows
-from grouptrail.query.views import literal
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -55,8 +55,8 @@ class Warehouse:
     def require_group(self, group_id: str, table: str = "generations") -> None:
         """Raises QueryError for a group that the table does not hold."""
         cluster = self._config.cluster
-        among = f"FROM {table} WHERE cluster = {literal(cluster)}"
-        if self.rows(f"SELECT 1 {among} AND group_id = {literal(group_id)} LIMIT 1"):
+        among = f"FROM {table} WHERE cluster = {datafusion_literal(cluster)}"
+        if self.rows(f"SELECT 1 {among} AND group_id = {datafusion_literal(group_id)} LIMIT 1"):
             return
         known = [row["group_id"] for row in self.rows(f"SELECT DISTINCT group_id {among}")]
         near = get_close_matches(group_id, known, n=3)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grouptrail.query.errors import QueryError
-from grouptrail.query.views import Value, expand, filled
+from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.rows import SECOND_US, STORMS, Row, moment
+from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
     from grouptrail.config import Config

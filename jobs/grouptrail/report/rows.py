@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.query.errors import QueryError
-from grouptrail.query.views import Value, expand, filled
+from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
