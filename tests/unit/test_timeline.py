@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from grouptrail import cli, contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
+from grouptrail.report.cluster_rows import read_cluster
+from grouptrail.report.group_rows import read_group
 from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots, lane_name, visible
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
-from grouptrail.report.report_rows import read_cluster
-from grouptrail.report.rows import read_group
 from grouptrail.report.timeline import timeline_page
 from support.sample_groups import TOLD_UNTIL, billing, shared
 from support.small_tables import at, lay
@@ -165,7 +165,7 @@ def test_read_group_interval_outside_the_history_raises(
 
 def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw it."""
-    monkeypatch.setattr("grouptrail.report.rows.MOST_SPANS", 10)
+    monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
         read_group(lake, "billing", since=None, until=None)
     assert len(read_group(lake, "billing", since=at(30), until=at(31)).spans) == 9

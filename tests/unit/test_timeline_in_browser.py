@@ -174,11 +174,11 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
     lanes = {
         lane: middle(box(page, "#lanes .lane", number))[1] for number, lane in enumerate(texts(page, "#lanes .lane"))
     }
-    told = tip(start + 23 * minute, lanes["orders-5"])
+    text = tip(start + 23 * minute, lanes["orders-5"])
     page.screenshot("timeline-tip")
-    assert told.startswith("orders-5: billing-anna\n")
-    assert "2026-03-04 12:22:00 to 2026-03-04 12:24:00 UTC (2 min)" in told
-    assert "because: member_left_or_expired (ambiguous): a clean leave, an expired session" in told
+    assert text.startswith("orders-5: billing-anna\n")
+    assert "2026-03-04 12:22:00 to 2026-03-04 12:24:00 UTC (2 min)" in text
+    assert "because: member_left_or_expired (ambiguous): a clean leave, an expired session" in text
     assert "STALL: lag" in tip(start + 21 * minute, lanes["orders-5"])
     assert "replaced: the same instance id joined" in tip(start + 60 * minute, lanes["edge-1"])
     head = box(page, "#head")["top"]
@@ -190,7 +190,7 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
 
 
 def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, opened: Open) -> None:
-    """From mark to mark; what is told of one is its label, too."""
+    """From mark to mark; the tooltip of a mark is its label, too."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
     page.value("document.querySelector('.mark[tabindex=\\'0\\']').focus()")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +348,7 @@ def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
     third = warehouse.model_copy(update={"cluster": "third"})
-    assert "correct --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
+    assert "check --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
 
 
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
@@ -357,3 +359,13 @@ def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
     out = io.StringIO()
     print_columns("rebalance_storms", out)
     assert "so many rebalances in a window are no storm yet (default: 3)" in out.getvalue()
+
+
+def test_queries_without_views_do_not_import_sqlglot() -> None:
+    """sqlglot takes longer to import than most queries to run."""
+    program = (
+        "import sys, grouptrail.cli, grouptrail.decode.job, grouptrail.query.show_group, grouptrail.query.show_lag\n"
+        "from grouptrail.query.views import expand\n"
+        "expand('SELECT * FROM offset_commits', 'c'); sys.exit('sqlglot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 LATEST = datetime.max.replace(tzinfo=UTC)
-"""A time at which everything that has no end yet goes on."""
+"""A time after every event: what has no end is still open then."""
 
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _SECONDS = re.compile(r"(?<![:\w]):seconds\(([^(),]+),([^(),]+)\)")
 _LENGTH = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
 _AGO = re.compile(r"\s*(\d{1,6})\s*(s|seconds?|m|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE)
-# The engine counts nanoseconds.
+# DataFusion stores intervals in nanoseconds.
 _LONGEST = timedelta(days=36_500)
 _WANTED = {
     "string": "a string in quotes",
@@ -47,8 +47,8 @@ class Dialect:
 
 
 @dataclass(frozen=True)
-class Expanded:
-    """A query without calls of views, and the groups that these were asked for, each with a table that has it."""
+class ExpandedQuery:
+    """A query whose calls of views are replaced, and the (table, group) pairs that the calls name."""
 
     text: str
     groups: frozenset[tuple[str, str]] = frozenset()
@@ -58,11 +58,11 @@ DELTA_RS = Dialect("datafusion", datafusion_literal, "((CAST({0} AS BIGINT) - CA
 SPARK = Dialect("spark", spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)")
 
 
-def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> Expanded:
+def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> ExpandedQuery:
     """Replace the calls of views by their queries. Raises QueryError for arguments that do not fit."""
     views = contracts.views()
     if views.keys().isdisjoint(re.findall(r"\w+", text.lower())):
-        return Expanded(text)
+        return ExpandedQuery(text)
     from grouptrail.query.view_calls import view_calls
 
     now = utc_now()
@@ -74,7 +74,7 @@ def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> Expanded:
         query = view_query(call.view, cluster, values, dialect)
         expanded += f"{text[position : call.start]}({query}\n){alias}"
         position = call.end
-    return Expanded(expanded + text[position:], frozenset(groups))
+    return ExpandedQuery(expanded + text[position:], frozenset(groups))
 
 
 def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
@@ -90,12 +90,12 @@ def filled(sql: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -
 
 
 def utc_now() -> datetime:
-    """The time of a query."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def parsed_time(text: str) -> datetime:
-    """A time in ISO 8601, UTC unless it says otherwise. Raises ValueError."""
+    """Parse a time in ISO 8601, UTC by default. Raises ValueError."""
     moment = datetime.fromisoformat(text.strip())
     try:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -104,7 +104,7 @@ def parsed_time(text: str) -> datetime:
 
 
 def parsed_moment(text: str) -> datetime:
-    """A time as for `parsed_time`, `now`, or so long ago, as in `90 s`, `7d` or `2 hours`. Raises ValueError."""
+    """Parse a time as `parsed_time` does, `now`, or an age such as `90 s`, `7d` or `2 hours`. Raises ValueError."""
     if text.strip() == "now":
         return utc_now()
     if ago := _AGO.fullmatch(text):
@@ -130,7 +130,7 @@ def _values(call: ViewCall, now: datetime) -> dict[str, Value]:
 
 
 def default_values(view: contracts.View) -> dict[str, Value]:
-    """The values of the parameters that may be left out."""
+    """Return the values of the optional parameters."""
     return {
         parameter.name: _from_string("interval", parameter.default)
         if isinstance(parameter.default, str)

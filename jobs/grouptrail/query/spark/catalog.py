@@ -1,7 +1,7 @@
-"""`grouptrail views install`: the tables, the views and the table functions of SQL in a catalog of Spark.
+"""`grouptrail views install`: tables, views and SQL table functions in a Spark catalog.
 
-A view without parameters becomes a view, one with parameters a table function; both are told of one cluster. Doing it
-again changes nothing, or brings them up to this version.
+A view without parameters becomes a view, one with parameters a table function; both read one cluster. Installing
+again is idempotent, or updates them to this version.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _IN_MEMORY = (
 
 
 class CatalogError(GrouptrailError):
-    """Something cannot be put into the catalog."""
+    """A table, view or function cannot be installed."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What is in the catalog now, and what is not because its tables are not there yet."""
+    """The names in the catalog, and the views that wait for tables that do not exist yet."""
 
     tables: tuple[str, ...]
     views: tuple[str, ...]
@@ -52,14 +52,14 @@ class Installed:
 
 
 def install_views(config: Config, *, schema: str, report: Report) -> None:
-    """Puts them into a schema of the session's catalog: Spark 4.0 takes views and functions of SQL in no other."""
+    """Install them in a schema of the session catalog: Spark has persistent views and SQL functions only there."""
     spark = start_session(config, "grouptrail-views", report)
     try:
         if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
             raise CatalogError(_IN_MEMORY)
         done = install(spark, config, schema=schema)
     except PySparkException as error:
-        raise CatalogError(f"{_first_line(error)}: correct --schema, or the rights to the catalog") from error
+        raise CatalogError(f"{_first_line(error)}: check --schema, or the rights to the catalog") from error
     finally:
         spark.stop()
     report(
@@ -71,7 +71,7 @@ def install_views(config: Config, *, schema: str, report: Report) -> None:
 
 
 def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
-    """Puts the tables, views and functions into a schema.
+    """Install the tables, views and functions in a schema.
 
     With `tables_schema` the tables lie there, and the schema has views of them, which Spark lets nobody write to.
     Raises CatalogError if a table of that name is another one. Spark 4.0 replaces no function that its session has

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SparkEngine:
-    """Answers queries on a Spark session; an answer is whole in memory before its first row is told."""
+    """Answers queries with a Spark session; the whole result is in memory before its first row is returned."""
 
     dialect = SPARK
 
@@ -33,7 +33,7 @@ class SparkEngine:
         self._config = config
         spark.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
         prepare_session(spark)
-        # It writes the whole trace of a query that fails to stderr, which its one line does not need.
+        # This logger writes the stack trace of every failed query to stderr.
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
@@ -55,7 +55,7 @@ class SparkEngine:
 
 @contextmanager
 def spark_engine(config: Config, report: Report) -> Iterator[SparkEngine]:
-    """The engine on a session of its own."""
+    """Yield an engine with a new session."""
     spark = start_session(config, "grouptrail-sql", report)
     try:
         yield SparkEngine(spark, config)
