@@ -42,7 +42,7 @@ def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
 def test_view_gives_the_same_rows_on_both_engines(
     shop: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a query that finds something, and of the example as it stands, asked at one time."""
+    """For a query with results and for the example of the view, at the same time."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
     assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
@@ -78,7 +78,7 @@ def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, t
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT * FROM offset_commit", "there is no table offset_commit: did you mean offset_commits?"),
         ("SELECT * FROM topic_names", "nothing has landed in topic_names"),
@@ -92,12 +92,12 @@ def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, t
     ],
 )
 def test_spark_engine_invalid_query_raises_a_one_line_error(
-    shop: Config, engine: SparkEngine, text: str, told: str
+    shop: Config, engine: SparkEngine, text: str, message: str
 ) -> None:
-    """As on the other engine; and nothing is written."""
+    """Errors are the same as on the other engine; nothing is written."""
     with pytest.raises(QueryError) as caught:
         rows(shop, text, engine)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Names, client ids and metadata that a stranger chose: they are text everywhere, and nothing else."""
+"""Untrusted names, client ids and metadata are plain text everywhere."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[list[str]]:
-    """The lines as words between two blanks; the first is the head, the last tells of the sample."""
+    """Return the cells of each line: first the header, last the time of the sample."""
     out = StringIO()
     show_lag(config, groups=groups, topics=topics, format="table", out=out)
     return [
@@ -78,7 +78,7 @@ def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
 
 
 def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: Config) -> None:
-    """With the method of its lag."""
+    """Each line has the method of its lag."""
     head, *lines, _ = shown(config, "bill*")
     assert [word.strip() for word in head[:8]] == [
         *("group", "topic", "partition", "status", "committed", "end", "lag", "behind")

@@ -66,7 +66,7 @@ def count(page: Page, selector: str) -> int:
 
 
 def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
-    """Where the element with that number lies in the window."""
+    """Return the box of the element with that index in the window."""
     found: dict[str, float] = page.value(
         f"document.querySelectorAll({selector!r})[{number}].getBoundingClientRect().toJSON()"
     )
@@ -74,7 +74,7 @@ def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
 
 
 def middle(place: dict[str, float]) -> tuple[float, float]:
-    """Of a box."""
+    """Return the centre of a box."""
     return place["left"] + place["width"] / 2, place["top"] + place["height"] / 2
 
 
@@ -161,7 +161,7 @@ def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, ope
 
 
 def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None:
-    """Of a partition, a member, a rebalance, a state and of lag."""
+    """Partitions, members, rebalances, states and lag have tooltips."""
     page = opened(timeline(lake, "billing"))
     place = box(page, "#lanes svg")
     minute = page.value("(view.width - 190) * 60000 / view.whole")

@@ -289,7 +289,7 @@ def test_expand_of_any_text_keeps_what_is_not_a_call(dialect: Dialect, pieces: l
     ],
 )
 def test_view_without_required_arguments_is_queried_by_name(warehouse: Config, text: str, rows: int) -> None:
-    """Like tables; a query's own name goes first."""
+    """Like a table; a CTE of the same name takes precedence."""
     assert len(asked(warehouse, text)) == rows
 
 
@@ -313,7 +313,7 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("owners_at('billing')", "owners_at(group, time): not with 1 arguments: write it as in SELECT"),
         ("owners_at()", "not with 0 arguments"),
@@ -338,13 +338,13 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
         ("owner_at('billing', now())", "did you mean owners_at(group, time)?"),
     ],
 )
-def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, told: str) -> None:
+def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, message: str) -> None:
     """In one line, with the way to do it right."""
-    assert told in refused(warehouse, f"SELECT * FROM {call}")
+    assert message in refused(warehouse, f"SELECT * FROM {call}")
 
 
 def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
-    """One without groups is told as such."""
+    """The error of a cluster without groups says so."""
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
     third = warehouse.model_copy(update={"cluster": "third"})
@@ -352,7 +352,7 @@ def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
 
 
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
-    """With what a row is; by its name one is told in full."""
+    """The list has one sentence per view; a view by name has its parameters and columns."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)
     assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One storm of a group", out.getvalue())
@@ -362,7 +362,7 @@ def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
 
 
 def test_queries_without_views_do_not_import_sqlglot() -> None:
-    """sqlglot takes longer to import than most queries to run."""
+    """Importing sqlglot takes longer than most queries."""
     program = (
         "import sys, grouptrail.cli, grouptrail.decode.job, grouptrail.query.show_group, grouptrail.query.show_lag\n"
         "from grouptrail.query.views import expand\n"
