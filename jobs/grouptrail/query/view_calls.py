@@ -71,11 +71,8 @@ class _SparkTokenizer(Spark.Tokenizer):
 _TOKENIZERS = {"datafusion": _DataFusionTokenizer(), "spark": _SparkTokenizer(Spark)}
 # sqlglot's parser decides by what follows whether LIMIT and OFFSET are aliases; the engines never take them for one.
 # Spark wants TABLESAMPLE before an alias.
-_NAMES_ROWS = Parser.TABLE_ALIAS_TOKENS - {TokenType.LIMIT, TokenType.OFFSET} | {
-    TokenType.ALIAS,
-    TokenType.IDENTIFIER,
-    TokenType.TABLE_SAMPLE,
-}
+_NAMES_ROWS = Parser.TABLE_ALIAS_TOKENS - {TokenType.LIMIT, TokenType.OFFSET}
+_NAMES_ROWS |= {TokenType.ALIAS, TokenType.IDENTIFIER, TokenType.TABLE_SAMPLE}
 
 
 def view_calls(text: str, views: Mapping[str, View], dialect: str) -> Iterator[ViewCall]:
@@ -84,56 +81,46 @@ def view_calls(text: str, views: Mapping[str, View], dialect: str) -> Iterator[V
         tokens = _TOKENIZERS[dialect].tokenize(text)
     except TokenError as error:
         raise QueryError("a string, a quoted name or a comment does not end: correct the query") from error
-    index = 0
-    while index < len(tokens):
-        view = views.get(tokens[index].text.lower()) if tokens[index].token_type == TokenType.VAR else None
-        last = _last_of_call(view, tokens, index) if view else None
-        if view is not None and last is not None:
-            yield ViewCall(
-                view=view,
-                start=tokens[index].start,
-                end=tokens[last].end + 1,
-                arguments=[_argument(text, part, dialect) for part in _split_at_commas(tokens[index + 2 : last])],
-                has_alias=_type(tokens, last + 1) in _NAMES_ROWS,
-            )
-            index = last
-        index += 1
+    last = -1
+    for index, token in enumerate(tokens):
+        view = views.get(token.text.lower()) if token.token_type == TokenType.VAR and index > last else None
+        if view is None:
+            continue
+        parts: list[list[Token]] = []
+        if _type(tokens, index + 1) == TokenType.L_PAREN:
+            last, parts = _read_arguments(view, tokens, index + 1)
+        elif not view.required and _is_source(tokens, index):
+            last = index
+        else:
+            continue
+        arguments = [_argument(text, part, dialect) for part in parts]
+        yield ViewCall(view, token.start, tokens[last].end + 1, arguments, _type(tokens, last + 1) in _NAMES_ROWS)
 
 
-def _last_of_call(view: View, tokens: list[Token], index: int) -> int | None:
-    """Return the index of the call's last token; None if the name there is no call."""
-    if _type(tokens, index + 1) == TokenType.L_PAREN:
-        return _closing_parenthesis(view, tokens, index + 1)
-    is_source = index > 0 and tokens[index - 1].token_type in (TokenType.FROM, TokenType.JOIN)
+def _is_source(tokens: list[Token], index: int) -> bool:
+    """Return whether a name follows FROM or JOIN and is not that of a CTE."""
     is_cte = any(
-        token.text.lower() == view.name
+        token.text.lower() == tokens[index].text.lower()
         and _type(tokens, place + 1) == TokenType.ALIAS
         and _type(tokens, place + 2) == TokenType.L_PAREN
         for place, token in enumerate(tokens)
     )
-    return index if is_source and not view.required and not is_cte else None
+    return index > 0 and tokens[index - 1].token_type in (TokenType.FROM, TokenType.JOIN) and not is_cte
 
 
-def _closing_parenthesis(view: View, tokens: list[Token], opening: int) -> int:
-    depth = 0
-    for index in range(opening, len(tokens)):
-        depth += _depth_change(tokens[index])
-        if depth == 0:
-            return index
-    raise QueryError(f"{view.signature} has no closing parenthesis: correct the query")
-
-
-def _split_at_commas(tokens: list[Token]) -> list[list[Token]]:
-    """Split the tokens between a call's parentheses; no tokens are no arguments."""
+def _read_arguments(view: View, tokens: list[Token], opening: int) -> tuple[int, list[list[Token]]]:
+    """Return the index of the closing parenthesis, and the tokens of each argument."""
     parts: list[list[Token]] = [[]]
     depth = 0
-    for token in tokens:
-        depth += _depth_change(token)
-        if depth == 0 and token.token_type == TokenType.COMMA:
+    for index, token in enumerate(tokens[opening:], start=opening):
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if depth == 0:
+            return index, parts if parts != [[]] else []
+        if depth == 1 and token.token_type == TokenType.COMMA:
             parts.append([])
-        else:
+        elif index > opening:
             parts[-1].append(token)
-    return parts if tokens else []
+    raise QueryError(f"{view.signature} has no closing parenthesis: correct the query")
 
 
 def _argument(text: str, tokens: list[Token], dialect: str) -> Argument:
@@ -141,12 +128,7 @@ def _argument(text: str, tokens: list[Token], dialect: str) -> Argument:
         return Argument("nothing", (), None)
     sql = " ".join(text[tokens[0].start : tokens[-1].end + 1].split())
     is_string = tokens[-1].token_type == TokenType.STRING and (dialect != "spark" or "\\" not in sql)
-    string = tokens[-1].text if is_string else None
-    return Argument(sql, tuple(token.text.lower() for token in tokens), string)
-
-
-def _depth_change(token: Token) -> int:
-    return (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+    return Argument(sql, tuple(token.text.lower() for token in tokens), tokens[-1].text if is_string else None)
 
 
 def _type(tokens: list[Token], index: int) -> TokenType | None:
