@@ -22,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from demo.measure import seconds
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.query.sql import DeltaRs, ask, run_sql
+from grouptrail.query.sql import DeltaRs, run_query, run_sql
 from grouptrail.query.views import expand
 from grouptrail.storage.schema import table_schema
 
@@ -302,6 +302,6 @@ def _files(config: Config, view: contracts.View, call: str) -> tuple[int, int]:
     """How many files a query opens, as the engine counts (one that it reads twice is two), and how many there are."""
     there = sum(len(DeltaTable(config.table_path(name)).file_uris()) for name in view.tables)
     text = expand(call, config.cluster).text
-    _, batches = ask(config, f"EXPLAIN ANALYZE {text}", DeltaRs(config))
+    _, batches = run_query(config, f"EXPLAIN ANALYZE {text}", DeltaRs(config))
     plan = "\n".join(str(value) for batch in batches for value in batch.column("plan").to_pylist())
     return sum(map(int, re.findall(r"files_opened=(\d+)", plan))), there

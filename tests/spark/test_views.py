@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
@@ -15,6 +19,7 @@ from grouptrail.contracts import View, views
 from grouptrail.query.errors import QueryError
 from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.query.sql import DeltaRs, Engine, run_sql
+from grouptrail.storage.sql import spark_literal
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
@@ -37,7 +42,7 @@ def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
 def test_view_gives_the_same_rows_on_both_engines(
     shop: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a query that finds something, and of the example as it stands, asked at one time."""
+    """For a query with results and for the example of the view, at the same time."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
     assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
@@ -58,15 +63,22 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
 
 
 def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, engine: SparkEngine) -> None:
-    """Spark reads them in its own way in a query; a value keeps them as they are."""
+    """What a backslash means to Spark depends on the session."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
         rows(shop, r"SELECT * FROM members_at('a\b', now())", engine)
-    value = "\\' \\u0041 ${env:HOME}"
-    assert [row[0] for row in engine.spark.sql(f"SELECT {engine.dialect.literal(value)}").collect()] == [value]
+
+
+@settings(max_examples=5, deadline=None)
+@given(texts=st.lists(st.text(), min_size=20, max_size=100))
+def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, texts: list[str]) -> None:
+    """Backslashes, quotes and variables are plain text."""
+    texts += ["'", "\\", "\\'", "''", "\\u0041", "${env:HOME}", "--", "/*", "\n\r\x00"]
+    [row] = spark.sql(f"SELECT array({', '.join(map(spark_literal, texts))})").collect()
+    assert row[0] == texts
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT * FROM offset_commit", "there is no table offset_commit: did you mean offset_commits?"),
         ("SELECT * FROM topic_names", "nothing has landed in topic_names"),
@@ -80,11 +92,72 @@ def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, 
     ],
 )
 def test_spark_engine_invalid_query_raises_a_one_line_error(
-    shop: Config, engine: SparkEngine, text: str, told: str
+    shop: Config, engine: SparkEngine, text: str, message: str
 ) -> None:
-    """As on the other engine; and nothing is written."""
+    """Errors are the same as on the other engine; nothing is written."""
     with pytest.raises(QueryError) as caught:
         rows(shop, text, engine)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("WITH a AS (SELECT 1 x) -- \\\n(\nDELETE FROM delta.`{path}`", "DeleteFromTable"),
+        ("-- \rINSERT OVERWRITE DIRECTORY '{folder}/out' USING csv --\nSELECT 1", "InsertIntoDir"),
+        ("WITH a AS (SELECT 1) FROM a INSERT INTO memberships SELECT *", "InsertIntoStatement"),
+        ("SELECT TRANSFORM(1) USING 'sh -c \"touch {folder}/out\"'", "ScriptTransformation"),
+        ("EXPLAIN SELECT TRANSFORM(1) USING 'cat'", "ScriptTransformation"),
+        ("SELECT java_method('java.lang.System', 'getenv')", "java_method"),
+        ("SELECT reflect('java.lang.System', 'getenv')", "reflect"),
+        ("SELECT system.builtin.try_reflect('java.lang.System', 'getenv')", "try_reflect"),
+        ("SELECT IDENTIFIER('java' || '_method')('java.lang.System', 'getenv')", "java_method"),
+        ("SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("SELECT (SELECT max(value) FROM text.`/etc/passwd`)", "no table text./etc/passwd"),
+        ("WITH a AS (SELECT * FROM text.`/etc/passwd`) SELECT * FROM a", "no table text./etc/passwd"),
+        ("SELECT * FROM IDENTIFIER('text' || '.`/etc/passwd`')", "PlanWithUnresolvedIdentifier"),
+        ("DESCRIBE text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("DESCRIBE QUERY SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
+        ("SELECT * FROM delta.`{path}`", "no table delta."),
+        ("SELECT * FROM table_changes_by_path('{path}', 0)", "no table table_changes_by_path"),
+        ("SELECT * FROM spark_catalog.default.memberships", "no table spark_catalog.default.memberships"),
+        ("SELECT * FROM other, (WITH other AS (SELECT 1) SELECT * FROM other)", "no table other"),
+        ("SELECT * FROM memberships WITH (path = '/etc')", "UnresolvedRelation"),
+        ("SHOW CREATE TABLE memberships", "ShowCreateTable"),
+    ],
+)
+def test_spark_engine_refuses_all_but_queries_over_its_tables(
+    shop: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
+) -> None:
+    """Whatever the statement hides behind: nothing is written, run or read elsewhere."""
+    path = shop.table_path("memberships")
+    version = DeltaTable(path).version()
+    with pytest.raises(QueryError, match=re.escape(message)):
+        rows(shop, text.format(path=path, folder=tmp_path), engine)
+    assert not list(tmp_path.iterdir())
+    assert DeltaTable(path).version() == version
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("SELECT '${env:PATH}' AS p, a.* FROM VALUES (1), (2) AS a(x) WHERE x IN (SELECT 1)", 1),
+        ("WITH RECURSIVE r(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r", 5),
+        ("SELECT /*+ BROADCAST(m) */ e.c FROM Memberships m LATERAL VIEW explode(array(1, 2)) e AS c LIMIT 3", 3),
+        ("SELECT * FROM (SELECT * FROM range(9)) TABLESAMPLE (3 ROWS)", 3),
+        ("SELECT row_number() OVER w FROM range(2) WINDOW w AS (ORDER BY id)", 2),
+        ("DESCRIBE memberships member_id", None),
+        ("SHOW TABLES", None),
+        ("EXPLAIN SELECT * FROM memberships", 1),
+    ],
+)
+def test_spark_engine_answers_every_form_of_query(
+    shop: Config, engine: SparkEngine, text: str, count: int | None
+) -> None:
+    """In Spark's own syntax, too; variables of the environment are not put in."""
+    found = rows(shop, text, engine)
+    assert found
+    assert count in (None, len(found))
+    assert "/bin" not in str(found)

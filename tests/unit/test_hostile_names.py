@@ -1,4 +1,4 @@
-"""Names, client ids and metadata that a stranger chose: they are text everywhere, and nothing else."""
+"""Untrusted names, client ids and metadata are plain text everywhere."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from grouptrail.query.formats import TextFormat
 from grouptrail.query.show_group import show_group
 from grouptrail.query.show_lag import show_lag
 from grouptrail.query.sql import run_sql
-from grouptrail.query.views import literal
 from grouptrail.report.timeline import timeline_page
+from grouptrail.storage.sql import datafusion_literal
 from support.small_tables import at, lay
 
 STRANGE = [
@@ -93,11 +93,11 @@ def test_views_hostile_group_name_selects_only_that_group(lake: Config, name: st
     for view in views:
         others = "" if view.required == 1 else ", '2026-03-04T12:31:00Z'"
         found, expected = (
-            asked(lake, f"SELECT * FROM {view.name}({literal(group)}{others})").splitlines()
+            asked(lake, f"SELECT * FROM {view.name}({datafusion_literal(group)}{others})").splitlines()
             for group in (name, "bystander")
         )
         assert len(found) == len(expected) > 0, view.name
-    counted = asked(lake, f"SELECT group_id FROM offset_commits WHERE metadata = {literal(name)}")
+    counted = asked(lake, f"SELECT group_id FROM offset_commits WHERE metadata = {datafusion_literal(name)}")
     assert [json.loads(line) for line in counted.splitlines()] == [{"group_id": name}]
 
 
@@ -138,7 +138,7 @@ def test_cli_error_with_hostile_name_prints_no_control_characters(
 ) -> None:
     """A name that no group has, and one that is no number."""
     monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", lake.warehouse)
-    queries = [["show", "group", f"no {name}"], ["sql", f"SELECT CAST({literal(name)} AS BIGINT)"]]
+    queries = [["show", "group", f"no {name}"], ["sql", f"SELECT CAST({datafusion_literal(name)} AS BIGINT)"]]
     for arguments in queries:
         monkeypatch.setattr("sys.argv", ["grouptrail", *arguments])
         with pytest.raises(SystemExit) as ended:

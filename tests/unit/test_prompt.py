@@ -33,26 +33,26 @@ def typed(config: Config, keys: str) -> str:
 
 def test_prompt_continues_after_errors_and_ctrl_c(tmp_path: Path) -> None:
     """An error is one line, and does not end it; nor does Ctrl-C."""
-    told = typed(
+    printed = typed(
         Config(warehouse=str(tmp_path)),
         "SELECT 1 AS one;\rSELECT * FROM nosuch\rhalf a line\x03\x1b\rSELECT\x1b\r 2 AS two\rtables resets\r\x04",
     )
-    assert "one" in told
-    assert "there is no table nosuch" in told
-    assert "half a line" not in told
-    assert "two" in told
-    assert "by how many offsets" in told
+    assert "one" in printed
+    assert "there is no table nosuch" in printed
+    assert "half a line" not in printed
+    assert "two" in printed
+    assert "by how many offsets" in printed
 
 
 def test_prompt_tables_lists_the_tables_and_exit_leaves(tmp_path: Path) -> None:
     """And `exit` leaves it."""
-    told = typed(Config(warehouse=str(tmp_path)), "TABLES\rexit\rSELECT 3 AS three\r")
-    assert "offset_commits" in told
-    assert "three" not in told
+    printed = typed(Config(warehouse=str(tmp_path)), "TABLES\rexit\rSELECT 3 AS three\r")
+    assert "offset_commits" in printed
+    assert "three" not in printed
 
 
 def test_prompt_help_prints_the_key_bindings_again(tmp_path: Path) -> None:
-    """As at its beginning."""
+    """The same lines as at the start."""
     assert typed(Config(warehouse=str(tmp_path)), "help\r\x04").count("Ctrl-D leaves") == 2
 
 
@@ -92,6 +92,6 @@ def test_completion_suggests_tables_views_columns_and_keywords(text: str, comple
 
 
 def test_completion_columns_are_limited_to_the_named_tables() -> None:
-    """Of all while none is."""
+    """Columns of all tables while the query names none."""
     assert "lag_seconds" in candidates("SELECT ")
     assert "lag_seconds" not in candidates("SELECT x FROM group_metadata")

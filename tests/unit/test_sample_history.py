@@ -12,7 +12,7 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
-from grouptrail.query.sql import DeltaRs, ask, run_sql
+from grouptrail.query.sql import DeltaRs, run_query, run_sql
 from grouptrail.storage.schema import arrow_type
 from support.sample_history import ASKED
 
@@ -36,7 +36,7 @@ def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
 @each_view
 def test_view_example_columns_match_the_contract(shop: Config, view: View) -> None:
     """Names and types, in their order; in the example, too, which is answered as it stands."""
-    schema, _ = ask(shop, view.example, DeltaRs(shop))
+    schema, _ = run_query(shop, view.example, DeltaRs(shop))
     assert schema.names == [column.name for column in view.columns]
     types = [_plain(field.type) for field in pa.schema(schema)]
     assert types == [arrow_type(column.type) for column in view.columns]

@@ -126,7 +126,7 @@ def test_describe_group_generations_returns_the_newest(warehouse: Config) -> Non
 
 
 def test_show_group_json_is_one_object(warehouse: Config) -> None:
-    """With whole times, and what people see in words."""
+    """JSON has full timestamps and the values behind the texts."""
     out = io.StringIO()
     show_group(warehouse, "billing", at=at(7), generations=1, format="json", out=out)
     found = json.loads(out.getvalue())

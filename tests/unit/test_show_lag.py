@@ -21,9 +21,14 @@ def row(group: str, partition: int, lag: int, seconds: float, status: str = "OK"
     """A minute after the samples before it."""
     where = {"group_id": group, "topic": "orders", "partition": partition, "sampled_at": small_tables.at(1)}
     offsets = {"committed_offset": 1000, "log_start_offset": 0, "log_end_offset": 1000 + lag, "lag": lag}
-    told = {"lag_seconds": seconds, "lag_seconds_method": "observed", "status": status, "status_reason": "a reason"}
+    verdict = {
+        "lag_seconds": seconds,
+        "lag_seconds_method": "observed",
+        "status": status,
+        "status_reason": "a reason",
+    }
     rates = {"consume_rate": 10.0, "produce_rate": 5.0, "catch_up_seconds": lag / 5, "group_state": "Stable"}
-    return where | offsets | told | rates | more
+    return where | offsets | verdict | rates | more
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[list[str]]:
-    """The lines as words between two blanks; the first is the head, the last tells of the sample."""
+    """Return the cells of each line: first the header, last the time of the sample."""
     out = StringIO()
     show_lag(config, groups=groups, topics=topics, format="table", out=out)
     return [
@@ -55,7 +60,7 @@ def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[li
 
 
 def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
-    """Sums of what is told, the longest time, the worst verdict and why; what is gone is not there."""
+    """Sums of known lag, the longest time, and the worst verdict with its reason; no deleted group."""
     head, *lines, last = shown(config)
     assert [word.strip() for word in head[:5]] == ["group", "status", "partitions", "lag", "behind"]
     assert [[word.strip() for word in line[:5]] for line in lines] == [
@@ -73,7 +78,7 @@ def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
 
 
 def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: Config) -> None:
-    """With what its lag was told by."""
+    """Each line has the method of its lag."""
     head, *lines, _ = shown(config, "bill*")
     assert [word.strip() for word in head[:8]] == [
         *("group", "topic", "partition", "status", "committed", "end", "lag", "behind")

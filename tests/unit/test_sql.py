@@ -113,7 +113,7 @@ def test_sql_table_markup_and_control_codes_are_shown_as_text(warehouse: Config)
 def test_sql_table_many_rows_shows_the_first_and_counts_all(
     warehouse: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are counted, and the way to see the others is told."""
+    """The last line has the number of all rows and the option that prints them."""
     text = asked(warehouse, "SELECT value FROM generate_series(1, 1000)", "table")
     assert f"1000 rows in 0.{text.split(' in 0.')[1][:2]} s, the first {formats.MAX_TABLE_ROWS} shown" in text
     assert len(text.splitlines()) == formats.MAX_TABLE_ROWS + 3
@@ -192,12 +192,12 @@ def test_sql_insert_after_with_is_rejected_and_writes_nothing(warehouse: Config)
     ],
 )
 def test_sql_every_form_of_query_is_answered(warehouse: Config, text: str) -> None:
-    """With comments and parentheses before them."""
+    """Comments and parentheses may come first."""
     assert asked(warehouse, text)
 
 
 def test_save_sql_writes_parquet_and_csv_files(warehouse: Config, tmp_path: Path) -> None:
-    """As Parquet with the types of the columns, equal names told apart; or as text."""
+    """Parquet keeps the column types; equal column names get a suffix."""
     query = (
         "SELECT a.group_id, b.group_id, committed_offset FROM offset_commits a "
         "JOIN offset_commits b USING (committed_offset) ORDER BY committed_offset"
@@ -223,7 +223,7 @@ def test_save_sql_failed_query_keeps_the_existing_file(warehouse: Config, tmp_pa
 
 
 def test_save_sql_type_unknown_to_parquet_raises_and_leaves_no_file(warehouse: Config, tmp_path: Path) -> None:
-    """With the way out; no file is left."""
+    """The error suggests a cast."""
     query = "SELECT INTERVAL '1 month' AS length"
     with pytest.raises(QueryError, match="cast the column"):
         save_sql(warehouse, query, format="parquet", path=tmp_path / "a.parquet", engine=DeltaRs(warehouse))
@@ -231,13 +231,13 @@ def test_save_sql_type_unknown_to_parquet_raises_and_leaves_no_file(warehouse: C
 
 
 def test_save_sql_unwritable_path_raises_naming_the_out_option(warehouse: Config, tmp_path: Path) -> None:
-    """With the option to correct."""
+    """The error names the option to change."""
     with pytest.raises(QueryError, match="--out"):
         save_sql(warehouse, "SELECT 1", format="csv", path=tmp_path / "no" / "folder", engine=DeltaRs(warehouse))
 
 
 def test_sql_reset_offsets_prints_topic_partition_offset(warehouse: Config) -> None:
-    """topic,partition,offset without a head, whatever else there is; a query without them is told."""
+    """Lines of topic,partition,offset without a header; a query without these columns raises QueryError."""
     query = "SELECT 'x' AS metadata, 7 AS committed_offset, 2 AS partition, 'orders' AS topic"
     assert asked(warehouse, query, "reset-offsets") == "orders,2,7\n"
     with pytest.raises(QueryError, match="no column topic"):
@@ -263,7 +263,7 @@ def test_sql_missing_warehouse_raises_and_is_not_created(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT grop_id FROM offset_commits", "No field named grop_id. Did you mean 'offset_commits.group_id'"),
         ("SELECT (1 FROM offset_commits", "Expected"),
@@ -271,9 +271,9 @@ def test_sql_missing_warehouse_raises_and_is_not_created(tmp_path: Path) -> None
         ("SELECT 1; SELECT 2", "single SQL statement"),
     ],
 )
-def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, told: str) -> None:
+def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, message: str) -> None:
     """Also what fails only while it runs."""
-    assert told in refused(warehouse, text)
+    assert message in refused(warehouse, text)
 
 
 def test_list_tables_reports_rows_files_and_size(warehouse: Config) -> None:

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from grouptrail import cli, contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
+from grouptrail.report.cluster_rows import read_cluster
+from grouptrail.report.group_rows import read_group
 from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots, lane_name, visible
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
-from grouptrail.report.report_rows import read_cluster
-from grouptrail.report.rows import read_group
 from grouptrail.report.timeline import timeline_page
 from support.sample_groups import TOLD_UNTIL, billing, shared
 from support.small_tables import at, lay
@@ -65,7 +65,7 @@ def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
 
 
 def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
-    """As the table tells them, with members by number."""
+    """Spans equal the rows of the table, with members by index."""
     data = drawn(lake)
     rebalances = table(data["rebalances"])
     assert len(rebalances) == 24
@@ -76,7 +76,7 @@ def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
 
 
 def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> None:
-    """As the same static instance, or as the same client on the same host."""
+    """Members of one static instance, or of one client on one host, share a seat."""
     data = drawn(lake)
     rows = [[data["members"][life["member"]] for life in lives] for lives in data["people"]]
     assert [sorted({member["label"] for member in row}) for row in rows] == [
@@ -127,7 +127,7 @@ def test_timeline_without_lag_shows_the_history(lake: Config, tmp_path: Path) ->
 
 
 def test_timeline_share_group_owners_are_on_separate_tracks(lake: Config) -> None:
-    """Of a share group."""
+    """A partition of a share group has several owners at a time."""
     data = drawn(lake, "notifications")
     [topic] = data["topics"]
     assert [lane["tracks"] for lane in topic["lanes"]] == [3, 3]
@@ -165,7 +165,7 @@ def test_read_group_interval_outside_the_history_raises(
 
 def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw it."""
-    monkeypatch.setattr("grouptrail.report.rows.MOST_SPANS", 10)
+    monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
         read_group(lake, "billing", since=None, until=None)
     assert len(read_group(lake, "billing", since=at(30), until=at(31)).spans) == 9
@@ -322,7 +322,7 @@ def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
 
 
 def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
-    """With what to type for a picture of that time."""
+    """Each storm has the command that draws its interval."""
     data = arrange_report(read_cluster(lake))
     [storm] = table(data["storms"])
     assert (storm["group_id"], storm["rebalances"]) == ("billing", 17)

@@ -66,7 +66,7 @@ def count(page: Page, selector: str) -> int:
 
 
 def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
-    """Where the element with that number lies in the window."""
+    """Return the box of the element with that index in the window."""
     found: dict[str, float] = page.value(
         f"document.querySelectorAll({selector!r})[{number}].getBoundingClientRect().toJSON()"
     )
@@ -74,7 +74,7 @@ def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
 
 
 def middle(place: dict[str, float]) -> tuple[float, float]:
-    """Of a box."""
+    """Return the centre of a box."""
     return place["left"] + place["width"] / 2, place["top"] + place["height"] / 2
 
 
@@ -161,7 +161,7 @@ def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, ope
 
 
 def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None:
-    """Of a partition, a member, a rebalance, a state and of lag."""
+    """Partitions, members, rebalances, states and lag have tooltips."""
     page = opened(timeline(lake, "billing"))
     place = box(page, "#lanes svg")
     minute = page.value("(view.width - 190) * 60000 / view.whole")
@@ -174,11 +174,11 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
     lanes = {
         lane: middle(box(page, "#lanes .lane", number))[1] for number, lane in enumerate(texts(page, "#lanes .lane"))
     }
-    told = tip(start + 23 * minute, lanes["orders-5"])
+    text = tip(start + 23 * minute, lanes["orders-5"])
     page.screenshot("timeline-tip")
-    assert told.startswith("orders-5: billing-anna\n")
-    assert "2026-03-04 12:22:00 to 2026-03-04 12:24:00 UTC (2 min)" in told
-    assert "because: member_left_or_expired (ambiguous): a clean leave, an expired session" in told
+    assert text.startswith("orders-5: billing-anna\n")
+    assert "2026-03-04 12:22:00 to 2026-03-04 12:24:00 UTC (2 min)" in text
+    assert "because: member_left_or_expired (ambiguous): a clean leave, an expired session" in text
     assert "STALL: lag" in tip(start + 21 * minute, lanes["orders-5"])
     assert "replaced: the same instance id joined" in tip(start + 60 * minute, lanes["edge-1"])
     head = box(page, "#head")["top"]
@@ -190,7 +190,7 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
 
 
 def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, opened: Open) -> None:
-    """From mark to mark; what is told of one is its label, too."""
+    """From mark to mark; the tooltip of a mark is its label, too."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
     page.value("document.querySelector('.mark[tabindex=\\'0\\']').focus()")

@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import print_columns, print_tables, run_sql
-from grouptrail.query.views import DELTA_RS, SPARK, expand, filled
+from grouptrail.query.views import DELTA_RS, SPARK, Dialect, expand, filled, view_query
 from support.small_tables import at, lay
 
 
@@ -196,12 +201,80 @@ def test_view_call_in_any_case_with_blanks_and_comments_is_recognised(warehouse:
         "SELECT /* owners_at(1) /* x */ owners_at(1) */ 1",
         "SELECT $$owners_at(1)$$, E'\\' owners_at(1)'",
         "SELECT owners_at, my_owners_at(1) FROM t",
+        "SELECT 1 -- \r owners_at(1)",
+        "SELECT `owners_at`(1), $tag$ owners_at(1) $$ $tag$",
+        "SELECT arrow_cast('owners_at(', 'Utf8')::text, [1][1], {'resets': 2}['resets'], a ->> '.resets' FROM t",
         "SELECT 'open",
     ],
 )
 def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
-    """In strings, names and comments."""
+    """Views named in strings, quoted names, columns and comments are not calls."""
     assert expand(text, "c").text == text
+
+
+@pytest.mark.parametrize("dialect", [DELTA_RS, SPARK], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("WITH x AS (SELECT * FROM ", ") SELECT arrow_cast(a, 'Utf8')::text FROM x"),
+        ("SELECT a[1] FROM t JOIN ", " ON t.a = members_at.b"),
+        ("SELECT * FROM t WHERE a IN (SELECT b FROM ", ")"),
+        ("SELECT * FROM (SELECT * FROM ", " AS m) LIMIT 3 -- 'x"),
+        ("SELECT /*+ BROADCAST(t) */ c FROM ", " LATERAL VIEW explode(l) e AS c MINUS SELECT 1"),
+        ("SELECT 1 FROM ", " TABLESAMPLE (5 ROWS)"),
+        ("SELECT 1 FROM ", " FETCH FIRST 3 ROWS ONLY"),
+        ("this is\tno SQL; ", " ) ] nor is this"),
+    ],
+)
+def test_expand_replaces_only_the_call(dialect: Dialect, before: str, after: str) -> None:
+    """Everything around the call keeps its spelling, also what no parser would take."""
+    names_rows = after.startswith((" AS m", " TABLESAMPLE"))
+    found = expand(f"{before}Members_at('it''s', now()){after}", "c", dialect)
+    assert found.text.startswith(f"{before}(SELECT")
+    assert found.text.endswith(f"\n){'' if names_rows else ' AS members_at'}{after}")
+    assert dialect.literal("it's") in found.text
+    assert found.groups == {("generations", "it's")}
+
+
+_PIECES = [
+    "'",
+    '"',
+    "`",
+    "\\",
+    "--",
+    "/*",
+    "*/",
+    "(",
+    ")",
+    "\n",
+    "\r",
+    "$",
+    "$$",
+    "r'",
+    "e'",
+    "12",
+    "é",
+    ";",
+    ":x",
+    "{#",
+    "{{+",
+]
+
+
+@pytest.mark.parametrize("dialect", [DELTA_RS, SPARK], ids=lambda dialect: dialect.name)
+@given(pieces=st.lists(st.sampled_from([*_PIECES, "FROM ", " assignors_in_use ", "assignors_in_use()"])))
+def test_expand_of_any_text_keeps_what_is_not_a_call(dialect: Dialect, pieces: list[str]) -> None:
+    """Or one error says what does not end."""
+    text = "".join(pieces)
+    try:
+        expanded = expand(text, "c", dialect).text
+    except QueryError as error:
+        message = str(error)
+        assert message.startswith(("a string, a quoted name", "assignors_in_use() has no closing"))
+        return
+    query = f"({view_query(contracts.views()['assignors_in_use'], 'c', {}, dialect)}\n)"
+    left = re.sub(re.escape(query) + "(?: AS assignors_in_use)?", "assignors_in_use", expanded)
+    assert left.replace("()", "") == text.replace("()", "")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +289,7 @@ def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
     ],
 )
 def test_view_without_required_arguments_is_queried_by_name(warehouse: Config, text: str, rows: int) -> None:
-    """Like tables; a query's own name goes first."""
+    """Like a table; a CTE of the same name takes precedence."""
     assert len(asked(warehouse, text)) == rows
 
 
@@ -240,19 +313,20 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("owners_at('billing')", "owners_at(group, time): not with 1 arguments: write it as in SELECT"),
         ("owners_at()", "not with 0 arguments"),
         ("owners_at('billing', now(), 1)", "not with 3 arguments"),
         ("owners_at(billing, now())", "group is a string in quotes, not billing"),
-        ("owners_at(now(), now())", "group is a string in quotes, not now ( )"),
+        ("owners_at(now(), now())", "group is a string in quotes, not now()"),
         ("owners_at('billing', 'yesterday')", "time is a time such as '2026-11-21T14:55:00Z', or now()"),
         ("owners_at('billing', '0001-01-01T00:00:00+14:00')", "time is a time"),
-        ("owners_at('billing', now() - 1)", "not now ( ) - 1"),
+        ("owners_at('billing', now() - 1)", "not now() - 1"),
         ("owners_at('billing', (SELECT now()))", "time is a time"),
         ("owners_at('billing', )", "time is a time"),
         ("owners_at('billing', now()", "has no closing parenthesis"),
+        ("owners_at('billing, now())", "a string, a quoted name or a comment does not end"),
         ("rebalance_storms('ten minutes')", "window is a length of time such as '10 minutes'"),
         ("rebalance_storms('0 minutes')", "window is a length of time"),
         ("rebalance_storms('999999 weeks')", "window is a length of time"),
@@ -264,24 +338,34 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
         ("owner_at('billing', now())", "did you mean owners_at(group, time)?"),
     ],
 )
-def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, told: str) -> None:
+def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, message: str) -> None:
     """In one line, with the way to do it right."""
-    assert told in refused(warehouse, f"SELECT * FROM {call}")
+    assert message in refused(warehouse, f"SELECT * FROM {call}")
 
 
 def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
-    """One without groups is told as such."""
+    """The error of a cluster without groups says so."""
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
     third = warehouse.model_copy(update={"cluster": "third"})
-    assert "correct --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
+    assert "check --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
 
 
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
-    """With what a row is; by its name one is told in full."""
+    """The list has one sentence per view; a view by name has its parameters and columns."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)
     assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One storm of a group", out.getvalue())
     out = io.StringIO()
     print_columns("rebalance_storms", out)
     assert "so many rebalances in a window are no storm yet (default: 3)" in out.getvalue()
+
+
+def test_queries_without_views_do_not_import_sqlglot() -> None:
+    """Importing sqlglot takes longer than most queries."""
+    program = (
+        "import sys, grouptrail.cli, grouptrail.decode.job, grouptrail.query.show_group, grouptrail.query.show_lag\n"
+        "from grouptrail.query.views import expand\n"
+        "expand('SELECT * FROM offset_commits', 'c'); sys.exit('sqlglot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
-from grouptrail.query.views import literal
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -186,7 +186,7 @@ class SnapshotReader:
         for since in [stale] if newest is None else [max(stale, newest - timedelta(seconds=_SAMPLE_SECONDS)), stale]:
             rows = self._tables.rows(
                 f"SELECT {', '.join(LAG_COLUMNS)} FROM consumer_lag "
-                f"WHERE {self._ours()} AND sampled_at >= {literal(since)}"
+                f"WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
             )
             if len(rows):
                 break
@@ -263,7 +263,8 @@ class SnapshotReader:
         since = None if min(told_to, default=0) < 0 else self._told_before
         batches = self._tables.rows(
             "SELECT record_partition, start_offset, landed_at, group_metadata + group_records > 0 AS of_groups "
-            f"FROM ingest_progress WHERE {self._ours()}" + (f" AND landed_at >= {literal(since)}" if since else "")
+            f"FROM ingest_progress WHERE {self._ours()}"
+            + (f" AND landed_at >= {datafusion_literal(since)}" if since else "")
         )
         waiting = [
             row["landed_at"]
@@ -287,7 +288,7 @@ class SnapshotReader:
         rows = self._tables.rows(
             "SELECT partition, last_stable_offset AS stable, log_end_offset - last_stable_offset AS lag "
             "FROM log_offsets "
-            f"WHERE {self._ours()} AND topic = '__consumer_offsets' AND sampled_at >= {literal(since)}"
+            f"WHERE {self._ours()} AND topic = '__consumer_offsets' AND sampled_at >= {datafusion_literal(since)}"
         )
         told = {row["partition"]: (row["stable"] if row["lag"] else None, row["lag"]) for row in rows.to_pylist()}
         return _stable_offsets(dict.fromkeys(partitions, (None, 0)) | told)
@@ -330,7 +331,7 @@ class SnapshotReader:
         return None
 
     def _ours(self) -> str:
-        return f"cluster = {literal(self._config.cluster)}"
+        return f"cluster = {datafusion_literal(self._config.cluster)}"
 
 
 def _stable_offsets(told: Mapping[int, tuple[int | None, int | None]]) -> pa.Table:

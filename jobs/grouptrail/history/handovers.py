@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from grouptrail.storage.files import Rows
 from grouptrail.storage.schema import gathered
-from grouptrail.storage.tables import literal
+from grouptrail.storage.sql import spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -107,7 +107,7 @@ def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback
     near = near.where("committed_offset IS NOT NULL")
     if len(span.groups) <= _FEW_GROUPS:
         # As text: each argument of a function is a call from Python into Java.
-        near = near.where(f"group_id IN ({', '.join(map(literal, span.groups))})")
+        near = near.where(f"group_id IN ({', '.join(map(spark_literal, span.groups))})")
     near = near.select(*_OF, "record_offset", F.col("record_at").alias("at"), "committed_offset")
     events = near.unionByName(handed.withColumnRenamed("given_up_at", "at"), allowMissingColumns=True)
     events = events.withColumn("is_handover", F.col("position").isNotNull())

@@ -17,8 +17,8 @@ from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import CAUGHT_UP, Now, Thresholds, Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, write_json, write_table
-from grouptrail.query.views import literal
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -170,8 +170,8 @@ class _Stored:
         self._warehouse = Warehouse(config, [TABLE])
         self._apart = config.log_offsets.interval_seconds / 2 * _MICROS
         self._where = (
-            f"WHERE cluster = {literal(config.cluster)} "
-            f"AND sampled_at >= {literal(since)} AND sampled_at < {literal(until)}"
+            f"WHERE cluster = {datafusion_literal(config.cluster)} "
+            f"AND sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)}"
         )
         known = [
             row["group_id"] for row in self._warehouse.rows(f"SELECT DISTINCT group_id FROM {TABLE} {self._where}")
@@ -186,7 +186,7 @@ class _Stored:
                 "or see `grouptrail tables`"
             )
         if groups:
-            self._where += f" AND group_id IN ({', '.join(map(literal, fitting))})"
+            self._where += f" AND group_id IN ({', '.join(map(datafusion_literal, fitting))})"
         self.count = 0
         self.first, self.last = until, since
 

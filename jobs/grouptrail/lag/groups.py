@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.query.views import literal
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -123,7 +123,7 @@ class Groups:
         warehouse = Warehouse(self._config, (*TABLES, *_LANDED))
         if warehouse.versions == self._versions or not warehouse.versions.keys() >= set(TABLES):
             return
-        cluster = literal(self._config.cluster)
+        cluster = datafusion_literal(self._config.cluster)
 
         def ask(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))

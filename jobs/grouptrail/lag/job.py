@@ -31,12 +31,12 @@ from grouptrail.lag.positions import COMMITS, STORED, resumed, stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.query.views import literal
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.appended import AppendedRows
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal, spark_literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def start(
     watch = Watch(config, app=lambda: query_id(spark, config, LAG.name), report=report)
     samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))
     if "after" in begun:
-        samples = samples.where(f"cluster <> {tables.literal(config.cluster)} OR sampled_at > '{begun['after']}'")
+        samples = samples.where(f"cluster <> {spark_literal(config.cluster)} OR sampled_at > '{begun['after']}'")
     query = start_query(samples, config, LAG.name, land=watch.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(watch, query, publish, report)
@@ -216,7 +216,7 @@ class Watch:
         if self._board.held_back.waits:
             rows = Warehouse(self._config, [PROGRESS]).rows(
                 f"SELECT record_partition, MAX(end_offset) AS landed_to FROM {PROGRESS} "
-                f"WHERE cluster = {literal(self._config.cluster)} GROUP BY record_partition"
+                f"WHERE cluster = {datafusion_literal(self._config.cluster)} GROUP BY record_partition"
             )
             self._board.held_back.landed({row["record_partition"]: row["landed_to"] for row in rows})
 
@@ -290,7 +290,8 @@ class Watch:
         """Only commits shortly before the end say how it came."""
         least = timedelta(seconds=LEAST_SESSION_SECONDS)
         of_each = [
-            f"(group_id = {literal(group)} AND record_at BETWEEN {literal(end - least)} AND {literal(end)})"
+            f"(group_id = {datafusion_literal(group)} "
+            f"AND record_at BETWEEN {datafusion_literal(end - least)} AND {datafusion_literal(end)})"
             for group, end in ends.items()
         ]
         found: dict[str, int] = {}
@@ -299,7 +300,8 @@ class Watch:
             some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
             rows = warehouse.rows(
                 f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
-                f"WHERE NOT is_tombstone AND cluster = {literal(self._config.cluster)} AND ({some}) GROUP BY group_id"
+                f"WHERE NOT is_tombstone AND cluster = {datafusion_literal(self._config.cluster)} AND ({some}) "
+                "GROUP BY group_id"
             )
             found |= {row["group_id"]: row["at"] for row in rows}
         return found

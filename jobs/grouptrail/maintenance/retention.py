@@ -13,7 +13,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
-from grouptrail.storage.tables import literal, table_exists
+from grouptrail.storage.sql import spark_literal
+from grouptrail.storage.tables import table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -91,7 +92,7 @@ def _there(spark: SparkSession, config: Config, name: str, where: str) -> DataFr
 
 
 def _ours(config: Config) -> str:
-    return f"cluster = {literal(config.cluster)}"
+    return f"cluster = {spark_literal(config.cluster)}"
 
 
 def _time(at: datetime) -> str:

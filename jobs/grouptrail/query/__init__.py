@@ -1,1 +1,1 @@
-"""What people ask of the tables: SQL, lists of what is there and pictures, read with delta-rs, without a JVM."""
+"""Queries of the tables: SQL, `show` and the views, answered by delta-rs without a JVM."""

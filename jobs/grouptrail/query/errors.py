@@ -1,4 +1,4 @@
-"""What is wrong with a question."""
+"""The error of a query."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from grouptrail.errors import GrouptrailError
 
 
 class QueryError(GrouptrailError):
-    """A question that cannot be answered."""
+    """A query that cannot be answered."""

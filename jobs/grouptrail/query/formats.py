@@ -1,4 +1,4 @@
-"""Rows of Arrow data as text: a table for people, JSON lines or CSV for programs; and as a Parquet file.
+"""Output formats of query results: a table for people, JSON lines, CSV and Parquet for programs.
 
 Timestamps are UTC; in text bytes are base64, nested values JSON.
 """
@@ -37,7 +37,7 @@ _PLAN = ["plan_type", "plan"]
 
 
 def column_names(schema: Schema) -> list[str]:
-    """The columns' names; of equal ones the second becomes `name_2`."""
+    """Return the names of the columns; the second of two equal names becomes `name_2`."""
     seen: dict[str, int] = {}
     names = []
     for name in schema.names:
@@ -47,13 +47,13 @@ def column_names(schema: Schema) -> list[str]:
 
 
 def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
-    """The rows, each value a str, int, float, bool, list, dict or None; times and durations as in ISO 8601."""
+    """Yield rows of str, int, float, bool, list, dict or None; times and durations are text in ISO 8601."""
     for batch in batches:
         yield from zip(*(_values(column) for column in batch.columns), strict=True)
 
 
 def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], int]:
-    """So many rows at most, and how many there are: the others are counted, not made."""
+    """Return at most so many rows, and the number of all rows; the others are counted without being decoded."""
     first: list[Row] = []
     count = 0
     for batch in batches:
@@ -64,7 +64,7 @@ def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], in
 
 
 def _values(column: Array) -> Iterable[Any]:
-    # Not through datetime: it ends at the year 9999 and asks the machine for its time zones.
+    # Python's datetime ends at the year 9999 and needs the machine's time zones.
     if DataType.is_temporal(column.type):
         return column.cast(DataType.string()).to_pylist()
     return map(_plain, column.to_pylist())
@@ -85,14 +85,14 @@ def _plain(value: Any) -> Any:
 
 
 def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
-    """One JSON object a line."""
+    """Write one JSON object per line."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     for row in found:
         out.write(harmless_json(encode(dict(zip(names, row, strict=True)))) + "\n")
 
 
 def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
-    """CSV with a head, null as nothing. A file gets every character as it is."""
+    """Write CSV with a header; null is an empty field. Control characters are escaped only on a terminal."""
     shown = harmless if out.isatty() else str
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -101,7 +101,7 @@ def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
 
 
 def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
-    """Lines of topic, partition and offset, as kafka-consumer-groups --reset-offsets --from-file takes them.
+    """Write lines of topic, partition and offset for kafka-consumer-groups --reset-offsets --from-file.
 
     Raises QueryError if a query's columns lack them."""
     wanted = ("topic", "partition", "committed_offset")
@@ -118,7 +118,7 @@ def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> 
 
 
 def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
-    """A Parquet file, which is there once it is whole. Raises QueryError for other types."""
+    """Write a Parquet file, which appears when it is complete. Raises QueryError for types that Parquet lacks."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
@@ -134,7 +134,7 @@ def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) ->
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Where to write what becomes that file if all goes well. Raises QueryError if it cannot be written."""
+    """Yield a temporary path that is renamed to `path` on success. Raises QueryError if it cannot be written."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial
@@ -146,9 +146,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
-    """The rows as a table, or one below the other where they are too wide for the terminal."""
+    """Write the rows as a table, or one column per line if they are too wide for the terminal."""
     console = console_on(out)
-    # EXPLAIN's answer has many lines in a cell; a stranger's text would forge rows by them.
+    # EXPLAIN returns cells of many lines; in other cells a line break could forge rows.
     cells = [[displayed(value, keep_lines=names == _PLAN) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
@@ -176,7 +176,7 @@ def _write_long(names: list[str], cells: list[list[str]], console: Console) -> N
 
 
 def console_on(out: TextIO) -> Console:
-    """A console that wraps at the terminal's width, and nowhere where there is none."""
+    """Return a console that wraps at the width of the terminal; output to a file is not wrapped."""
     return Console(file=out, width=None if out.isatty() else _FILE_WIDTH, highlight=False)
 
 
@@ -191,7 +191,7 @@ def _cell(value: Any) -> str:
 
 
 def displayed(value: Any, *, keep_lines: bool = False) -> str:
-    """A cell for the eye: nothing that a terminal would obey, and a blank in a timestamp."""
+    """Return a cell as text without control characters; a timestamp has a blank instead of the T."""
     if value is None:
         return "null"
     if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):

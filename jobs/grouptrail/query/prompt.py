@@ -1,4 +1,4 @@
-"""`grouptrail sql` on a terminal: a prompt with a history, that completes tables, views, columns and keywords."""
+"""`grouptrail sql` on a terminal: a prompt with a history, which completes tables, views, columns and keywords."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ UNION USING VALUES WHEN WHERE WITH
 _LEAVE = ("exit", "quit", r"\q")
 _HELP = ("help", "?", r"\?")
 _SOURCE = re.compile(r"(?:\b(?:from|join)|(^\s*tables))\s+(\w*)$", re.IGNORECASE)
-_WELCOME = "Enter asks, Esc Enter begins a new line, Tab completes; `tables` and `tables NAME` list; Ctrl-D leaves.\n"
+_WELCOME = "Enter runs a query, Esc Enter adds a line, Tab completes; `tables [NAME]` lists; Ctrl-D leaves.\n"
 
 
 class Names(Completer):
-    """Completes the word before the cursor: columns of the tables and views that the query names, or of all.
+    """Complete the word before the cursor: columns of the tables and views in the query, or of all of them.
 
-    Where a table or a view is to be named, these alone, also before the first letter."""
+    After FROM and JOIN only tables and views are offered, also before the first letter."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
         """See `Completer`."""
@@ -53,7 +53,7 @@ class Names(Completer):
 
 
 def candidates(text: str) -> list[str]:
-    """What a word of a query may become: columns first, then tables, views and keywords."""
+    """Return the completions of a word in a query: columns first, then tables, views and keywords."""
     sources: dict[str, contracts.Table | contracts.View] = {**contracts.tables(), **contracts.views()}
     named = [sources[word] for word in re.findall(r"\w+", text.lower()) if word in sources]
     columns = sorted({column.name for source in named or sources.values() for column in source.columns})
@@ -61,15 +61,15 @@ def candidates(text: str) -> list[str]:
 
 
 def tables_and_views() -> list[str]:
-    """What a query may ask; a view that needs arguments with its parenthesis."""
+    """Return the names of tables and views; a view that needs arguments ends with its opening parenthesis."""
     calls = (view.name if not view.required else f"{view.name}(" for view in contracts.views().values())
     return [*contracts.tables(), *calls]
 
 
 def prompt(config: Config, engine: Engine, out: TextIO) -> None:
-    """Asks for queries and answers them, until Ctrl-D; what is wrong with one is told in one line."""
+    """Read queries and answer them until Ctrl-D; an error is one line."""
     out.write(_WELCOME)
-    for text in _asked(_session()):
+    for text in _queries(_session()):
         try:
             _answer(config, text, engine, out)
         except QueryError as error:
@@ -92,7 +92,7 @@ def _session() -> PromptSession[str]:
 
 
 def _history() -> History:
-    """Of this user, readable by no other; where it cannot be kept, of this prompt alone."""
+    """Return the history file, readable by this user only, or a history in memory if it cannot be written."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "grouptrail"
     file = folder / "sql_history"
     try:
@@ -103,7 +103,7 @@ def _history() -> History:
     return FileHistory(str(file))
 
 
-def _asked(session: PromptSession[str]) -> Iterable[str]:
+def _queries(session: PromptSession[str]) -> Iterable[str]:
     while True:
         try:
             text = session.prompt().strip().rstrip(";").strip()

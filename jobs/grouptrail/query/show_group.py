@@ -1,4 +1,4 @@
-"""`grouptrail show group`: what a group is, or was at a time: its members, what they own and its last generations."""
+"""`grouptrail show group`: the state of a group at a time, its members, their partitions and its last generations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, displayed
-from grouptrail.query.views import LATEST, Value, filled, literal
+from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import Value, datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -46,7 +47,7 @@ WHERE g.cluster = :cluster AND g.group_id = :group AND g.started_at <= :time
 ORDER BY g.record_offset DESC
 LIMIT :count
 """
-# Apart from the others: of ten thousand members one generation's suffice.
+# Read separately: one generation is enough for a group with ten thousand members.
 _MEMBERS = """
 SELECT members
 FROM generations
@@ -77,9 +78,9 @@ def show_group(
     format: Literal["table", "json"],
     out: TextIO,
 ) -> None:
-    """Prints a group as it is, or was `at` a time, and as many of its last generations.
+    """Print a group as it is now or was `at` a time, with so many of its last generations.
 
-    Raises QueryError for a group without a history, or without one yet at that time."""
+    Raises QueryError for a group without a history at that time."""
     found = describe_group(config, group_id, at=at, generations=generations)
     if format == "json":
         out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
@@ -88,7 +89,7 @@ def show_group(
 
 
 def describe_group(config: Config, group_id: str, *, at: datetime | None, generations: int) -> Row:
-    """The group, with `members` and `generations` (newest first) as lists; times are UTC, ISO 8601."""
+    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601."""
     warehouse = Warehouse(config, _TABLES)
     warehouse.require_group(group_id)
     values: dict[str, Value] = {
@@ -111,7 +112,7 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     [assigned] = ask(_MEMBERS)
     _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
     state = states[0] if states else {"state": None, "evidence": None}
-    # Polled rows come from no partition of the topic.
+    # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
     _add_clients(last, ask)
     return {
@@ -129,7 +130,7 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
 
 
 def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterable[Row]) -> None:
-    """`partitions` by topic; None for a member whose assignment could not be read."""
+    """Return `partitions` by topic; None for a member whose assignment could not be read."""
     owned: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in owners:
         owned[row["member_id"]][row["topic"]].append(row["partition"])
@@ -141,10 +142,10 @@ def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterabl
 
 
 def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> None:
-    """The client id beside each member id in `members_joined` and `members_left`."""
+    """Add the client id to each member id in `members_joined` and `members_left`."""
     changes = [(row, field) for row in generations for field in ("members_joined", "members_left")]
     ids = {member_id for row, field in changes for member_id in row[field] or ()}
-    among = f" AND member_id IN ({', '.join(map(literal, sorted(ids)))})"
+    among = f" AND member_id IN ({', '.join(map(datafusion_literal, sorted(ids)))})"
     clients = {row["member_id"]: row["client_id"] for row in ask(_CLIENTS + among)} if ids else {}
     for row, field in changes:
         members = [{"member_id": name, "client_id": clients.get(name)} for name in row[field] or ()]
@@ -223,7 +224,7 @@ def _print_members(found: Row, console: Console) -> None:
 
 
 def _owned(partitions: dict[str, list[int]] | None, *, is_connect: bool) -> str:
-    """Such as `12: orders 0-3,7; payments 1`, by topic or connector."""
+    """Return the partitions by topic or connector, such as `12: orders 0-3,7; payments 1`."""
     if partitions is None:
         return "unknown"
     count = sum(len(numbers) for numbers in partitions.values())
@@ -232,7 +233,7 @@ def _owned(partitions: dict[str, list[int]] | None, *, is_connect: bool) -> str:
 
 
 def ranges(numbers: Iterable[int], *, is_connect: bool = False) -> str:
-    """Partition numbers as in `0-3,7`; Connect's -1 is the connector itself."""
+    """Return partition numbers such as `0-3,7`; Connect's -1 is the connector itself."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1 and number > 0:
@@ -275,7 +276,7 @@ def _generation(row: Row) -> Iterator[str]:
 
 
 def _clients(sign: str, members: list[Row]) -> str:
-    """The first few client ids, or member ids where no client is known."""
+    """Return the first few client ids, or member ids if the client is unknown."""
     names = [sign + (member["client_id"] or member["member_id"]) for member in members]
     more = len(names) - _NAMES_SHOWN
     return " ".join(names[:_NAMES_SHOWN]) + (f" {sign}{more} more" if more > 0 else "")
@@ -293,7 +294,7 @@ def _span(seconds: float | None) -> str:
 
 
 def _time(text: str) -> str:
-    """To the second: the whole time is in the tables."""
+    """Return a time to the second."""
     return text[:19].replace("T", " ")
 
 

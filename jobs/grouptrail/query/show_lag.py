@@ -1,4 +1,4 @@
-"""`grouptrail show lag`: how far behind the groups are now, the worst first, and the verdict on each."""
+"""`grouptrail show lag`: the current lag and verdict of every group, worst first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grouptrail import contracts
 from grouptrail.console.text import harmless_json
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, displayed
-from grouptrail.query.views import expand
+from grouptrail.query.views import view_query
 from grouptrail.query.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def show_lag(
     format: Literal["table", "json"],
     out: TextIO,
 ) -> None:
-    """Prints a line a group, or a line a partition where groups or topics are named (patterns as of a shell).
+    """Print one line per group, or per partition if groups or topics are named (shell patterns).
 
-    Raises QueryError where no lag has landed, or nothing fits."""
+    Raises QueryError if there are no samples of lag, or none that match."""
     rows = _found(config, groups, topics)
     if format == "json":
         out.writelines(harmless_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
@@ -55,7 +55,7 @@ def show_lag(
 def watch_lag(
     config: Config, *, groups: Sequence[str], topics: Sequence[str], every_seconds: float, out: TextIO
 ) -> None:
-    """As `show_lag`, drawn again and again until Ctrl-C."""
+    """Print `show_lag` repeatedly until Ctrl-C."""
 
     def drawn() -> RenderableType:
         try:
@@ -70,9 +70,9 @@ def watch_lag(
 
 
 def _found(config: Config, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
-    """Rows of `current_lag`, the worst first."""
-    text = "SELECT * FROM current_lag() ORDER BY group_id, topic, partition"
-    rows = Warehouse(config, [_TABLE]).rows(expand(text, config.cluster).text)
+    """Return the rows of `current_lag`, worst first."""
+    query = view_query(contracts.views()["current_lag"], config.cluster, {})
+    rows = Warehouse(config, [_TABLE]).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
     rows.sort(key=lambda row: (contracts.statuses().index(row["status"]), -(row["lag"] or 0)))
     fitting = [row for row in rows if _fits(row["group_id"], groups) and _fits(row["topic"], topics)]
     if rows and not fitting:
@@ -80,7 +80,7 @@ def _found(config: Config, groups: Sequence[str], topics: Sequence[str]) -> list
         raise QueryError(f"there is no lag of {asked} in cluster {config.cluster}: `grouptrail show lag` lists all")
     if not rows:
         raise QueryError(
-            f"no lag of cluster {config.cluster} has landed yet: run `grouptrail run`, or correct --cluster"
+            f"no lag of cluster {config.cluster} has landed yet: run `grouptrail run`, or check --cluster"
         )
     return fitting
 
@@ -106,7 +106,7 @@ def _shown(rows: list[Row], *, by_partition: bool) -> RenderableType:
 
 
 def _groups(rows: list[Row]) -> Iterable[list[Row]]:
-    """The rows of each group, in the order of the first ones: the worst groups first, and their worst partitions."""
+    """Return the rows by group: the worst groups first, each with its worst partition first."""
     by_group: dict[str, list[Row]] = {}
     for row in rows:
         by_group.setdefault(row["group_id"], []).append(row)
@@ -114,7 +114,7 @@ def _groups(rows: list[Row]) -> Iterable[list[Row]]:
 
 
 def _group_line(rows: list[Row]) -> dict[str, str]:
-    """Of a group, its worst partition first, whose verdict is the group's: sums, and of the time the most."""
+    """Return the line of a group: the verdict of its worst partition, which is first, sums and the longest time."""
     worst = rows[0]
     oldest = max(rows, key=lambda row: row["lag_seconds"] if row["lag_seconds"] is not None else -1)
     known = [row["lag"] for row in rows if row["lag"] is not None]
@@ -176,7 +176,7 @@ def _count(value: int | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """In the two greatest units."""
+    """Return a duration in its two largest units."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)

@@ -1,4 +1,4 @@
-"""`grouptrail sql` and `grouptrail tables`: questions to a warehouse, and what there is to ask."""
+"""`grouptrail sql` and `grouptrail tables`: queries of a warehouse, and the list of its tables and views."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPL
 
 @dataclass(frozen=True)
 class TableSummary:
-    """What is in one table; the figures are None while nothing has landed in it. `newest_at` is UTC, ISO 8601."""
+    """The size of a table; None before its first rows. `newest_at` is UTC in ISO 8601."""
 
     name: str
     about: str
@@ -64,16 +64,16 @@ class TableSummary:
 
 
 class Engine(Protocol):
-    """What answers queries."""
+    """An engine that answers queries."""
 
     dialect: Dialect
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-        """What a query over the tables of those names gives. Raises QueryError, also while the batches are read."""
+        """Run a query over the tables of these names. Raises QueryError, also while the batches are read."""
 
 
 class DeltaRs:
-    """The engine of delta-rs: no JVM, the answer in tens of milliseconds."""
+    """The engine of delta-rs, DataFusion, which needs no JVM."""
 
     dialect = DELTA_RS
 
@@ -85,8 +85,8 @@ class DeltaRs:
         return Warehouse(self._config, names).answer(text)
 
 
-def ask(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
-    """What a query over the warehouse's tables gives; QueryError tells in one line whatever is wrong with it."""
+def run_query(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
+    """Run a query over the tables and views of the warehouse. Raises QueryError with one line."""
     if not _QUERY.match(text):
         raise QueryError(ONLY_QUERIES)
     query = expand(text, config.cluster, engine.dialect)
@@ -97,9 +97,9 @@ def ask(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[Rec
 
 
 def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
-    """Answers one query as text."""
+    """Run a query and write the result as text."""
     started = time.monotonic()
-    schema, batches = ask(config, text, engine or DeltaRs(config))
+    schema, batches = run_query(config, text, engine or DeltaRs(config))
     names = column_names(schema)
     if format != "table":
         _WRITERS[format](names, rows(batches), out)
@@ -112,21 +112,21 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
 
 
 def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
-    """Answers one query into a file; if anything goes wrong, a file that was there stays as it is."""
+    """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        write_parquet(*ask(config, text, engine), path)
+        write_parquet(*run_query(config, text, engine), path)
         return
     with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
         run_sql(config, text, format=format, out=out, engine=engine)
 
 
 def list_tables(config: Config) -> list[TableSummary]:
-    """Every table there can be, in the contracts' order."""
+    """Return every table in the order of the contracts."""
     return [_summary(config, contract) for contract in contracts.tables().values()]
 
 
 def print_tables(config: Config, out: TextIO) -> None:
-    """`grouptrail tables`: one line a table, then one a view."""
+    """Print one line per table, then one per view."""
     summaries = list_tables(config)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
@@ -143,7 +143,7 @@ def print_tables(config: Config, out: TextIO) -> None:
         functions.add_row(escape(view.signature), _first_sentence(view.about))
     console.print(functions)
     if all(summary.rows is None for summary in summaries):
-        console.print("Nothing has landed there yet: run `grouptrail run`, or correct --warehouse.")
+        console.print("Nothing has landed there yet: run `grouptrail run`, or check --warehouse.")
 
 
 def _cells(summary: TableSummary) -> list[str]:
@@ -175,7 +175,7 @@ def _size(count: int) -> str:
 
 
 def print_columns(name: str, out: TextIO) -> None:
-    """`grouptrail tables NAME`: the columns of a table, or the parameters and columns of a view, and what they mean.
+    """Print the columns of a table, or the parameters and columns of a view, with their meaning.
 
     Raises QueryError if there is neither.
     """
@@ -214,7 +214,7 @@ def _print_meanings(columns: tuple[contracts.Column, ...], console: Console) -> 
 
 
 def _named_in(text: str) -> set[str]:
-    """The tables a query may read: opening one costs a look at its log, so only those whose names it contains."""
+    """Return the tables named in a query: opening a table reads its log, so no others are opened."""
     names = set(contracts.tables())
     return names if _CATALOG_QUESTION.search(text) else names & set(re.findall(r"\w+", text.lower()))
 
@@ -236,7 +236,7 @@ def _summary(config: Config, contract: contracts.Table) -> TableSummary:
 
 
 def _counted_by_statistics(table: DeltaTable, contract: contracts.Table) -> tuple[int, str | None] | None:
-    """Rows and newest time, from the statistics in Delta's log; None where those do not tell."""
+    """Return the row count and newest time from the statistics in Delta's log; None if they are incomplete."""
     files = table.get_add_actions(flatten=True)
     time_column = _time_column(contract)
     needed = ["num_records", *([f"max.{time_column}"] if time_column else [])]
@@ -256,6 +256,6 @@ def _counted_by_query(config: Config, contract: contracts.Table) -> tuple[int, s
 
 
 def _time_column(contract: contracts.Table) -> str | None:
-    """The time by which a table's newest row is told: the first that its files keep statistics of."""
+    """Return the timestamp column of the newest row: the first one with file statistics."""
     times = (column.name for column in contract.columns if column.type == "timestamp" and column.stats)
     return next(times, None)

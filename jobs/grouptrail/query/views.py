@@ -9,30 +9,24 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
 
 from grouptrail import contracts
-from grouptrail.query import tokens
 from grouptrail.query.errors import QueryError
-from grouptrail.query.tokens import Token, next_significant
+from grouptrail.storage.sql import Value, datafusion_literal, spark_literal
 
+if TYPE_CHECKING:
+    from grouptrail.query.view_calls import Argument, ViewCall
 
-@dataclass(frozen=True)
-class Expression:
-    """A piece of SQL that stands for a value, such as the parameter of a function."""
-
-    sql: str
-
-
-Value = str | int | datetime | date | timedelta | Expression
 
 LATEST = datetime.max.replace(tzinfo=UTC)
-"""A time at which everything that has no end yet goes on."""
+"""A time after every event: what has no end is still open then."""
 
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _SECONDS = re.compile(r"(?<![:\w]):seconds\(([^(),]+),([^(),]+)\)")
 _LENGTH = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
 _AGO = re.compile(r"\s*(\d{1,6})\s*(s|seconds?|m|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE)
-# The engine counts nanoseconds.
+# DataFusion stores intervals in nanoseconds.
 _LONGEST = timedelta(days=36_500)
 _WANTED = {
     "string": "a string in quotes",
@@ -41,103 +35,67 @@ _WANTED = {
     "date": "a day such as '2026-11-21', or now()",
     "interval": "a length of time such as '10 minutes'",
 }
-# What may follow a table in FROM and is no name of it.
-_AFTER_TABLE = re.compile(
-    "anti|cross|except|fetch|for|full|group|having|inner|intersect|join|lateral|left|limit|minus|natural|offset|on"
-    "|order|outer|qualify|right|semi|sort|tablesample|union|using|where|window",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine writes values, the seconds between two timestamps, and strings."""
+    """How an engine writes values and the seconds between two timestamps."""
 
+    name: Literal["datafusion", "spark"]
     literal: Callable[[Value], str]
     seconds: str
-    pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True)
-class Expanded:
-    """A query without calls of views, and the groups that these were asked for, each with a table that has it."""
+class ExpandedQuery:
+    """A query whose calls of views are replaced, and the (table, group) pairs that the calls name."""
 
     text: str
     groups: frozenset[tuple[str, str]] = frozenset()
 
 
-def literal(value: Value) -> str:
-    """A value in the SQL of delta-rs' engine."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, datetime):
-        # The engine's TIMESTAMP counts nanoseconds and ends in 2262; the columns count microseconds.
-        return f"""arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some("UTC"))')"""
-    return _literal(value)
+DELTA_RS = Dialect("datafusion", datafusion_literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)")
+SPARK = Dialect("spark", spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)")
 
 
-def _spark_literal(value: Value) -> str:
-    if isinstance(value, str):
-        # Spark puts variables in the place of ${...} before it reads the query.
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
-        return f"'{escaped}'"
-    if isinstance(value, datetime):
-        return f"TIMESTAMP '{value.isoformat()}'"
-    return _literal(value)
+def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> ExpandedQuery:
+    """Replace the calls of views by their queries. Raises QueryError for arguments that do not fit."""
+    views = contracts.views()
+    if views.keys().isdisjoint(re.findall(r"\w+", text.lower())):
+        return ExpandedQuery(text)
+    from grouptrail.query.view_calls import view_calls
 
-
-def _literal(value: int | date | timedelta | Expression) -> str:
-    if isinstance(value, date):
-        return f"DATE '{value.isoformat()}'"
-    if isinstance(value, timedelta):
-        return f"INTERVAL '{value // timedelta(seconds=1)} seconds'"
-    return value.sql if isinstance(value, Expression) else str(value)
-
-
-DELTA_RS = Dialect(literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)", tokens.STANDARD)
-SPARK = Dialect(_spark_literal, "((unix_micros({0}) - unix_micros({1})) / 1e6)", tokens.SPARK)
-
-
-def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> Expanded:
-    """Puts the queries of views in the place of their calls. Raises QueryError for arguments that do not fit."""
     now = utc_now()
-    found = tokens.tokens(text, dialect.pattern)
-    parts: list[str] = []
-    groups: set[tuple[str, str]] = set()
-    index = 0
-    while index < len(found):
-        view = contracts.views().get(found[index].text.lower()) if found[index].kind == "word" else None
-        end = _call_end(view, found, index) if view else None
-        if view is None or end is None:
-            parts.append(found[index].text)
-            index += 1
-            continue
-        values = _values(view, _arguments(found[index + 1 : end]), now)
-        groups |= {(view.group_table, str(value)) for name, value in values.items() if name == "group"}
-        parts.append(f"({view_query(view, cluster, values, dialect)}\n){_name(view, found, end)}")
-        index = end
-    return Expanded("".join(parts), frozenset(groups))
+    expanded, position, groups = "", 0, set()
+    for call in view_calls(text, views, dialect.name):
+        values = _values(call, now)
+        groups |= {(call.view.group_table, str(value)) for name, value in values.items() if name == "group"}
+        alias = "" if call.has_alias else f" AS {call.view.name}"
+        query = view_query(call.view, cluster, values, dialect)
+        expanded += f"{text[position : call.start]}({query}\n){alias}"
+        position = call.end
+    return ExpandedQuery(expanded + text[position:], frozenset(groups))
 
 
-def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], dialect: Dialect) -> str:
-    """A view's query with its parameters put in, and the queries of the views it calls."""
+def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
+    """Return a view's query with its parameters and the queries of the views that it calls put in."""
     sql = filled(view.sql, {"now": utc_now()} | dict(values) | {"cluster": cluster}, dialect)
     return expand(sql, cluster, dialect).text
 
 
 def filled(sql: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
-    """A query with `:name` replaced by values, and `:seconds(later, earlier)` by what computes them."""
+    """Return a query with `:name` replaced by values, and `:seconds(later, earlier)` by the engine's expression."""
     sql = _SECONDS.sub(lambda found: dialect.seconds.format(found[1].strip(), found[2].strip()), sql)
     return _PLACEHOLDER.sub(lambda found: dialect.literal(values[found[1]]), sql)
 
 
 def utc_now() -> datetime:
-    """The time of a query."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def parsed_time(text: str) -> datetime:
-    """A time in ISO 8601, UTC unless it says otherwise. Raises ValueError."""
+    """Parse a time in ISO 8601, UTC by default. Raises ValueError."""
     moment = datetime.fromisoformat(text.strip())
     try:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -146,7 +104,7 @@ def parsed_time(text: str) -> datetime:
 
 
 def parsed_moment(text: str) -> datetime:
-    """A time as for `parsed_time`, `now`, or so long ago, as in `90 s`, `7d` or `2 hours`. Raises ValueError."""
+    """Parse a time as `parsed_time` does, `now`, or an age such as `90 s`, `7d` or `2 hours`. Raises ValueError."""
     if text.strip() == "now":
         return utc_now()
     if ago := _AGO.fullmatch(text):
@@ -155,58 +113,8 @@ def parsed_moment(text: str) -> datetime:
     return parsed_time(text)
 
 
-def _call_end(view: contracts.View, found: list[Token], index: int) -> int | None:
-    """Behind the call of a view that begins at `index`; None if what is there is no call."""
-    opening = next_significant(found, index + 1)
-    if opening < len(found) and found[opening].text == "(":
-        return _closing(view, found, opening)
-    before = [token.text.lower() for token in found[:index] if token.kind != "blank"]
-    is_named_table = any(
-        token.text.lower() == view.name and _opens_named_query(found, place) for place, token in enumerate(found)
-    )
-    by_name = not view.required and before[-1:] in (["from"], ["join"]) and not is_named_table
-    return index + 1 if by_name else None
-
-
-def _closing(view: contracts.View, found: list[Token], opening: int) -> int:
-    depth = 0
-    for index in range(opening, len(found)):
-        depth += (found[index].text == "(") - (found[index].text == ")")
-        if depth == 0:
-            return index + 1
-    raise QueryError(f"{view.signature} has no closing parenthesis: correct the query")
-
-
-def _opens_named_query(found: list[Token], index: int) -> bool:
-    """Whether the word there is the name of a query in WITH."""
-    following = [token.text.lower() for token in found[index + 1 :] if token.kind != "blank"][:2]
-    return following == ["as", "("]
-
-
-def _name(view: contracts.View, found: list[Token], end: int) -> str:
-    """What names a view's rows after the view, unless the query names them itself."""
-    following = next_significant(found, end)
-    is_named = following < len(found) and (
-        found[following].kind == "quoted"
-        or (found[following].kind == "word" and not _AFTER_TABLE.fullmatch(found[following].text))
-    )
-    return "" if is_named else f" AS {view.name}"
-
-
-def _arguments(call: list[Token]) -> list[list[Token]]:
-    """A call's arguments: what stands between its parentheses, cut at the commas."""
-    arguments: list[list[Token]] = [[]]
-    depth = 0
-    for token in call[next_significant(call, 0) + 1 : -1]:
-        depth += (token.text == "(") - (token.text == ")")
-        if depth == 0 and token.text == ",":
-            arguments.append([])
-        elif token.kind != "blank":
-            arguments[-1].append(token)
-    return [given for given in arguments if given or len(arguments) > 1]
-
-
-def _values(view: contracts.View, given: list[list[Token]], now: datetime) -> dict[str, Value]:
+def _values(call: ViewCall, now: datetime) -> dict[str, Value]:
+    view, given = call.view, call.arguments
     if not view.required <= len(given) <= len(view.parameters):
         raise QueryError(f"{view.signature}: not with {len(given)} arguments: write it as in {view.example}")
     values = default_values(view) | {"now": now}
@@ -214,15 +122,15 @@ def _values(view: contracts.View, given: list[list[Token]], now: datetime) -> di
         try:
             values[parameter.name] = _value(parameter.type, argument, now)
         except (ValueError, OverflowError) as error:
-            text = " ".join(token.text for token in argument)
             raise QueryError(
-                f"{view.signature}: {parameter.name} is {_WANTED[parameter.type]}, not {text}: correct the query"
+                f"{view.signature}: {parameter.name} is {_WANTED[parameter.type]}, not {argument.sql}: "
+                "correct the query"
             ) from error
     return values
 
 
 def default_values(view: contracts.View) -> dict[str, Value]:
-    """The values of the parameters that may be left out."""
+    """Return the values of the optional parameters."""
     return {
         parameter.name: _from_string("interval", parameter.default)
         if isinstance(parameter.default, str)
@@ -232,19 +140,15 @@ def default_values(view: contracts.View) -> dict[str, Value]:
     }
 
 
-def _value(wanted: str, given: list[Token], now: datetime) -> Value:
-    """The value of an argument's tokens. Raises ValueError if it is not of the wanted type."""
-    match given:
-        case [("string", text)]:
-            return _from_string(wanted, text[1:-1].replace("''", "'"))
-        case [("word", word), ("string", text)] if word.lower() == wanted != "string":
-            return _from_string(wanted, text[1:-1])
-        case [("word", word), (_, "("), (_, ")")] if word.lower() == "now" and wanted in ("timestamp", "date"):
-            return now if wanted == "timestamp" else now.date()
-        case [("number", digits)] if wanted == "int":
-            return int(digits)
-        case _:
-            raise ValueError("not a literal")
+def _value(wanted: str, given: Argument, now: datetime) -> Value:
+    """Return the value of an argument. Raises ValueError if it is not a literal of the wanted type."""
+    if given.string is not None and (len(given.words) == 1 or given.words[:-1] == (wanted,) != ("string",)):
+        return _from_string(wanted, given.string)
+    if given.words == ("now", "(", ")") and wanted in ("timestamp", "date"):
+        return now if wanted == "timestamp" else now.date()
+    if wanted == "int" and given.sql.isdecimal():
+        return int(given.sql)
+    raise ValueError("not a literal")
 
 
 def _from_string(wanted: str, text: str) -> Value:

@@ -1,4 +1,4 @@
-"""The engine of delta-rs over the Delta tables of a warehouse; whatever it refuses is told in one line."""
+"""Queries of Delta tables with the engine of delta-rs; its errors become one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import column_names, rows
-from grouptrail.query.views import literal
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -23,9 +23,9 @@ _NOT_FOUND = re.compile(r"table (?:function )?'(?:datafusion\.public\.)?([^']+)'
 
 
 class Warehouse:
-    """Some of a warehouse's tables, all queries seeing them as they were when they were opened.
+    """Some tables of a warehouse; all queries see the versions that were current when it was opened.
 
-    `versions` has those that are there.
+    `versions` has the tables that exist.
     """
 
     def __init__(self, config: Config, names: Iterable[str]) -> None:
@@ -39,24 +39,24 @@ class Warehouse:
                 self.versions[name] = table.version()
 
     def answer(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
-        """What a query gives, batch by batch. Raises QueryError, also while the batches are read."""
+        """Run a query. Raises QueryError, also while the batches are read."""
         try:
             reader = self._engine.execute(text)
         except (DeltaError, OSError, ValueError) as error:
             raise self._explained(error) from error
-        return reader.schema, self._told(reader)
+        return reader.schema, self._checked(reader)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        """What a query gives, each row by column, with values as in `formats.rows`."""
+        """Return the rows of a query as dicts, with values as in `formats.rows`."""
         schema, batches = self.answer(text)
         names = column_names(schema)
         return [dict(zip(names, row, strict=True)) for row in rows(batches)]
 
     def require_group(self, group_id: str, table: str = "generations") -> None:
-        """Raises QueryError for a group that the table does not hold."""
+        """Raise QueryError if the table has no rows of a group."""
         cluster = self._config.cluster
-        among = f"FROM {table} WHERE cluster = {literal(cluster)}"
-        if self.rows(f"SELECT 1 {among} AND group_id = {literal(group_id)} LIMIT 1"):
+        among = f"FROM {table} WHERE cluster = {datafusion_literal(cluster)}"
+        if self.rows(f"SELECT 1 {among} AND group_id = {datafusion_literal(group_id)} LIMIT 1"):
             return
         known = [row["group_id"] for row in self.rows(f"SELECT DISTINCT group_id {among}")]
         near = get_close_matches(group_id, known, n=3)
@@ -65,12 +65,12 @@ class Warehouse:
         elif known:
             hint = f"`grouptrail sql 'SELECT DISTINCT group_id FROM {table}'` lists them"
         else:
-            hint = "the cluster has none at all: run `grouptrail run`, or correct --cluster"
+            hint = "the cluster has none at all: run `grouptrail run`, or check --cluster"
         what = "history" if table == "generations" else f"row in {table}"
         raise QueryError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}")
 
-    def _told(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        """The batches; what fails only while they are computed is told like all else."""
+    def _checked(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        """Yield the batches; errors raised while they are computed become QueryError."""
         try:
             yield from batches
         except Exception as error:
@@ -84,7 +84,7 @@ class Warehouse:
 
 
 def open_table(config: Config, name: str) -> DeltaTable | None:
-    """The table of that name; None while there is none. Raises QueryError if it cannot be read."""
+    """Open a table; None if it does not exist yet. Raises QueryError if it cannot be read."""
     path = config.table_path(name)
     try:
         return DeltaTable(path, storage_options=config.storage_options())
@@ -96,21 +96,21 @@ def open_table(config: Config, name: str) -> DeltaTable | None:
 
 
 def refused(reason: str) -> QueryError:
-    """That an engine does not take the query."""
+    """Return the error of a query that the engine rejects."""
     return QueryError(f"{reason}: correct the query (`grouptrail tables NAME` lists the columns)")
 
 
 def missing_table(config: Config, name: str) -> QueryError:
-    """That a query asks for a table that is not there."""
+    """Return the error of a query of a table that does not exist."""
     if name in contracts.tables():
         return QueryError(
-            f"nothing has landed in {name} under {config.warehouse} yet: run `grouptrail run`, or correct --warehouse"
+            f"nothing has landed in {name} under {config.warehouse} yet: run `grouptrail run`, or check --warehouse"
         )
     return QueryError(no_such_table(name))
 
 
 def no_such_table(name: str) -> str:
-    """That there is none of that name, and what may have been meant."""
+    """Return the message for an unknown name, with the closest known name."""
     views = contracts.views()
     if name in views:
         return f"{name} is a view: write {views[name].signature}, as in {views[name].example}"
@@ -121,7 +121,7 @@ def no_such_table(name: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """DataFusion's message in one line, without its wrappings and its lists of everything there is."""
+    """Return DataFusion's message in one line, without prefixes and lists of all valid names."""
     message = re.sub(r"\x1b\[[\d;]*m", "", message).split("Valid fields are")[0].split("Column names are case")[0]
     parser = re.search(r'ParserError\("(.*)"\)', message)
     text = parser[1] if parser else message

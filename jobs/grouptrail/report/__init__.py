@@ -1,1 +1,1 @@
-"""Pictures of the history: one HTML file each that opens offline. `rows` reads, `layout` arranges, `page` writes."""
+"""HTML pages of a group and of a cluster that open offline: `*_rows` read, `layout` arranges, `page` writes."""

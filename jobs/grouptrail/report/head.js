@@ -9,7 +9,7 @@ const HEAD = { axis: 32, rebalances: 24, generations: 20, states: 18 };
 const HEAD_HEIGHT = Object.values(HEAD).reduce((sum, height) => sum + height) + 4;
 const MARK = 17;
 
-/** Rebalances in view whose marks would lie over one another, together. */
+/** Rebalances in view, grouped where their marks would overlap. */
 function rebalanceMarks(view) {
   const marks = [];
   for (const rebalance of rebalances) {
@@ -87,7 +87,7 @@ function rebalanceLines(shown) {
     `${number(shown.length)} rebalances`,
     `${time(shown[0].at)} to ${time(shown.at(-1).at)} UTC`,
     ...[...causes].sort((one, other) => other[1] - one[1]).map(([cause, times]) => `${number(times)} × ${cause}`),
-    `${plural(moved, "partition")} moved; zoom in to tell them apart`,
+    `${plural(moved, "partition")} moved; zoom in to see each`,
   ];
 }
 
@@ -100,7 +100,7 @@ function oneRebalance(it) {
     it.cause_note,
     it.members_joined.length > 0 && `joined: ${names(it.members_joined)}`,
     it.members_left.length > 0 && `left: ${names(it.members_left)}`,
-    it.subscriptions_changed.length > 0 && `subscribed anew: ${names(it.subscriptions_changed)}`,
+    it.subscriptions_changed.length > 0 && `new subscriptions: ${names(it.subscriptions_changed)}`,
     `partitions: ${it.partitions_moved} moved, ${it.partitions_kept} kept, ${it.partitions_added} added, `
       + `${it.partitions_removed} removed`,
     it.duration_ms !== null && `took ${duration(it.duration_ms)} (${it.duration_of})`,
@@ -115,7 +115,7 @@ function namesOf(numbers, most) {
   return names.join(", ") + (numbers.length > most ? ` and ${number(numbers.length - most)} more` : "");
 }
 
-/** What lies in view of things with a beginning and an end: [thing, left, right], open ones up to what is known. */
+/** Visible intervals as [item, left, right]; open ones end where the history does. */
 function* inView(view, things, begun = "started_at", ended = "ended_at") {
   for (const thing of things) {
     const until = Math.min(thing[ended] ?? DATA.known, DATA.known);
@@ -151,7 +151,7 @@ function drawStates(view, top) {
   return parts;
 }
 
-/** What the pointer is on, in the rows above the lanes, as lines. */
+/** Tooltip lines of the item under the pointer, in the rows above the lanes. */
 function tellHead(view, x, y) {
   const at = view.at(x);
   if (y < HEAD.axis) return [time(Math.round(at)), "drag to zoom in, wheel to zoom, shift and drag to move"];

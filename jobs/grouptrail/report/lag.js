@@ -77,7 +77,7 @@ function drawChart(chart, view, top) {
   return parts;
 }
 
-/** Points that follow one another without a hole and are of the same sort: told, or the least it can be. */
+/** Points that follow one another without a hole and are of the same kind: exact, or a lower bound. */
 function runs(points, least) {
   const found = [];
   let before = null;
@@ -104,10 +104,10 @@ function tellLag(view, verdicts, x, y) {
   return [
     "lag",
     `${time(point.at)} UTC, the greatest in ${duration(STEP)}`,
-    point.seconds === null ? "seconds: cannot be told"
+    point.seconds === null ? "seconds: unknown"
       : `${point.seconds_are_least ? "at least " : ""}${duration(point.seconds * 1000)}, worst ${point.worst}`,
-    point.lag === null ? "offsets: cannot be told"
+    point.lag === null ? "offsets: unknown"
       : `${point.lag_is_least ? "at least " : ""}${plural(point.lag, "offset")} unread`,
-    point.told < point.partitions && `told for ${point.told} of ${plural(point.partitions, "partition")}`,
+    point.partitions_with_lag < point.partitions && `known for ${point.partitions_with_lag} of ${plural(point.partitions, "partition")}`,
   ];
 }

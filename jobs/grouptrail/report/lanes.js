@@ -266,7 +266,7 @@ class Lanes {
     return it ? { lane, span: it, member: it.member, at } : { lane, at };
   }
 
-  tell(x, y) {
+  describe(x, y) {
     const row = this.rowAt(y)?.[0];
     if (row?.kind === "section" && (x < GUTTER || row.section.kind === "people" || row.section.open)) {
       const about = row.section.kind === "people" ? `${row.section.about} in this time` : row.section.about;

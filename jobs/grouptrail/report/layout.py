@@ -1,4 +1,4 @@
-"""Where in the picture of a group everything goes: lanes, tracks and colours, as the JSON that the browser draws.
+"""Layout of the timeline of a group: lanes, tracks and colours, as the JSON that the browser draws.
 
 Times in it are milliseconds since `start`; an end of null, or -1 in a list of numbers, is still open.
 """
@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from grouptrail import contracts
-from grouptrail.report.rows import GroupRows, Row
+from grouptrail.report.group_rows import GroupRows, Row
 
 HUES, SHADES = 12, 2
 
@@ -31,24 +31,24 @@ CAUSES = {
     "again": ("cooperative_follow_up", "leader_rejoined_or_coordinator_moved", "share_state_ready"),
     "unknown": ("unknown",),
 }
-"""The sorts of causes that the picture tells apart."""
+"""The categories of causes in the timeline."""
 
 _SORT_OF = {cause: sort for sort, causes in CAUSES.items() for cause in causes}
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 def sort_of(cause: str) -> str:
-    """Which of `CAUSES` a cause belongs to."""
+    """Return the category in `CAUSES` of a cause."""
     return _SORT_OF.get(cause, "unknown")
 
 
 def visible(text: str) -> str:
-    """A name as the eye may trust it: what is invisible or turns the writing's direction is shown as its code."""
+    """Return a name in which invisible characters and changes of the writing direction are escaped."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def lane_name(topic: str, partition: int) -> str:
-    """As in orders-3; of a connector, which Connect counts as task -1, its own name."""
+    """Return a name such as orders-3; a connector, task -1 in Connect, has its own name."""
     return visible(topic) if partition < 0 else f"{visible(topic)}-{partition}"
 
 
@@ -69,7 +69,7 @@ class Member:
 
 
 def arrange(found: GroupRows) -> dict[str, Any]:
-    """The picture of a group, ready for JSON."""
+    """Return the timeline of a group as data for JSON."""
     members = _members(found)
     slots = colour_slots(members.values())
     start = found.since_us // 1000
@@ -108,13 +108,13 @@ def arrange(found: GroupRows) -> dict[str, Any]:
 
 
 def columnar(rows: Iterable[Row]) -> dict[str, Any]:
-    """Rows of the same columns, with the columns' names once."""
+    """Return rows of equal columns as one list of names and lists of values."""
     whole = list(rows)
     return {"columns": list(whole[0]) if whole else [], "rows": [list(row.values()) for row in whole]}
 
 
 class _Words:
-    """Texts that occur often, by their number in a list."""
+    """A list of texts that occur often, which are referred to by their index."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -127,7 +127,7 @@ class _Words:
 
 
 def _members(found: GroupRows) -> dict[str, Member]:
-    """Every member that any row names, in the order of their coming; those known only by name come last."""
+    """Return every member in the rows in the order of joining; members without a membership come last."""
     members: dict[str, Member] = {}
 
     def add(row: Row, began: int, ended: int | None) -> None:
@@ -183,7 +183,7 @@ def _label(members: Iterable[Member]) -> None:
 
 
 def colour_slots(members: Iterable[Member]) -> dict[str, int]:
-    """A colour for each seat: the one its name hashes to, or the next that is far from those of its time.
+    """Return a colour for each seat: by the hash of its name, or the next one far from concurrent colours.
 
     A slot is one of twelve hues, vivid or, from 12 on, pale. It is used again where seats are more than slots."""
     ordered = sorted(members, key=lambda member: (member.began_us, member.number))
@@ -217,7 +217,7 @@ def _hues_apart(one: int, other: int) -> int:
 
 
 def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[list[Row]]:
-    """The lives on each seat, in the order of their first one."""
+    """Return the memberships of each seat in the order of the first ones."""
     people: dict[str, list[Row]] = {}
     for row in found.lives:
         member = members[row["member_id"]]
@@ -229,7 +229,7 @@ def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[li
 
 
 def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
-    """Each topic with a lane for each partition that had an owner or a verdict, and the words that the lanes use."""
+    """Return each topic with a lane per partition that had an owner or a verdict, and the lanes' texts."""
     lanes: dict[str, dict[int, tuple[list[Row], list[Row]]]] = {}
     for which, rows in enumerate((found.spans, found.verdicts)):
         for row in rows:
@@ -254,7 +254,7 @@ def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[st
 
 
 def _spans(rows: list[Row], members: dict[str, Member], words: _Words, start: int) -> dict[str, Any]:
-    """Who owned a partition. Several owners at a time lie on tracks.
+    """Return the owners of a partition. Concurrent owners are on separate tracks.
 
     `spans` is flat, six numbers each: member, track, milliseconds since the beginning of the span before (the first:
     since `start`), length or -1, generation, and how it ended, a word or -1."""
@@ -308,15 +308,15 @@ def _lag(found: GroupRows, start: int) -> Iterator[Row]:
             "at": row["slot"] * found.lag_step_us // 1000 - start,
             "lag": row["lag"],
             "seconds": None if row["seconds"] is None else round(row["seconds"], 1),
-            "lag_is_least": row["partitions_told"] < row["partitions"],
-            "seconds_are_least": bool(row["is_bounded"]) or row["seconds_told"] < row["partitions"],
-            "told": row["partitions_told"],
+            "lag_is_least": row["partitions_with_lag"] < row["partitions"],
+            "seconds_are_least": bool(row["is_bounded"]) or row["partitions_with_seconds"] < row["partitions"],
+            "partitions_with_lag": row["partitions_with_lag"],
             "partitions": row["partitions"],
             "worst": lane_name(row["worst_topic"], row["worst_partition"]),
         }
 
 
 def shown(row: Row, start: int, *times: str) -> Row:
-    """The row for the browser: its times since `start`, its texts as they may be shown."""
+    """Return a row with times relative to `start` and escaped texts."""
     texts = {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
     return texts | {name: None if row[name] is None else row[name] // 1000 - start for name in times}

@@ -1,4 +1,4 @@
-"""One HTML file that opens offline: a page's own HTML, style and scripts, and its data as JSON.
+"""One HTML file that opens offline, with its style, scripts and data.
 
 Nothing in the data can become code: it is escaped inside its element, the scripts set text by `textContent` alone,
 and the page's policy runs no script but its own, by hash.
@@ -22,7 +22,7 @@ _IN_SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u
 
 
 def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any]) -> str:
-    """The page `name`.html with these scripts, in their order, and this data."""
+    """Return the page `name`.html with these scripts in this order and this data."""
     style = _asset("page.css")
     script = "\n".join(['"use strict";', *(_asset(f"{part}.js") for part in scripts)])
     return Template(_asset(f"{name}.html")).substitute(
@@ -35,17 +35,17 @@ def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """JSON that stays inside a script element, whatever its strings hold."""
+    """Return JSON in which no string can end a script element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.translate(_IN_SCRIPT)
 
 
 def write(text: str, path: Path) -> None:
-    """Writes the file. Raises QueryError where that cannot be."""
+    """Write the file. Raises QueryError if that fails."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise QueryError(f"{path} cannot be written ({error.strerror}): correct --out") from error
+        raise QueryError(f"{path} cannot be written ({error.strerror}): check --out") from error
 
 
 def _asset(name: str) -> str:

@@ -34,11 +34,11 @@ function figure(value, isLeast) {
 }
 
 function seconds(it) {
-  return it.partitions === null ? "" : figure(it.seconds, it.is_bounded || it.seconds_told < it.partitions);
+  return it.partitions === null ? "" : figure(it.seconds, it.is_bounded || it.partitions_with_seconds < it.partitions);
 }
 
 function offsets(it) {
-  return it.partitions === null ? "" : figure(it.lag, it.partitions_told < it.partitions);
+  return it.partitions === null ? "" : figure(it.lag, it.partitions_with_lag < it.partitions);
 }
 
 function groupRow(it) {

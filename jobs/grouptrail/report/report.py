@@ -7,10 +7,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from grouptrail import contracts
+from grouptrail.report.cluster_rows import DAYS, ClusterRows, read_cluster
+from grouptrail.report.group_rows import SECOND_US, Row, utc_text
 from grouptrail.report.layout import columnar, lane_name, shown, sort_of, visible
 from grouptrail.report.page import page
-from grouptrail.report.report_rows import DAYS, ClusterRows, read_cluster
-from grouptrail.report.rows import SECOND_US, Row, told
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -20,20 +20,20 @@ _DAY_MS = 86_400_000
 _TIMES = ("state_since", "last_rebalance", "last_commit")
 _OF_GROUP = (
     *("group_kind", "state", "state_since", "member_count", "rebalances", "rebalances_day", "last_rebalance"),
-    *("last_commit", "committed_partitions", "status", "status_reason", "partitions", "lag", "partitions_told"),
-    *("seconds", "seconds_told", "is_bounded", "lost_records"),
+    *("last_commit", "committed_partitions", "status", "status_reason", "partitions", "lag", "partitions_with_lag"),
+    *("seconds", "partitions_with_seconds", "is_bounded", "lost_records"),
 )
 _NEEDS_CODES = re.compile(r"[^ -~]")
 
 
 def report_page(config: Config) -> str:
-    """The page of the configured cluster. Raises QueryError where nothing has landed."""
+    """Return the page of the configured cluster. Raises QueryError if the tables have no rows of it."""
     found = read_cluster(config)
     return page("report", _SCRIPTS, title=f"{visible(found.cluster)} – grouptrail", data=arrange_report(found))
 
 
 def arrange_report(found: ClusterRows) -> dict[str, Any]:
-    """The report, ready for JSON; times are milliseconds since `start`, which is when all this was so."""
+    """Return the report as data for JSON; times are milliseconds since `start`, the time of the report."""
     start = found.known_us // 1000
     return {
         "cluster": visible(found.cluster),
@@ -59,7 +59,7 @@ def arrange_report(found: ClusterRows) -> dict[str, Any]:
 
 
 def command(group_id: str, *options: str) -> str:
-    """What to type for the picture of a group, safe to paste whatever the group is called."""
+    """Return the shell command that draws the timeline of a group, quoted for any name."""
     return " ".join(
         ["grouptrail timeline", *options, *(["--"] if group_id.startswith("-") else []), _quoted(group_id)]
     )
@@ -78,9 +78,9 @@ def _code(char: str) -> str:
 
 
 def _around(storm: Row) -> tuple[str, ...]:
-    """A storm's time with some minutes on both sides."""
+    """Return options for the interval of a storm with some minutes on both sides."""
     room = 600 * SECOND_US
-    return ("--from", told(storm["began_us"] - room), "--to", told(storm["ended_us"] + room))
+    return ("--from", utc_text(storm["began_us"] - room), "--to", utc_text(storm["ended_us"] + room))
 
 
 def _group(name: str, row: Row, start: int) -> Row:

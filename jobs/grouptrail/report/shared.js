@@ -1,4 +1,4 @@
-/* Builders and words for both pages. Names come from strangers: text is set by textContent alone. */
+/* DOM builders and texts for both pages. Names are untrusted: text is set by textContent alone. */
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 

@@ -26,7 +26,7 @@ function drawSoon() {
   isDue = true;
 }
 
-/** Shades what lies before the history begins and after it is told. */
+/** Shades what lies before the history begins and after it ends. */
 function drawUntold() {
   for (const [id, from, to] of [["before", 0, DATA.first], ["after", DATA.known, DATA.until]]) {
     const [left, right] = [from, to].map((at) => Math.min(Math.max(view.x(at), GUTTER), view.width));
@@ -133,12 +133,12 @@ function hovered(event) {
   const box = panel.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top];
   cursor.style.left = `${x}px`;
-  const tell = {
+  const describe = {
     head: () => x >= GUTTER && tellHead(view, x, y),
-    lanes: () => lanes.tell(x, y),
+    lanes: () => lanes.describe(x, y),
     lag: () => x >= GUTTER && tellLag(view, verdicts, x, y),
   };
-  const lines = tell[panel.id]();
+  const lines = describe[panel.id]();
   if (lines) showTip(lines, event.clientX, event.clientY);
   else hideTip();
 }

@@ -1,4 +1,4 @@
-/* The stretch of time in view, and how wheel, drag, buttons and keys change it. */
+/* The interval in view, and how wheel, drag, buttons and keys change it. */
 
 const GUTTER = 190;
 
@@ -68,7 +68,7 @@ function ticks(view) {
   return found;
 }
 
-/** Wheel, drag and keys on the picture; `click` is told of a press that was no drag. */
+/** Wheel, drag and keys on the picture; `click` is called for a press without a drag. */
 function listen(picture, view, brush, click) {
   let pressed = null;
   const place = (event) => event.clientX - picture.getBoundingClientRect().left;

@@ -23,6 +23,7 @@ from grouptrail.spark import object_stores
 from grouptrail.storage import delta
 from grouptrail.storage.files import ADDED, Place, Rows, whole, write, written
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal, spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     if not table_exists(spark, config, name):
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
-            f"{_layout(table)} COMMENT {literal(table.about)} "
+            f"{_layout(table)} COMMENT {spark_literal(table.about)} "
             f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
             f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
         )
@@ -234,7 +235,7 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     """
     changed = _whole(with_open_bucket(rows), config, name)
     key = tables()[name].key
-    ours = f"cluster = {literal(config.cluster)} AND {_among(buckets)}"
+    ours = f"cluster = {spark_literal(config.cluster)} AND {_among(buckets)}"
     there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
     rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
@@ -249,11 +250,10 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
     there = DeltaTable(config.table_path(name), storage_options=config.storage_options())
     if delta.has_landed(there, once.app_id, once.version):
         return
-    cluster = config.cluster.replace("'", "''")
     same = " AND ".join(f"there.{column} = changed.{column}" for column in tables()[name].key)
     merger = there.merge(
         changed,
-        f"there.cluster = '{cluster}' AND there.{_among(buckets)} AND {same}",
+        f"there.cluster = {datafusion_literal(config.cluster)} AND there.{_among(buckets)} AND {same}",
         source_alias="changed",
         target_alias="there",
         writer_properties=WriterProperties(compression="ZSTD"),
@@ -264,7 +264,9 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
     """Puts rows in place of all that the table has of this cluster."""
-    _overwrite(_whole(with_open_bucket(rows), config, name), f"cluster = {literal(config.cluster)}", config, name, {})
+    _overwrite(
+        _whole(with_open_bucket(rows), config, name), f"cluster = {spark_literal(config.cluster)}", config, name, {}
+    )
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
@@ -320,7 +322,7 @@ def _layout(table: Table) -> str:
 
 
 def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
-    return ", ".join(f"`{column.name}` {column.type} COMMENT {literal(_meaning(column))}" for column in columns)
+    return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(_meaning(column))}" for column in columns)
 
 
 def _meaning(column: Column) -> str:
@@ -334,11 +336,6 @@ def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
         for partition, (start, end) in sorted(ranges.items())
     )
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
-
-
-def literal(text: str) -> str:
-    """A string in Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _stats(table: Table) -> str:

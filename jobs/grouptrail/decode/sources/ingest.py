@@ -26,6 +26,7 @@ from grouptrail.decode.tasks import ByTask
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
 from grouptrail.storage.schema import SEGMENTS
+from grouptrail.storage.sql import spark_literal
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -278,7 +279,7 @@ def _replace(spark: SparkSession, rows: list[dict[str, Any]], config: Config, na
     theirs = f"record_partition IN ({_list(row['record_partition'] for row in rows)})"
     frame = spark.createDataFrame(rows, contracts()[name].ddl()).coalesce(1)
     writer = frame.write.format("delta").mode("overwrite")
-    writer = writer.option("replaceWhere", f"cluster = {tables.literal(config.cluster)} AND {theirs}")
+    writer = writer.option("replaceWhere", f"cluster = {spark_literal(config.cluster)} AND {theirs}")
     writer.save(config.table_path(name))
 
 

@@ -1,1 +1,1 @@
-"""Spark SQL over the tables: as an engine of `grouptrail sql`, in a catalog, and served to clients."""
+"""Spark SQL over the tables: the engine of `sql --engine spark`, `views install` and `serve-sql`."""

@@ -1,7 +1,7 @@
-"""`grouptrail views install`: the tables, the views and the table functions of SQL in a catalog of Spark.
+"""`grouptrail views install`: tables, views and SQL table functions in a Spark catalog.
 
-A view without parameters becomes a view, one with parameters a table function; both are told of one cluster. Doing it
-again changes nothing, or brings them up to this version.
+A view without parameters becomes a view, one with parameters a table function; both read one cluster. Installing
+again is idempotent, or updates them to this version.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pyspark.errors import PySparkException
 
 from grouptrail import contracts
 from grouptrail.errors import GrouptrailError
-from grouptrail.query.views import SPARK, Expression, Value, default_values, view_query
+from grouptrail.query.views import SPARK, default_values, view_query
 from grouptrail.spark.jars import Report
 from grouptrail.spark.session import start_session
+from grouptrail.storage.sql import Expression, Value, spark_identifier, spark_literal
 from grouptrail.storage.tables import table_exists
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ _IN_MEMORY = (
 
 
 class CatalogError(GrouptrailError):
-    """Something cannot be put into the catalog."""
+    """A table, view or function cannot be installed."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What is in the catalog now, and what is not because its tables are not there yet."""
+    """The names in the catalog, and the views that wait for tables that do not exist yet."""
 
     tables: tuple[str, ...]
     views: tuple[str, ...]
@@ -51,14 +52,14 @@ class Installed:
 
 
 def install_views(config: Config, *, schema: str, report: Report) -> None:
-    """Puts them into a schema of the session's catalog: Spark 4.0 takes views and functions of SQL in no other."""
+    """Install them in a schema of the session catalog: Spark has persistent views and SQL functions only there."""
     spark = start_session(config, "grouptrail-views", report)
     try:
         if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
             raise CatalogError(_IN_MEMORY)
         done = install(spark, config, schema=schema)
     except PySparkException as error:
-        raise CatalogError(f"{_first_line(error)}: correct --schema, or the rights to the catalog") from error
+        raise CatalogError(f"{_first_line(error)}: check --schema, or the rights to the catalog") from error
     finally:
         spark.stop()
     report(
@@ -70,7 +71,7 @@ def install_views(config: Config, *, schema: str, report: Report) -> None:
 
 
 def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
-    """Puts the tables, views and functions into a schema.
+    """Install the tables, views and functions in a schema.
 
     With `tables_schema` the tables lie there, and the schema has views of them, which Spark lets nobody write to.
     Raises CatalogError if a table of that name is another one. Spark 4.0 replaces no function that its session has
@@ -78,13 +79,13 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
     """
     names = [name for name in contracts.tables() if table_exists(spark, config, name)]
     for own in filter(None, (schema, tables_schema)):
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_quoted(own)}")
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {spark_identifier(own)}")
     for name in names:
         _register_table(spark, config, name, tables_schema or schema)
-    spark.sql(f"USE {_quoted(schema)}")
+    spark.sql(f"USE {spark_identifier(schema)}")
     if tables_schema is not None:
         for name in names:
-            spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_quoted(tables_schema)}.{name}")
+            spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {spark_identifier(tables_schema)}.{name}")
     there = [view for view in contracts.views().values() if set(view.tables) <= set(names)]
     for view in there:
         spark.sql(_function(view, config) if view.parameters else _view(view, config))
@@ -97,10 +98,10 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
 
 
 def _register_table(spark: SparkSession, config: Config, name: str, schema: str) -> None:
-    path, full = config.table_path(name), f"{_quoted(schema)}.{name}"
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING delta LOCATION {SPARK.literal(path)}")
+    path, full = config.table_path(name), f"{spark_identifier(schema)}.{name}"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING delta LOCATION {spark_literal(path)}")
     location = spark.sql(f"DESCRIBE DETAIL {full}").collect()[0].location
-    here = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0].location
+    here = spark.sql(f"DESCRIBE DETAIL delta.{spark_identifier(path)}").collect()[0].location
     if location != here:
         raise CatalogError(
             f"{schema}.{name} is another table, of {location}: choose another --schema, or drop it there"
@@ -108,31 +109,31 @@ def _register_table(spark: SparkSession, config: Config, name: str, schema: str)
 
 
 def _view(view: contracts.View, config: Config) -> str:
-    columns = ", ".join(f"{_quoted(column.name)} COMMENT {SPARK.literal(column.about)}" for column in view.columns)
+    columns = ", ".join(
+        f"{spark_identifier(column.name)} COMMENT {spark_literal(column.about)}" for column in view.columns
+    )
     query = view_query(view, config.cluster, _NOW, SPARK)
-    return f"CREATE OR REPLACE VIEW {view.name} ({columns}) COMMENT {SPARK.literal(view.about)} AS {query}"
+    return f"CREATE OR REPLACE VIEW {view.name} ({columns}) COMMENT {spark_literal(view.about)} AS {query}"
 
 
 def _function(view: contracts.View, config: Config) -> str:
     defaults = default_values(view)
     parameters = ", ".join(
-        f"{_quoted(parameter.name)} {_TYPES[parameter.type]}"
-        + (f" DEFAULT {SPARK.literal(defaults[parameter.name])}" if parameter.name in defaults else "")
+        f"{spark_identifier(parameter.name)} {_TYPES[parameter.type]}"
+        + (f" DEFAULT {spark_literal(defaults[parameter.name])}" if parameter.name in defaults else "")
         for parameter in view.parameters
     )
-    columns = ", ".join(f"{_quoted(column.name)} {column.type}" for column in view.columns)
-    values = {parameter.name: Expression(f"{view.name}.{_quoted(parameter.name)}") for parameter in view.parameters}
+    columns = ", ".join(f"{spark_identifier(column.name)} {column.type}" for column in view.columns)
+    values = {
+        parameter.name: Expression(f"{view.name}.{spark_identifier(parameter.name)}") for parameter in view.parameters
+    }
     return (
         f"CREATE OR REPLACE FUNCTION {view.name}({parameters}) RETURNS TABLE({columns}) "
-        f"COMMENT {SPARK.literal(view.about)} RETURN {view_query(view, config.cluster, _NOW | values, SPARK)}"
+        f"COMMENT {spark_literal(view.about)} RETURN {view_query(view, config.cluster, _NOW | values, SPARK)}"
     )
 
 
 _NOW: dict[str, Value] = {"now": Expression("current_timestamp()")}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _first_line(error: Exception) -> str:

@@ -12,9 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import ONLY_QUERIES
-from grouptrail.query.tokens import tokens, words_outside_parentheses
+from grouptrail.query.spark.guard import UnknownSourceError, check_plan, prepare_session
 from grouptrail.query.views import SPARK
 from grouptrail.query.warehouse import missing_table, refused
 from grouptrail.spark.session import start_session
@@ -24,12 +22,9 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
     from grouptrail.spark.jars import Report
 
-# Spark runs these behind WITH, and at once.
-_WRITING = {"insert", "update", "delete", "merge"}
-
 
 class SparkEngine:
-    """Answers queries on a Spark session; an answer is whole in memory before its first row is told."""
+    """Answers queries with a Spark session; the whole result is in memory before its first row is returned."""
 
     dialect = SPARK
 
@@ -37,36 +32,30 @@ class SparkEngine:
         self.spark = spark
         self._config = config
         spark.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
-        # It writes the whole trace of a query that fails to stderr, which its one line does not need.
+        prepare_session(spark)
+        # This logger writes the stack trace of every failed query to stderr.
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
         """See `query.sql.Engine`."""
-        if words_outside_parentheses(tokens(text, SPARK.pattern)) & _WRITING:
-            raise QueryError(ONLY_QUERIES)
-        for name in names:
-            if table_exists(self.spark, self._config, name):
+        tables = {name for name in names if table_exists(self.spark, self._config, name)}
+        try:
+            check_plan(self.spark, text, tables)
+            for name in tables:
                 path = self._config.table_path(name)
                 self.spark.read.format("delta").load(path).createOrReplaceTempView(name)
-        try:
             table = self.spark.sql(text).toArrow()
+        except UnknownSourceError as error:
+            raise missing_table(self._config, error.name) from error
         except PySparkException as error:
-            raise self._explained(error) from error
+            message = " ".join(str(error).strip().split("\n", maxsplit=1)[0].split())
+            raise refused(re.sub(r"^\[[A-Z_.0-9]+\] | SQLSTATE: \w+.*$", "", message).rstrip(". ")) from error
         return Schema.from_arrow(table.schema), (RecordBatch.from_arrow(batch) for batch in table.to_batches())
-
-    def _explained(self, error: PySparkException) -> QueryError:
-        message = " ".join(str(error).strip().split("\n", maxsplit=1)[0].split())
-        missing = re.search(r"^\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)` cannot be found", message)
-        function = re.search(r"^\[UNRESOLVABLE_TABLE_VALUED_FUNCTION\].*?`([^`]+)`", message)
-        found = missing or function
-        if found:
-            return missing_table(self._config, found[1])
-        return refused(re.sub(r"^\[[A-Z_.0-9]+\] | SQLSTATE: \w+.*$", "", message).rstrip(". "))
 
 
 @contextmanager
 def spark_engine(config: Config, report: Report) -> Iterator[SparkEngine]:
-    """The engine on a session of its own."""
+    """Yield an engine with a new session."""
     spark = start_session(config, "grouptrail-sql", report)
     try:
         yield SparkEngine(spark, config)

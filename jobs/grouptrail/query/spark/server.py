@@ -21,12 +21,12 @@ SCHEMA = "grouptrail"
 
 
 class ServeError(GrouptrailError):
-    """The servers did not start."""
+    """A server that does not start."""
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the servers listen; a port of None is a server that does not run."""
+    """The address of the servers; a server whose port is None does not run."""
 
     host: str
     connect_port: int | None
@@ -34,7 +34,7 @@ class Listening:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What Spark is started with: both are bound to the host alone."""
+        """Spark settings that bind both servers to the host."""
         settings: dict[str, str] = {}
         if self.connect_port is not None:
             settings |= {
@@ -51,11 +51,11 @@ class Listening:
 
 
 def serve_sql(config: Config, listening: Listening, report: Report) -> None:
-    """Serves the tables, views and functions in the schema `grouptrail`, until SIGINT or SIGTERM."""
+    """Serve the tables, views and functions of the schema `grouptrail` until SIGINT or SIGTERM."""
     if listening.connect_port is None and listening.thrift_port is None:
         raise ServeError("nothing is served: leave out --no-connect or --no-thrift")
     with TemporaryDirectory(prefix="grouptrail-serve-sql-") as folder:
-        # With derby.system.home a database in memory cannot be made, and Hive tries for 20 s to.
+        # With derby.system.home Derby cannot create a database in memory, and Hive retries for 20 s.
         own = {
             "spark.sql.warehouse.dir": folder,
             "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
@@ -69,12 +69,12 @@ def serve_sql(config: Config, listening: Listening, report: Report) -> None:
 
 
 def _serve(spark: SparkSession, config: Config, listening: Listening, report: Report) -> None:
-    # Spark's own handler, which its session has set, fails where it interrupts a call of Spark.
+    # The signal handler that the Spark session installs fails if it interrupts a call of Spark.
     await_end = signals.ending()
     done = install(spark, config, schema=SCHEMA, tables_schema=f"{SCHEMA}_tables")
     if listening.thrift_port is not None:
         _start_thrift(spark)
-    _tell(config, listening, done, report)
+    _report_addresses(config, listening, done, report)
     await_end()
 
 
@@ -87,7 +87,7 @@ def _start_thrift(spark: SparkSession) -> None:
         raise ServeError(f"the Thrift server did not start ({reason}): choose another --thrift-port") from error
 
 
-def _tell(config: Config, listening: Listening, done: Installed, report: Report) -> None:
+def _report_addresses(config: Config, listening: Listening, done: Installed, report: Report) -> None:
     if listening.connect_port is not None:
         report(f"Spark Connect: sc://{listening.host}:{listening.connect_port}")
     if listening.thrift_port is not None:

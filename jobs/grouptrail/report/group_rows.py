@@ -1,4 +1,4 @@
-"""What the picture of a group is made of: its history and its lag between two times, read with delta-rs.
+"""Rows of the timeline of a group: its history and lag between two times, read with delta-rs.
 
 Every time is a count of microseconds since 1970, UTC.
 """
@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.query.errors import QueryError
-from grouptrail.query.views import Value, expand, filled
+from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -25,10 +26,10 @@ SELECT
   main_cause_rebalances
 FROM rebalance_storms('10 minutes')
 """
-"""What the pictures call a storm: more than three rebalances within ten minutes. A condition may follow."""
+"""Rebalance storms: more than three rebalances within ten minutes. A WHERE clause may follow."""
 
 MOST_SPANS = 500_000
-"""A picture of more ownership than this would take a browser minutes to open."""
+"""A browser needs minutes to open a timeline with more intervals of ownership."""
 
 _DAY_US, _HOUR_US = 86_400 * SECOND_US, 3_600 * SECOND_US
 _LAG_POINTS = 720
@@ -129,7 +130,7 @@ WITH slots AS (
 )
 SELECT
   slot, sum(lag) AS lag, max(seconds) AS seconds, bool_or(is_bounded) AS is_bounded,
-  count(*) AS partitions, count(lag) AS partitions_told, count(seconds) AS seconds_told,
+  count(*) AS partitions, count(lag) AS partitions_with_lag, count(seconds) AS partitions_with_seconds,
   first_value(topic ORDER BY seconds DESC NULLS LAST, topic, partition) AS worst_topic,
   first_value(partition ORDER BY seconds DESC NULLS LAST, topic, partition) AS worst_partition
 FROM slots
@@ -149,9 +150,9 @@ ORDER BY topic, partition, slot
 
 @dataclass(frozen=True)
 class GroupRows:
-    """A group's rows between `since_us` and `until_us`.
+    """Rows of a group between `since_us` and `until_us`.
 
-    `first_us` is where its history begins, `known_us` up to when it is told. `lag` and `verdicts` are in slots of
+    Its history begins at `first_us` and is complete up to `known_us`. `lag` and `verdicts` are in slots of
     `lag_step_us`."""
 
     group_id: str
@@ -172,9 +173,9 @@ class GroupRows:
 
 
 def read_group(config: Config, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
-    """What is known of a group between two times: by default its last day, and its last event if it lies empty.
+    """Read a group between two times: by default its last day, and the last event of an empty group.
 
-    Raises QueryError for a group without a history, and for a time of which nothing is known."""
+    Raises QueryError for a group without a history, and for an interval outside of it."""
     warehouse = Warehouse(config, _TABLES)
     warehouse.require_group(group_id)
     of_group: dict[str, Value] = {"cluster": config.cluster, "group": group_id}
@@ -183,8 +184,8 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
     since_us, until_us = _interval(bounds, known_us, since, until)
     if since_us > known_us or until_us < bounds["first"]:
         raise QueryError(
-            f"nothing is known of {group_id!r} between {told(since_us)} and {told(until_us)}: "
-            f"its history goes from {told(bounds['first'])} to {told(known_us)}"
+            f"nothing is known of {group_id!r} between {utc_text(since_us)} and {utc_text(until_us)}: "
+            f"its history goes from {utc_text(bounds['first'])} to {utc_text(known_us)}"
         )
     interval: dict[str, Value] = {"since": moment(since_us), "until": moment(until_us)}
     step = _lag_step(warehouse, of_group | interval, until_us - since_us)
@@ -223,7 +224,7 @@ def _few_enough(spans: list[Row], group_id: str) -> list[Row]:
 
 
 def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int:
-    """Up to when the history is told: a group that is dead tells no more."""
+    """Return the time up to which the history is complete; a dead group has no later events."""
     if bounds["state"] == "Dead":
         return int(bounds["last"])
     asked = [
@@ -236,7 +237,7 @@ def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int
 
 
 def _interval(bounds: Row, known_us: int, since: datetime | None, until: datetime | None) -> tuple[int, int]:
-    """The two times; where one is not given, a little room is left beside the first and the last event."""
+    """Return both times; a default leaves a margin beside the first or last event."""
     until_us = _microseconds(until) if until else known_us
     since_us = _microseconds(since) if since else min(max(bounds["first"], _begin(bounds, until_us)), until_us)
     if since and until is None and since_us >= until_us:
@@ -246,13 +247,13 @@ def _interval(bounds: Row, known_us: int, since: datetime | None, until: datetim
 
 
 def _begin(bounds: Row, until_us: int) -> int:
-    """A day before the end; of a group that lies empty, before its last members left."""
+    """Return a day before the end; for an empty group a time before its last members left."""
     last_day = until_us - _DAY_US
     return min(last_day, bounds["last"] - _HOUR_US) if bounds["state"] in ("Empty", "Dead") else last_day
 
 
 def _lag_step(warehouse: Warehouse, values: dict[str, Value], length_us: int) -> int:
-    """Twice the time from sample to sample, so that a slot holds one of every partition, or more for a long time."""
+    """Return twice the sampling interval, so that a slot has a sample of every partition, or more."""
     pace_us = 0
     if "consumer_lag" in warehouse.versions:
         pace_us = warehouse.rows(filled(_PACE, values))[0]["us"] or 0
@@ -264,10 +265,10 @@ def _microseconds(moment: datetime) -> int:
 
 
 def moment(time_us: int) -> datetime:
-    """The time that so many microseconds since 1970 are."""
+    """Return the time of a count of microseconds since 1970."""
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
 
 
-def told(time_us: int) -> str:
-    """A time for people, in UTC, to the second."""
+def utc_text(time_us: int) -> str:
+    """Return a time in ISO 8601, UTC, to the second."""
     return f"{moment(time_us):%Y-%m-%dT%H:%M:%SZ}"

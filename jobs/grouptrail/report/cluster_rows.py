@@ -1,4 +1,4 @@
-"""What the page of a cluster is made of: every group's verdict, lag and rebalances, read with delta-rs.
+"""Rows of the cluster page: the verdict, lag and rebalances of every group, read with delta-rs.
 
 Every time is a count of microseconds since 1970, UTC.
 """
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grouptrail.query.errors import QueryError
-from grouptrail.query.views import Value, expand, filled
+from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.report.rows import SECOND_US, STORMS, Row, moment
+from grouptrail.report.group_rows import SECOND_US, STORMS, Row, moment
+from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
 DAYS = 14
-"""How far back storms and causes are told."""
+"""How far back the page shows storms and causes."""
 
 _DAY_US = 86_400 * SECOND_US
 _TABLES = ("generations", "group_states", "rebalances", "committed_offsets", "consumer_lag", "ingest_progress")
@@ -61,17 +62,17 @@ GROUP BY group_id
 """
 _VERDICTS = """
 SELECT
-  group_id, worst.partitions, worst.lag, told.partitions_told, worst.max_lag_seconds AS seconds, told.seconds_told,
-  told.is_bounded, told.lost_records, worst.status, worst.status_reason, worst.topic AS worst_topic,
-  worst.partition AS worst_partition
+  group_id, worst.partitions, worst.lag, counts.partitions_with_lag, worst.max_lag_seconds AS seconds,
+  counts.partitions_with_seconds, counts.is_bounded, counts.lost_records, worst.status, worst.status_reason,
+  worst.topic AS worst_topic, worst.partition AS worst_partition
 FROM worst_groups AS worst
 JOIN (
   SELECT
-    group_id, count(lag) AS partitions_told, count(lag_seconds) AS seconds_told,
+    group_id, count(lag) AS partitions_with_lag, count(lag_seconds) AS partitions_with_seconds,
     bool_or(lag_seconds_method = 'bounded') AS is_bounded, sum(lost_records) AS lost_records
   FROM current_lag
   GROUP BY group_id
-) AS told USING (group_id)
+) AS counts USING (group_id)
 """
 _WORST = f"""
 SELECT group_id, topic, partition, lag, lag_seconds AS seconds, lag_seconds_method = 'bounded' AS is_bounded, status,
@@ -92,9 +93,9 @@ ORDER BY day, cause
 
 @dataclass(frozen=True)
 class ClusterRows:
-    """A cluster at `known_us`: `groups` by name, each with what the tables that are there say of it.
+    """The state of a cluster at `known_us`: `groups` by name, with columns from the tables that exist.
 
-    Lag is that of the newest round of samples, at `sampled_us`; None where there is none."""
+    Lag is from the newest round of samples, at `sampled_us`; None if there are no samples."""
 
     cluster: str
     known_us: int
@@ -106,7 +107,7 @@ class ClusterRows:
 
 
 def read_cluster(config: Config) -> ClusterRows:
-    """What is known of a cluster's groups now. Raises QueryError where nothing has landed."""
+    """Read the state of the configured cluster. Raises QueryError if the tables have no rows of it."""
     warehouse = Warehouse(config, _TABLES)
     known_us, sampled_us = _newest(warehouse, config)
     values: dict[str, Value] = {
@@ -139,7 +140,7 @@ def read_cluster(config: Config) -> ClusterRows:
 
 
 def _newest(warehouse: Warehouse, config: Config) -> tuple[int, int]:
-    """Up to when the cluster is known, and when lag was last sampled, or 0."""
+    """Return the time of the newest row of the cluster, and that of the newest sample of lag or 0."""
     times = {
         table: warehouse.rows(filled(sql, {"cluster": config.cluster}))[0]["at"] or 0
         for table, sql in _KNOWN.items()
@@ -148,6 +149,6 @@ def _newest(warehouse: Warehouse, config: Config) -> tuple[int, int]:
     if not any(times.values()):
         raise QueryError(
             f"nothing has landed of cluster {config.cluster} under {config.warehouse} yet: "
-            "run `grouptrail run`, or correct --cluster or --warehouse"
+            "run `grouptrail run`, or check --cluster or --warehouse"
         )
     return max(times.values()), times.get("consumer_lag", 0)
