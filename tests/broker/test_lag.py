@@ -128,8 +128,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
 ) -> None:
     """Of a group that shares the offsets partition of the transaction; a group elsewhere is judged as ever."""
     # Coordinators are asked about a sample of the last two intervals alone: with --once, other jobs run after it.
-    every = config.log_offsets.model_copy(update={"interval_seconds": round(scaled(60))})
-    config = config.model_copy(update={"log_offsets": every})
+    patient = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": f"{scaled(60):.0f}"}
     ensure_offsets_topic(broker.bootstrap)
     topic = f"held-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -149,7 +148,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
             admin.alter_group_offsets(group, {Partition(topic, 0): OffsetAndMetadata(offset, "", -1)})
 
     def run_once() -> tuple[dict[str, dict[str, Any]], float]:
-        succeeded(cli(config, "run", "--once"))
+        succeeded(cli(config, "run", "--once", environ=patient))
         rows = {group: row for (group, _, _), row in newest(config, held, elsewhere).items()}
         families = pipeline_families(SnapshotReader(config).read(), dropped={})
         return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(found[0]),)]
