@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from grafana.__main__ import build
-from grafana.words import STATES, VERDICTS
+from grafana.descriptions import STATES, VERDICTS
 from grouptrail import contracts
 from grouptrail.exporter import families
 from grouptrail.spark.java import cache_folder

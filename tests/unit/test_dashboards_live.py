@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grafana.words import STATES, VERDICTS
+from grafana.descriptions import STATES, VERDICTS
 from grouptrail.config import Config, load_config
 from grouptrail.query.sql import run_sql
 from support import live_tables
