@@ -165,7 +165,7 @@ def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: in
     lay_commits(spark, own, rows // 2)
     samples = lay_lag_day(spark, own, max(1, rows // 2 // SAMPLES_A_DAY))
     with PeakMemory() as peak:
-        took = [round(seconds(lambda: check.refuse_breaches(check.run(spark, own))), 1) for _ in range(2)]
+        took = [round(seconds(lambda: check.raise_on_failures(check.run(spark, own))), 1) for _ in range(2)]
     total = rows // 2 + samples
     print(
         f"check of {total:,} rows in two tables and their batches: {took} s, peak {peak.bytes / 1e6:,.0f} MB",

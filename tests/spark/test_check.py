@@ -1,4 +1,4 @@
-"""`grouptrail check`: a healthy warehouse passes, and each expectation is breached where it should be."""
+"""`grouptrail check`: a healthy warehouse passes, and each expectation fails where it should."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_check_invalid_rows_breach_every_expectation(spark: SparkSession, config
     assert all(result.unexpected_count and result.sample_keys for one in checked for result in one.breaches)
     kept = Warehouse(config, ["check_results"]).rows("SELECT * FROM check_results WHERE NOT success")
     assert len(kept) == sum(len(one.breaches) for one in checked)
-    with pytest.raises(check.ExpectationsBreached, match=r"expectations are breached, of .*rebalances"):
-        check.refuse_breaches(checked)
+    with pytest.raises(check.ExpectationError, match=r"expectations failed, in .*rebalances"):
+        check.raise_on_failures(checked)
 
 
 @pytest.mark.full
@@ -138,7 +138,7 @@ def test_check_healthy_warehouse_has_no_breaches_and_writes_data_docs(
     assert [(one.table, result) for one in checked for result in one.breaches] == []
     assert {one.table for one in checked} == contracts.tables().keys() - {"check_results"}
     assert {one.table: one.rows for one in checked}["generations"] == 9
-    check.refuse_breaches(checked)
+    check.raise_on_failures(checked)
     pages = list(docs.rglob("*.html"))
     assert {page.name for page in pages} == {"index.html", *(f"{one.table}.html" for one in checked)}
     for page in pages:
@@ -148,7 +148,7 @@ def test_check_healthy_warehouse_has_no_breaches_and_writes_data_docs(
         assert "<script" not in text
     out = io.StringIO()
     check.print_checked(checked, config, check.console_on(out))
-    assert "nothing can be said of topic_names: no rows" in out.getvalue()
+    assert "not checked, because there are no rows: topic_names" in out.getvalue()
 
     (late,) = check.run(spark, config, ("consumer_lag",), since=at(0) + timedelta(days=999), patience_seconds=0)
     assert (late.rows, late.breaches) == (0, [])
