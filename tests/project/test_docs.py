@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from grouptrail import contracts
 from grouptrail.cli import app
 from grouptrail.config import Config, load_configs
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED
+from grouptrail.jobs import JOBS
 from reference.__main__ import pages
 from support.small_tables import at
 
@@ -229,6 +231,21 @@ def test_documented_promql_queries_use_existing_metrics() -> None:
 def _others_names() -> set[str]:
     served = {metric.name for exporter in ALIASES.values() for metric in exporter}
     return served | {name for exporter in NOT_SERVED.values() for name in exporter}
+
+
+def test_architecture_lists_the_packages_of_the_layers_contract() -> None:
+    """Line by line, in the same order."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    section = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[2]
+    diagram = section.split("```text\n")[1].partition("```")[0]
+    assert [re.split(r" {2,}", line)[0] for line in diagram.splitlines()] == layers
+
+
+def test_architecture_names_every_job_and_every_table_that_a_job_writes() -> None:
+    flow = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[0]
+    names = {name for job in JOBS for name in (job.name, *job.writes)} - {"history_positions"}  # internal state
+    assert [name for name in sorted(names) if not re.search(rf"(?<![\w-]){name}(?![\w-])", flow)] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
