@@ -12,12 +12,13 @@ from grouptrail.config import Config
 _HEAD = """\
 # Settings
 
-Made from `jobs/grouptrail/config.py` by `make docs`: change that. A TOML file (`--config`, else `GROUPTRAIL_CONFIG`,
-else `grouptrail.toml`), then the environment, then flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and
-`--set SECTION.NAME=VALUE` for any other), each over the one before. `grouptrail config` shows what is in effect.
+`make docs` generates this page from `jobs/grouptrail/config.py`. Settings come from a TOML file (`--config`,
+otherwise `GROUPTRAIL_CONFIG`, otherwise `grouptrail.toml`), then from the environment, then from flags (`--cluster`,
+`--warehouse`, `--bootstrap-server`, and `--set SECTION.NAME=VALUE` for any other); later sources override earlier
+ones. `grouptrail config` prints the settings in effect.
 
-In the file a list is one of TOML's; in variables and flags it is written with commas between. Groups and topics are
-named by patterns as of a shell: `billing-*`.
+A list is a TOML list in the file, and separated by commas in variables and flags. Groups and topics are selected by
+shell patterns such as `billing-*`.
 
 `[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
 `sasl.mechanism`), `[spark]` any of Spark's, `[storage]` any option of delta-rs

@@ -51,7 +51,7 @@ suspects AS (
         AND (moves.before_offset IS NULL OR moves.committed_offset > moves.before_offset))
     )
 ),
-told AS (
+labelled AS (
   SELECT
     suspects.*,
     owned.member_id,
@@ -83,5 +83,5 @@ SELECT
   client_id AS owner_client_id,
   group_state,
   metadata
-FROM told
+FROM labelled
 WHERE place = 1

@@ -1,4 +1,4 @@
-"""Real consumers that write down what they are told, and what an admin client sees of their groups at rest."""
+"""Real consumers that record their assignments, and the view of an admin client on their groups at rest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ What = Literal["assigned", "revoked", "joined", "gone"]
 PATIENCE_SECONDS = scaled(60)
 POLL_SECONDS = 0.1
 HEARTBEAT_MS = 300
-# kafka-python 3.0.12 joins anew when a join ends between two polls.
+# kafka-python 3.0.12 joins again when a join ends between two polls.
 KAFKA_PYTHON_POLL_MS = 1_000
 
 COMMITTED = 42
@@ -74,7 +74,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Note:
-    """What a member knows after it was told something: `partitions` were given to it or taken from it.
+    """A member's knowledge after an event: `partitions` were given to it or taken from it.
 
     `joined`: it found itself under another id or in another generation (of a KIP-848 member: epoch). `gone`: it has
     closed or was killed.
@@ -128,7 +128,7 @@ def _pairs(partitions: Iterable[Any]) -> Partitions:
 
 
 def attend(post: Post, write: Write, is_over: Callable[[], object]) -> None:
-    """A member's life: it polls until it is over, then closes, and notes what it is told."""
+    """A member's life: it polls until it is over, then closes, and records its events."""
     lives = {"kafka-python": _live_with_kafka_python, "share": _live_in_a_share_group}
     lives.get(post.client, _live_with_librdkafka)(post, write, is_over)
 
@@ -204,7 +204,7 @@ def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object
     consumer = Consumer(settings)
 
     def standing() -> tuple[str, int]:
-        # librdkafka tells the generation in this alone: a mark of seven bytes, the generation, then names.
+        # librdkafka exposes the generation only here: a mark of seven bytes, the generation, then names.
         metadata = consumer.consumer_group_metadata()
         return consumer.memberid() or "", int.from_bytes(metadata[7:11], "little", signed=True)
 
@@ -225,7 +225,7 @@ def _live_with_librdkafka(post: Post, write: Write, is_over: Callable[[], object
 
 
 def _live_in_a_share_group(post: Post, write: Write, is_over: Callable[[], object]) -> None:
-    """Nobody tells it what it is assigned: it notes its end alone."""
+    """It receives no assignment and records only its end."""
     settings = {"bootstrap.servers": post.bootstrap, "group.id": post.group_id, "client.id": post.client_id}
     consumer = ShareConsumer({**settings, "log_level": 2})
     consumer.subscribe(list(post.topics))
@@ -259,7 +259,7 @@ class Member:
         self._over.set()
 
     def leave(self) -> None:
-        """Closes it, which a static member's group is not told of."""
+        """Close it; the group of a static member is not notified."""
         self.send_home()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive(), f"{self.post.client_id} did not close in time"
@@ -315,7 +315,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Sight:
-    """A group at one moment; `generation` is the epoch of a KIP-848 group, None where nobody tells it."""
+    """A group at one moment; `generation` is the epoch of a KIP-848 group, None if it is not available."""
 
     state: str
     protocol: str | None
@@ -332,7 +332,7 @@ class Rest:
 
 
 def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) -> Rest:
-    """Waits until two looks, one after the other, see the same; `standing` is told where they never do."""
+    """Waits until two looks, one after the other, see the same; the error names `standing` if they never do."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while True:
@@ -472,7 +472,7 @@ class Troupe:
 
 
 class ShareTroupe(Troupe):
-    """A share group, of which no Python client tells: Kafka's own tool does."""
+    """A share group, described by Kafka's own tool because no Python client can."""
 
     def __init__(self, tool: Tool, bootstrap: str, group_id: str, topics: Mapping[str, int]) -> None:
         super().__init__(bootstrap, group_id, topics, client="share")
