@@ -101,7 +101,7 @@ def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, c
     spark.sql(f"UPDATE delta.`{path}` SET coolness = 1.5")
     tables.ensure_table(spark, config, "consumer_lag")
     (checked,) = check.run(spark, config, ("consumer_lag",), patience_seconds=0)
-    assert checked.breaches == []
+    assert checked.failures == []
     maintain.run(spark, config, ("consumer_lag",), silent)
     left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
     assert [row["coolness"] for row in left] == [1.5]
@@ -127,7 +127,7 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     unknown, whole, gone = check.run(spark, config, asked, patience_seconds=0)
     assert "fromTheFuture" in str(unknown.results[0].problem)
     assert unknown.version is None
-    assert (whole.rows > 0, whole.breaches) == (True, [])
+    assert (whole.rows > 0, whole.failures) == (True, [])
     assert (gone.version is None, gone.is_readable) == (False, False)
     with pytest.raises(check.ExpectationError, match="2 expectations failed, in topic_names, rebalances"):
         check.raise_on_failures([unknown, whole, gone])

@@ -159,7 +159,7 @@ HOLDS = Result("key_unique", "no two rows alike", True, 0)
 BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "{EVIL}"}}',))
 
 
-def test_print_checked_breach_is_printed_without_control_codes(config: Config) -> None:
+def test_print_checked_failure_is_printed_without_control_codes(config: Config) -> None:
     """Names from the log cannot steer the terminal."""
     out = io.StringIO()
     print_checked([checked(HOLDS, BREACH)], config, console_on(out))
@@ -168,7 +168,7 @@ def test_print_checked_breach_is_printed_without_control_codes(config: Config) -
     assert "\\x1b[2J" in out.getvalue()
 
 
-def test_expectation_that_could_not_be_evaluated_is_a_breach(config: Config) -> None:
+def test_expectation_that_could_not_be_evaluated_is_a_failure(config: Config) -> None:
     """With its reason."""
     result = Result("led_to", "it led to a generation", False, None, problem="no such column")
     out = io.StringIO()
@@ -179,7 +179,7 @@ def test_expectation_that_could_not_be_evaluated_is_a_breach(config: Config) -> 
         raise_on_failures([checked(HOLDS, result)])
 
 
-def test_refuse_breaches_without_tables_raises() -> None:
+def test_raise_on_failures_without_tables_raises() -> None:
     """An empty folder is a wrong --warehouse."""
     with pytest.raises(ExpectationError, match="there is no table to check"):
         raise_on_failures([])
