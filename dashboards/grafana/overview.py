@@ -1,30 +1,32 @@
-"""The overview: which groups are behind, what is wrong with them, and which rebalance too often."""
+"""The overview: groups that are behind, their verdicts, and groups that rebalance too often."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.board import Section, board, choice, choice_of_groups, to
-from grafana.house import Column, Panel, Query, bands, figure, lines, listing
-from grafana.promql import CLUSTER, GROUP, WORST_GROUPS, grown, numbered, of, worst
-from grafana.words import ANY_IS_BAD, AT_REST, LATE, STALE, VERDICT_COLORS, VERDICTS
+from grafana.dashboard import Section, group_variable, grouptrail_dashboard, link_to, query_variable
+from grafana.descriptions import AGE_THRESHOLDS, INACTIVE, LAG_THRESHOLDS, RED_IF_ANY, VERDICT_COLORS, VERDICTS
+from grafana.panels import Column, Panel, Query, stat_panel, state_timeline, table_panel, time_series
+from grafana.promql import CLUSTER, GROUP, WORST_GROUPS, counter_increase, latest, of_worst_groups, state_number
 
 _LABELS = {"cluster": "Cluster", "group": "Group"}
-_TO_GROUP = {"Group": to("group", cluster="Cluster", group="Group")}
-_AT_WORK = f"unless on (cluster, group) {of('kafka_consumer_group_group_status', GROUP, AT_REST)}"
+_TO_GROUP = {"Group": link_to("group", cluster="Cluster", group="Group")}
+_ACTIVE = f"unless on (cluster, group) {latest('kafka_consumer_group_group_status', GROUP, INACTIVE)}"
 _TROUBLE, _LAG = 'status=~"STOP|STALL|REWIND"', 'table="consumer_lag"'
-_VERDICT = numbered("kafka_consumer_group_group_status", "status", VERDICTS, GROUP)
-_STORMY = grown("kafka_consumer_group_rebalances_total", GROUP, window="10m", by="cluster, group")
-_MOST = f"max_over_time(({_STORMY})[$__range:1m]) > 3"
+_VERDICT = state_number("kafka_consumer_group_group_status", "status", VERDICTS, GROUP)
+_RECENT_REBALANCES = counter_increase(
+    "kafka_consumer_group_rebalances_total", GROUP, window="10m", by="cluster, group"
+)
+_STORM_PEAK = f"max_over_time(({_RECENT_REBALANCES})[$__range:1m]) > 3"
 
 
 def dashboard() -> models.Dashboard:
-    """Of all groups; a click on one leads to its own dashboard."""
-    return board(
+    """Build the dashboard of all groups; each group links to its own dashboard."""
+    return grouptrail_dashboard(
         "overview",
         "Overview",
-        "Which consumer groups are behind, by how much, what is wrong with them, and which rebalance too often.",
-        [choice("cluster", "Cluster", "grouptrail_ready"), choice_of_groups(of_all=True)],
+        "Which consumer groups are behind and by how much, their verdicts, and which groups rebalance too often.",
+        [query_variable("cluster", "Cluster", "grouptrail_ready"), group_variable(include_all=True)],
         [
             Section("Now", _now()),
             Section("Worst groups", [_furthest_behind(), *_over_time()]),
@@ -35,68 +37,74 @@ def dashboard() -> models.Dashboard:
 
 
 def _now() -> list[Panel]:
-    members, lag = of("kafka_consumer_group_members", GROUP), of("kafka_consumer_group_sum_lag", GROUP)
+    members, lag = latest("kafka_consumer_group_members", GROUP), latest("kafka_consumer_group_sum_lag", GROUP)
     return [
-        figure(
+        stat_panel(
             "Groups",
-            "How many groups there are, with members or with committed offsets.",
+            "Number of groups with members or committed offsets.",
             Query(f"count(count by (cluster, group) ({members} or {lag}))"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Groups in trouble",
-            "Groups with a partition that is stopped (STOP: no commits any more), stalled (STALL: commits go on, the "
-            "offset does not) or went backwards (REWIND).",
-            Query(f"count({of('kafka_consumer_group_group_status', GROUP, _TROUBLE)}) or vector(0)"),
+            "Groups with a partition that has stopped (STOP: no more commits), stalled (STALL: commits repeat the "
+            "same offset) or was rewound (REWIND).",
+            Query(f"count({latest('kafka_consumer_group_group_status', GROUP, _TROUBLE)}) or vector(0)"),
             unit="short",
-            thresholds=ANY_IS_BAD,
+            thresholds=RED_IF_ANY,
         ),
-        figure(
+        stat_panel(
             "Furthest behind",
-            "How long ago the oldest unread record of any group was written. Groups that nobody is in do not count.",
-            Query(f"max({of('kafka_consumer_group_max_lag_seconds', GROUP)} {_AT_WORK})"),
+            "Age of the oldest unread record of any group, except groups without members and topics without "
+            "subscribers.",
+            Query(f"max({latest('kafka_consumer_group_max_lag_seconds', GROUP)} {_ACTIVE})"),
             unit="s",
-            nothing="no group at work",
-            thresholds=LATE,
+            no_value="no active group",
+            thresholds=LAG_THRESHOLDS,
         ),
-        figure(
+        stat_panel(
             "Unread records",
             "The lag of all groups, in records.",
             Query(f"sum({lag})"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Rebalances, last hour",
-            "How many rebalances all groups had in the last hour.",
-            Query(grown("kafka_consumer_group_rebalances_total", GROUP, window="1h")),
+            "Number of rebalances of all groups in the last hour.",
+            Query(counter_increase("kafka_consumer_group_rebalances_total", GROUP, window="1h")),
             unit="short",
-            nothing="needs an hour of data",
+            no_value="needs an hour of data",
         ),
-        figure(
-            "Age of the figures",
-            "How old the newest sample of lag is: where it grows, the lag job does not run. See Pipeline health.",
-            Query(f"max({of('grouptrail_freshness_seconds', CLUSTER, _LAG)})"),
+        stat_panel(
+            "Age of lag samples",
+            "Age of the newest lag sample. If it grows, the lag job is not running. See Pipeline health.",
+            Query(f"max({latest('grouptrail_freshness_seconds', CLUSTER, _LAG)})"),
             unit="s",
-            thresholds=STALE,
+            thresholds=AGE_THRESHOLDS,
         ),
     ]
 
 
 def _furthest_behind() -> Panel:
-    return listing(
-        f"The {WORST_GROUPS} groups that are furthest behind",
-        "A row for each group. Behind: how long ago its oldest unread record was written. Catches up in: at the "
-        "rates of now, infinite where it does not. Click a group for its own dashboard.",
+    return table_panel(
+        f"The {WORST_GROUPS} groups furthest behind",
+        "One row per group. Behind: age of its oldest unread record. Catches up in: at the current rates; "
+        "infinite if it does not catch up. Click a group to open its dashboard.",
         _LABELS,
         [
-            Column("Behind", worst(of("kafka_consumer_group_max_lag_seconds", GROUP)), "s", LATE),
-            Column("Verdict", worst(_VERDICT), "none", names=VERDICTS),
-            Column("Unread records", worst(of("kafka_consumer_group_sum_lag", GROUP)), "short"),
-            Column("Catches up in", worst(of("kafka_consumer_group_max_catch_up_seconds", GROUP)), "s"),
-            Column("Members", worst(of("kafka_consumer_group_members", GROUP)), "short"),
+            Column(
+                "Behind",
+                of_worst_groups(latest("kafka_consumer_group_max_lag_seconds", GROUP)),
+                "s",
+                LAG_THRESHOLDS,
+            ),
+            Column("Verdict", of_worst_groups(_VERDICT), "none", names=VERDICTS),
+            Column("Unread records", of_worst_groups(latest("kafka_consumer_group_sum_lag", GROUP)), "short"),
+            Column("Catches up in", of_worst_groups(latest("kafka_consumer_group_max_catch_up_seconds", GROUP)), "s"),
+            Column("Members", of_worst_groups(latest("kafka_consumer_group_members", GROUP)), "short"),
             Column(
                 "Last commit",
-                worst(f"time() - {of('kafka_consumer_group_last_commit_timestamp_seconds', GROUP)}"),
+                of_worst_groups(f"time() - {latest('kafka_consumer_group_last_commit_timestamp_seconds', GROUP)}"),
                 "s",
             ),
         ],
@@ -107,17 +115,17 @@ def _furthest_behind() -> Panel:
 
 def _over_time() -> list[Panel]:
     return [
-        lines(
+        time_series(
             "Seconds behind",
-            "The groups whose oldest unread record is the oldest, ten at any time. Dashed: a minute, five minutes.",
-            Query(f"topk(10, {of('kafka_consumer_group_max_lag_seconds', GROUP)} {_AT_WORK})", "{{group}}"),
+            "The ten groups with the oldest unread records at each time. Dashed lines: one minute, five minutes.",
+            Query(f"topk(10, {latest('kafka_consumer_group_max_lag_seconds', GROUP)} {_ACTIVE})", "{{group}}"),
             unit="s",
-            thresholds=LATE,
+            thresholds=LAG_THRESHOLDS,
         ),
-        lines(
+        time_series(
             "Unread records",
-            "The groups with the most unread records, ten at any time.",
-            Query(f"topk(10, {of('kafka_consumer_group_sum_lag', GROUP)})", "{{group}}"),
+            "The ten groups with the most unread records at each time.",
+            Query(f"topk(10, {latest('kafka_consumer_group_sum_lag', GROUP)})", "{{group}}"),
             unit="short",
         ),
     ]
@@ -126,20 +134,20 @@ def _over_time() -> list[Panel]:
 def _verdicts() -> list[Panel]:
     bad = f'kafka_consumer_group_group_status{{{GROUP}, status!~"OK|EMPTY"}}'
     return [
-        lines(
+        time_series(
             "Partitions by verdict",
-            "How many partitions of all groups have each verdict. UNKNOWN: lag could not be told.",
-            Query(f"sum by (status) ({of('kafka_consumer_group_partitions', GROUP)})", "{{status}}"),
+            "Number of partitions of all groups with each verdict. UNKNOWN: the lag is unknown.",
+            Query(f"sum by (status) ({latest('kafka_consumer_group_partitions', GROUP)})", "{{status}}"),
             unit="short",
             stacked=True,
             colors=VERDICT_COLORS,
         ),
-        bands(
+        state_timeline(
             "Groups that were not OK",
-            "The worst verdict on a partition of the group, of the groups that had another one than OK or EMPTY.",
+            "The worst verdict on a partition of each group that had a verdict other than OK or EMPTY.",
             Query(f"{_VERDICT} and on (cluster, group) last_over_time({bad}[$__range] @ end())", "{{group}}"),
             VERDICTS,
-            nothing="all groups were OK",
+            no_value="all groups were OK",
             width=12,
             height=8,
         ),
@@ -148,34 +156,34 @@ def _verdicts() -> list[Panel]:
 
 def _rebalances() -> list[Panel]:
     return [
-        lines(
+        time_series(
             "Rebalances in ten minutes",
-            "How often in the ten minutes before, of the groups that rebalance most, ten at any time. Dashed: "
-            "more than that is a storm.",
+            "Rebalances in the last ten minutes, for the ten groups with the most at each time. Above the dashed "
+            "line it is a storm.",
             Query(
-                f"topk(10, {_STORMY} > 0)",
+                f"topk(10, {_RECENT_REBALANCES} > 0)",
                 "{{group}}",
             ),
             unit="short",
             thresholds=((3, "red"),),
-            nothing="no rebalances",
+            no_value="no rebalances",
         ),
-        listing(
+        table_panel(
             "Storms",
-            "Groups that rebalanced more than three times within ten minutes, in the time shown. "
-            "`grouptrail sql \"SELECT * FROM rebalance_storms('10 minutes')\"` tells when each began and why.",
+            "Groups that rebalanced more than three times within ten minutes in the selected time range. "
+            "`grouptrail sql \"SELECT * FROM rebalance_storms('10 minutes')\"` lists their start and main cause.",
             _LABELS,
             [
-                Column("Most in ten minutes", _MOST, "short", ((4, "red"),)),
+                Column("Most in ten minutes", _STORM_PEAK, "short", ((4, "red"),)),
                 Column(
                     "Last one ago",
-                    f"time() - {of('kafka_consumer_group_last_rebalance_timestamp_seconds', GROUP)} "
-                    f"and on (cluster, group) {_MOST}",
+                    f"time() - {latest('kafka_consumer_group_last_rebalance_timestamp_seconds', GROUP)} "
+                    f"and on (cluster, group) {_STORM_PEAK}",
                     "s",
                 ),
             ],
             sort_by="Most in ten minutes",
-            nothing="no storms",
+            no_value="no storms",
             width=12,
             height=8,
             links=_TO_GROUP,

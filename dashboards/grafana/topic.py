@@ -1,32 +1,33 @@
-"""A topic: who reads it, how far behind, what is written to it, and whose offsets retention comes close to."""
+"""A topic: its groups and their lag, its write rate, and unread records that retention may delete."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.board import Section, board, choice, to
-from grafana.house import Column, Panel, Query, figure, lines, listing
-from grafana.promql import CLUSTER, GROUP_TOPIC, TOPIC, of, over
-from grafana.words import ANY_IS_BAD, LATE
+from grafana.dashboard import Section, grouptrail_dashboard, link_to, query_variable
+from grafana.descriptions import LAG_THRESHOLDS, RED_IF_ANY
+from grafana.panels import Column, Panel, Query, stat_panel, table_panel, time_series
+from grafana.promql import CLUSTER, GROUP_TOPIC, TOPIC, latest, over_window
 
-_END, _START = of("kafka_topic_log_end_offset", TOPIC), of("kafka_topic_log_start_offset", TOPIC)
-_WRITTEN = f"clamp_min({over('deriv', 'kafka_topic_log_end_offset', TOPIC)}, 0)"
+_END, _START = latest("kafka_topic_log_end_offset", TOPIC), latest("kafka_topic_log_start_offset", TOPIC)
+_WRITTEN = f"clamp_min({over_window('deriv', 'kafka_topic_log_end_offset', TOPIC)}, 0)"
 _UNREAD_SHARE = (
-    f"max by (cluster, group, topic) ({of('kafka_consumer_group_lag', GROUP_TOPIC)} "
+    f"max by (cluster, group, topic) ({latest('kafka_consumer_group_lag', GROUP_TOPIC)} "
     f"/ on (cluster, topic, partition) group_left () ({_END} - {_START}))"
 )
 
 
 def dashboard() -> models.Dashboard:
-    """Of the topics chosen."""
-    return board(
+    """Build the dashboard of the selected topics."""
+    return grouptrail_dashboard(
         "topic",
         "Topic",
-        "A topic, as its consumer groups see it: who reads it, how far behind, and what retention may take unread.",
+        "A topic and its consumer groups: who reads it, how far behind, and unread records that retention may "
+        "delete.",
         [
-            choice("cluster", "Cluster", "grouptrail_ready"),
-            choice("topic", "Topic", f"kafka_consumer_group_topic_lag{{{CLUSTER}}}", of_all=False),
-            choice("group", "Group", f"kafka_consumer_group_topic_lag{{{TOPIC}}}"),
+            query_variable("cluster", "Cluster", "grouptrail_ready"),
+            query_variable("topic", "Topic", f"kafka_consumer_group_topic_lag{{{CLUSTER}}}", include_all=False),
+            query_variable("group", "Group", f"kafka_consumer_group_topic_lag{{{TOPIC}}}"),
         ],
         [
             Section("Now", _now()),
@@ -38,41 +39,41 @@ def dashboard() -> models.Dashboard:
 
 def _now() -> list[Panel]:
     return [
-        figure(
+        stat_panel(
             "Groups",
-            "How many groups have committed offsets of the topic.",
-            Query(f"count(count by (cluster, group) ({of('kafka_consumer_group_topic_lag', GROUP_TOPIC)}))"),
+            "Number of groups with committed offsets of the topic.",
+            Query(f"count(count by (cluster, group) ({latest('kafka_consumer_group_topic_lag', GROUP_TOPIC)}))"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Furthest behind",
-            "How long ago the oldest record was written that one of the groups has not read.",
-            Query(f"max({of('kafka_consumer_group_topic_lag_seconds', GROUP_TOPIC)})"),
+            "Age of the oldest record that some group has not read.",
+            Query(f"max({latest('kafka_consumer_group_topic_lag_seconds', GROUP_TOPIC)})"),
             unit="s",
-            thresholds=LATE,
+            thresholds=LAG_THRESHOLDS,
         ),
-        figure(
+        stat_panel(
             "Lost records",
-            "Records that retention deleted before a group had read them, by where the group stands now.",
-            Query(f"sum({of('kafka_consumer_group_topic_lost_records', GROUP_TOPIC)})"),
+            "Records that retention deleted before a group read them, based on the group's current committed offset.",
+            Query(f"sum({latest('kafka_consumer_group_topic_lost_records', GROUP_TOPIC)})"),
             unit="short",
-            thresholds=ANY_IS_BAD,
+            thresholds=RED_IF_ANY,
         ),
-        figure(
+        stat_panel(
             "Partitions",
-            "How many partitions of the topic groups have committed offsets of.",
+            "Number of partitions of the topic with committed offsets.",
             Query(f"count({_END})"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Records kept",
-            "Offsets between the log's start and its end, of all partitions. Compacted topics hold fewer records.",
+            "Offsets between log start and log end, over all partitions. Compacted topics contain fewer records.",
             Query(f"sum({_END} - {_START})"),
             unit="short",
         ),
-        figure(
+        stat_panel(
             "Written",
-            "Records a second, of all partitions.",
+            "Records per second over all partitions.",
             Query(f"sum({_WRITTEN})"),
             unit="cps",
         ),
@@ -81,56 +82,57 @@ def _now() -> list[Panel]:
 
 def _groups() -> list[Panel]:
     return [
-        lines(
+        time_series(
             "Seconds behind",
-            "How long ago the oldest record was written that the group has not read. Dashed: a minute, five minutes.",
-            Query(of("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "{{group}} {{topic}}"),
+            "Age of the oldest record that the group has not read. Dashed lines: one minute, five minutes.",
+            Query(latest("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "{{group}} {{topic}}"),
             unit="s",
-            thresholds=LATE,
+            thresholds=LAG_THRESHOLDS,
         ),
-        lines(
+        time_series(
             "Unread records",
             "The lag of each group in the topic.",
-            Query(of("kafka_consumer_group_topic_lag", GROUP_TOPIC), "{{group}} {{topic}}"),
+            Query(latest("kafka_consumer_group_topic_lag", GROUP_TOPIC), "{{group}} {{topic}}"),
             unit="short",
         ),
-        lines(
+        time_series(
             "Unread share of the log",
-            "How much of what the log holds the group has not read, of its worst partition. At 100 % retention "
-            "deletes what it has not read.",
+            "Share of the log that the group has not read, in its worst partition. At 100 % retention deletes "
+            "unread records.",
             Query(_UNREAD_SHARE, "{{group}} {{topic}}"),
             unit="percentunit",
             thresholds=((0.8, "red"),),
         ),
-        listing(
+        table_panel(
             "Groups",
-            "The groups that have committed offsets of the topic. Lost: records that retention deleted unread.",
+            "Groups with committed offsets of the topic. Lost: records that retention deleted unread.",
             {"cluster": "Cluster", "topic": "Topic", "group": "Group"},
             [
-                Column("Behind", of("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "s", LATE),
-                Column("Unread records", of("kafka_consumer_group_topic_lag", GROUP_TOPIC), "short"),
+                Column("Behind", latest("kafka_consumer_group_topic_lag_seconds", GROUP_TOPIC), "s", LAG_THRESHOLDS),
+                Column("Unread records", latest("kafka_consumer_group_topic_lag", GROUP_TOPIC), "short"),
                 Column("Unread share", _UNREAD_SHARE, "percentunit", ((0.8, "red"),)),
-                Column("Lost", of("kafka_consumer_group_topic_lost_records", GROUP_TOPIC), "short", ANY_IS_BAD),
+                Column("Lost", latest("kafka_consumer_group_topic_lost_records", GROUP_TOPIC), "short", RED_IF_ANY),
             ],
             sort_by="Behind",
             width=12,
             height=8,
-            links={"Group": to("group", cluster="Cluster", group="Group", topic="Topic")},
+            links={"Group": link_to("group", cluster="Cluster", group="Group", topic="Topic")},
         ),
     ]
 
 
 def _log() -> list[Panel]:
     return [
-        lines(
+        time_series(
             "Written, by partition",
-            "Records a second, of the ten busiest partitions at any time: one far above the others is a hot key.",
+            "Records per second of the ten busiest partitions at each time. One far above the others indicates a "
+            "hot key.",
             Query(f"topk(10, {_WRITTEN})", "{{topic}}-{{partition}}"),
             unit="cps",
         ),
-        listing(
+        table_panel(
             "Partitions",
-            "Where the log of each partition starts and ends.",
+            "Log start and log end offset of each partition.",
             {"cluster": "Cluster", "topic": "Topic", "partition": "Partition"},
             [
                 Column("Written", _WRITTEN, "cps"),

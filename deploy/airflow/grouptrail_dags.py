@@ -17,7 +17,7 @@ with DAG(
     start_date=START,
     catchup=False,
     max_active_runs=1,
-    # A run goes on where the last one ended, so a late one makes up for all that were missed.
+    # A run resumes where the last one ended, so a late run makes up for all missed ones.
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1), "execution_timeout": timedelta(hours=2)},
     tags=["kafka"],
 ):

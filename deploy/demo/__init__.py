@@ -1,1 +1,1 @@
-"""A real Kafka and made-up groups: what `make demo`, the broker tests and the bench run against."""
+"""A real Kafka and simulated consumer groups, for `make demo`, the broker tests and the benchmarks."""

@@ -1,4 +1,4 @@
-"""`make demo`: a real Kafka, lively consumer groups, and the pipeline at work on them; then what it found."""
+"""`make demo`: run a real Kafka, active consumer groups and the pipeline, then print a summary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DemoError(GrouptrailError):
 
 
 class Demo:
-    """Everything the demo runs, and how it is ended."""
+    """The processes of the demo, and how they are stopped."""
 
     def __init__(self, folder: Path, screen: Screen) -> None:
         self.folder = folder
@@ -51,52 +51,52 @@ class Demo:
         self.started = time.monotonic()
 
     def fetch(self) -> None:
-        """The jars of Kafka and of Spark's connectors; a download the first time, looked up later."""
+        """Download the jars of Kafka and of Spark's connectors, unless they are cached."""
         self.screen.step("jars: Kafka and Spark's connectors (the first time about 100 MB from Maven Central)")
         fetch(VERSIONS[0], self.screen.status)
         connector_jars(self.screen.status)
 
     def start(self) -> None:
-        """The broker, the pipeline and the workload; returns when the workload runs."""
-        self.screen.step(f"Kafka {VERSIONS[0]} starts")
+        """Start the broker, the pipeline and the workload; return when the workload is running."""
+        self.screen.step(f"starting Kafka {VERSIONS[0]}")
         self.broker = Broker(self.folder / "kafka")
         self.broker.start()
         ensure_offsets_topic(self.broker.bootstrap)
-        self.screen.step(f"Kafka answers at {self.broker.bootstrap}; the pipeline and the consumer groups start")
+        self.screen.step(f"Kafka answers at {self.broker.bootstrap}; starting the pipeline and the consumer groups")
         self.ingest = Ingest(self.folder, self.broker.bootstrap, self._heard)
         self.ingest.start()
-        self.screen.expect("nothing yet: Spark starts and makes the tables")
+        self.screen.expect("nothing yet: Spark is starting and creating the tables")
         self.workload = Workload(self.broker.bootstrap, report=self.screen.event)
         self.workload.start()
         self.started = time.monotonic()
 
     def watch(self, seconds: float) -> None:
-        """Waits, as long as everything runs."""
+        """Wait, and raise if the broker or the pipeline exits."""
         assert self.broker is not None
         assert self.ingest is not None
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.ingest.check()
             if not self.broker.running:
-                raise DemoError(f"the broker ended by itself: see {self.broker.log_file}")
+                raise DemoError(f"the broker exited: see {self.broker.log_file}")
             time.sleep(0.2)
 
     def finish(self) -> float:
-        """Sends the clients home, lets the pipeline catch up and ends all; how many seconds of records there are."""
+        """Stop the clients, let the pipeline catch up and stop everything; return the seconds since the start."""
         assert self.ingest is not None
         assert self.workload is not None
-        self.screen.step("time is up: the clients go home")
+        self.screen.step("time is up: stopping the clients")
         self.workload.stop()
-        self.screen.step("the pipeline catches up")
+        self.screen.step("the pipeline is catching up")
         self.ingest.wait_until_caught_up()
         seconds = time.monotonic() - self.started
         self.metrics = self.ingest.metrics()
-        self.screen.step("all has landed: the pipeline and Kafka stop")
+        self.screen.step("all records are in the tables: stopping the pipeline and Kafka")
         self.end()
         return seconds
 
     def end(self, *, workload_seconds: float = 20) -> None:
-        """Ends what runs, in order: no batch is cut off, no client is left. Does nothing the second time."""
+        """Stop everything in order, without interrupting a batch or leaving a client; repeated calls do nothing."""
         orders = [self.ingest and self.ingest.stop]
         if self.workload:
             workload = self.workload
@@ -106,14 +106,14 @@ class Demo:
             self.broker.stop()
 
     def end_at_once(self) -> None:
-        """Ends every process without a word; the members that run apart end with their pipes."""
+        """Kill every process; members in processes of their own exit when their pipes close."""
         if self.ingest:
             self.ingest.kill()
         if self.broker:
             self.broker.kill()
 
     def _heard(self, line: str) -> None:
-        """A line of the pipeline's: a landed batch, or what it is doing."""
+        """Handle a line of the pipeline's output: a finished batch or a status."""
         if not line.startswith(("batch ", "history batch ", "log-offsets batch ", "lag batch ")):
             self.screen.status(line)
             return
@@ -133,13 +133,15 @@ def _all_at_once(orders: Sequence[Callable[[], object]]) -> None:
 
 @contextlib.contextmanager
 def fresh_folder(folder: Path) -> Iterator[None]:
-    """An empty folder that belongs to this run alone; what an earlier run left there goes."""
+    """Lock and empty a folder for this run; files of an earlier run are deleted."""
     folder.mkdir(exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DemoError(f"another demo runs in {folder}: end it, or name another folder with --folder") from None
+            raise DemoError(
+                f"another demo is running in {folder}: stop it, or choose another folder with --folder"
+            ) from None
         for old in folder.iterdir():
             if old.is_dir():
                 shutil.rmtree(old)
@@ -147,27 +149,31 @@ def fresh_folder(folder: Path) -> Iterator[None]:
                 old.unlink()
         free = shutil.disk_usage(folder).free
         if free < FAIL_FREE_BYTES:
-            raise DemoError(f"only {free / 1e6:.0f} MB are free where {folder} lies: free some")
+            raise DemoError(f"only {free / 1e6:.0f} MB are free on the disk of {folder}: free some space")
         yield
 
 
 def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     demo.fetch()
     demo.start()
-    demo.screen.status("the groups are at work", seconds=None if keep else seconds)
+    demo.screen.status("the groups are running", seconds=None if keep else seconds)
     demo.watch(seconds)
     ingest, broker, workload = demo.ingest, demo.broker, demo.workload
     assert ingest
     assert broker
     assert workload
     if keep:
-        demo.screen.step(f"all stays up: Kafka at {broker.bootstrap}, tables in {ingest.config.warehouse}")
-        demo.screen.step(f"ask them, from another terminal: {command(ingest.config_file, 'show', 'lag', '--watch')}")
-        with _prometheus(demo.folder, ingest) as told:
-            demo.screen.step(told)
-            demo.screen.step("dashboards to import into Grafana: dashboards/built; alerts: dashboards/alerts")
-            demo.screen.step("Ctrl-C ends it")
-            demo.screen.status("the groups are at work until Ctrl-C")
+        demo.screen.step(
+            f"everything keeps running: Kafka at {broker.bootstrap}, tables in {ingest.config.warehouse}"
+        )
+        demo.screen.step(
+            f"query the tables from another terminal: {command(ingest.config_file, 'show', 'lag', '--watch')}"
+        )
+        with _prometheus(demo.folder, ingest) as status:
+            demo.screen.step(status)
+            demo.screen.step("Grafana dashboards to import: dashboards/built; alerts: dashboards/alerts")
+            demo.screen.step("press Ctrl-C to stop")
+            demo.screen.status("the groups are running until Ctrl-C")
             demo.watch(float("inf"))
     took = demo.finish()
     demo.screen.close()
@@ -177,17 +183,17 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     print_metrics(demo.metrics)
     page = demo.folder / "billing.html"
     write(timeline_page(ingest.config, "billing", since=None, until=None), page)
-    print(f"\nA picture of billing, to open in a browser: {page}")
-    _tell_how_to_go_on(ingest)
+    print(f"\nTimeline of billing, to open in a browser: {page}")
+    _print_next_steps(ingest)
     try:
         workload.check()
     except WorkloadError as error:
-        print(f"\nNot as planned: a client of the workload failed ({error}); what the others did is in the tables.")
+        print(f"\nA client of the workload failed ({error}); the records of the others are in the tables.")
 
 
 @contextlib.contextmanager
 def _prometheus(folder: Path, ingest: Ingest) -> Iterator[str]:
-    """Prometheus scraping the pipeline, with the alerts' rules, where it can be had; gives what to tell of it."""
+    """Run Prometheus with the alert rules if it is available; yield a status line."""
     target = {"job_name": "grouptrail", "static_configs": [{"targets": [ingest.config.exporter.listen]}]}
     config = {
         "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
@@ -198,15 +204,15 @@ def _prometheus(folder: Path, ingest: Ingest) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             address = stack.enter_context(prometheus.running(folder / "prometheus", config))
-            told = f"Prometheus: http://{address}, scraping {ingest.metrics_url}"
+            status = f"Prometheus: http://{address}, scraping {ingest.metrics_url}"
         except GrouptrailError as error:
-            told = f"metrics: {ingest.metrics_url} ({error})"
-        yield told
+            status = f"metrics: {ingest.metrics_url} ({error})"
+        yield status
 
 
-def _tell_how_to_go_on(ingest: Ingest) -> None:
-    print("Dashboards to import into Grafana lie in dashboards/built, alerts in dashboards/alerts.")
-    print(f"\nThe tables stay in {ingest.config.warehouse}. Go on with:")
+def _print_next_steps(ingest: Ingest) -> None:
+    print("Grafana dashboards to import are in dashboards/built, alerts in dashboards/alerts.")
+    print(f"\nThe tables are kept in {ingest.config.warehouse}. Try:")
     for arguments in (
         ("tables",),
         ("show", "group", "billing"),
@@ -223,9 +229,11 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120, help="how long the groups are at work")
-    parser.add_argument("--keep", action="store_true", help="leave all running until Ctrl-C")
-    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="replaced by each run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120, help="how long the groups run")
+    parser.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".demo"), help="folder, replaced by each run (%(default)s)"
+    )
     return parser.parse_args(argv)
 
 
@@ -250,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             except BaseException as error:
                 if demo.broker:
                     why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                    screen.step(f"{why}: everything stops (Ctrl-C: at once)")
+                    screen.step(f"{why}: stopping everything (Ctrl-C: immediately)")
                 demo.end(workload_seconds=_HURRIED_SECONDS)
                 raise
     except KeyboardInterrupt:
@@ -265,12 +273,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(number, signal.SIG_IGN)
         demo.end_at_once()
     if demo.ingest:
-        print(f"What has landed stays in {demo.ingest.config.warehouse}", file=sys.stderr)
+        print(f"The tables are kept in {demo.ingest.config.warehouse}", file=sys.stderr)
     return status
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Clients of a broker that is gone would hold up an orderly end.
+    # Clients whose broker is gone would delay a normal exit.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`make bench`: how fast commits are decoded, history is told, lag and metrics are served, pictures are drawn.
+"""`make bench`: measure decoding, history, lag, metrics, views and timelines.
 
 Decoding runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
 plainly and decoded by turns, on one Spark session that has been warmed up. Each of the others has a module of its
@@ -204,14 +204,14 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=49, help="commits in each generation")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows to check")
     parser.add_argument("--lag-partitions", type=int, default=240, help="group-partitions of a day of lag samples")
-    parser.add_argument("--partitions", type=int, default=5_000, help="real partitions whose lag is told")
+    parser.add_argument("--partitions", type=int, default=5_000, help="number of real partitions")
     parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
     parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
     parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")
     options = parser.parse_args()
     if unknown := [name for name in options.only if name not in parts]:
-        parser.error(f"--only: {unknown[0]} is none of {', '.join(parts)}")
+        parser.error(f"--only: no such benchmark: {unknown[0]}: choose from {', '.join(parts)}")
     figures: dict[str, Any] = {"cores": os.cpu_count()}
     for name, part in parts.items():
         if name in options.only:

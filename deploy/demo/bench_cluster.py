@@ -74,7 +74,7 @@ def _submitted(cluster: SparkCluster, broker: Broker, warehouse: str, executors:
 
 
 def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
-    """Seconds until the first correct metric, at a first start and when it goes on, with few records and many."""
+    """Measure the seconds until the first correct metric, for a first start and a restart, by number of records."""
     figures: dict[str, Any] = {}
     with _broker(folder) as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         ensure_offsets_topic(broker.bootstrap)
@@ -87,7 +87,7 @@ def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, 
             config = load_config(
                 None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / f"of-{count}")}, {}
             )
-            # The second run goes on from what the first has left, with the batches of its first minute behind it.
+            # The second run resumes after the first one, past the batches of the first minute.
             figures[f"{count:,}"] = {
                 name: _until_served(admin, config, next(positions), folder / f"{name}-{count}.log")
                 for name in ("first", "resumed", "resumed again")

@@ -1,7 +1,7 @@
 """The exporter part of `make bench`: what a scrape costs, beside prometheus-client's encoder in the same run.
 
 Both begin with the same families in memory. Each way has a process of its own, so that its peak memory is its own.
-Then an exporter makes one snapshot after the other while it is scraped: the longest answer tells if that stops it.
+Then an exporter builds one snapshot after the other while it is scraped: the slowest response shows if it blocks.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def lag_rows(groups: int) -> pa.Table:
 
 
 class _Collected:
-    """The families as prometheus-client takes them from a collector: made anew for each scrape."""
+    """The families as prometheus-client takes them from a collector: created for each scrape."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families
@@ -108,7 +108,7 @@ def _way(way: str, series: int, warehouse: Path) -> dict[str, Any]:
     families = [family for family in group_families(snapshot) if len(family.rows)]
     registry = CollectorRegistry()
     registry.register(_Collected(families))
-    # No page is made twice by the exporter: here each round makes its text anew.
+    # The exporter caches its page; here each round formats the text again.
     encoded: Callable[[object], bytes] = generate_latest
     ways: dict[str, Callable[[], object]] = {
         "nothing": lambda: None,

@@ -117,7 +117,7 @@ def steady(bootstrap: str, commits: Iterator[tuple[int, bytes, bytes]], a_second
 def measure(
     folder: Path, *, partitions: int, groups: int, minutes: float, a_second: int = 1_000, on_cluster: bool = False
 ) -> dict[str, Any]:
-    """Figures of so many real partitions times so many groups, for so long; `on_cluster`: of three brokers."""
+    """Measure lag with this many real partitions and groups per partition; `on_cluster` uses three brokers."""
     kind = KafkaCluster if on_cluster else Broker
     with kind(folder / "kafka", properties=_PROPERTIES, heap="1g", report=print) as kafka:
         bootstrap = kafka.bootstrap
@@ -167,7 +167,7 @@ def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
 def _await_page(process: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while not _READY.search(page(url)):
-        assert process.poll() is None, "the pipeline ended, as its log tells"
+        assert process.poll() is None, "the pipeline exited: see its log"
         assert time.monotonic() < deadline, "no metrics are served"
         time.sleep(1)
 
@@ -196,7 +196,7 @@ def _watched(
             admin.alter_group_offsets(PROBE, {TopicPartition(topic, 0): OffsetAndMetadata(wanted, "", -1)})
             committed = time.monotonic()
             while str(wanted) not in COMMITTED.findall(page(url)):
-                assert process.poll() is None, "the pipeline ended, as its log tells"
+                assert process.poll() is None, "the pipeline exited: see its log"
                 assert time.monotonic() < committed + _PROBE_DEADLINE_SECONDS, "a commit was not served"
                 time.sleep(0.2)
             latencies.append(time.monotonic() - committed)

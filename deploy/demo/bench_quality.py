@@ -56,8 +56,8 @@ def _lag_rows(hour: int, end: Any, lag: Any, behind: Any, rates: Any) -> pa.Tabl
     number = np.tile(np.arange(partitions), count)
     began = int((DAY + timedelta(hours=hour)).timestamp() * 1e6)
     at = began + np.repeat(np.arange(count) * EVERY_SECONDS * 10**6, partitions) + number % 1000 * 500
-    told, age = lag.ravel(), (lag / rates).ravel().round(3)
-    status = np.where(told == 0, "OK", np.where(np.tile(behind, count), "WARN", "OK"))
+    records_behind, age = lag.ravel(), (lag / rates).ravel().round(3)
+    status = np.where(records_behind == 0, "OK", np.where(np.tile(behind, count), "WARN", "OK"))
     group = np.char.add("team-service-", (number // PARTITIONS_A_GROUP).astype(str))
     figures = {
         "cluster": np.full(len(number), "default"),
@@ -70,14 +70,14 @@ def _lag_rows(hour: int, end: Any, lag: Any, behind: Any, rates: Any) -> pa.Tabl
         "log_start_offset": np.zeros(len(number)),
         "log_end_offset": end.ravel(),
         "last_stable_offset": end.ravel(),
-        "lag": told,
+        "lag": records_behind,
         "lost_records": np.zeros(len(number)),
-        "lag_seconds": np.where(told == 0, 0.0, age),
+        "lag_seconds": np.where(records_behind == 0, 0.0, age),
         "lag_seconds_method": np.full(len(number), "observed"),
-        "lag_seconds_error": np.where(told == 0, 0.0, 5.0),
+        "lag_seconds_error": np.where(records_behind == 0, 0.0, 5.0),
         "consume_rate": np.tile(rates.round(2), count),
         "produce_rate": np.tile(rates.round(2), count),
-        "catch_up_seconds": np.where(told == 0, 0.0, age * 2),
+        "catch_up_seconds": np.where(records_behind == 0, 0.0, age * 2),
         "status": status,
         "status_reason": np.where(status == "OK", "keeps up: no lag within the window", "lag grows in every sample"),
         "group_state": np.full(len(number), "Stable"),
@@ -165,7 +165,7 @@ def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: in
     lay_commits(spark, own, rows // 2)
     samples = lay_lag_day(spark, own, max(1, rows // 2 // SAMPLES_A_DAY))
     with PeakMemory() as peak:
-        took = [round(seconds(lambda: check.refuse_breaches(check.run(spark, own))), 1) for _ in range(2)]
+        took = [round(seconds(lambda: check.raise_on_failures(check.run(spark, own))), 1) for _ in range(2)]
     total = rows // 2 + samples
     print(
         f"check of {total:,} rows in two tables and their batches: {took} s, peak {peak.bytes / 1e6:,.0f} MB",

@@ -1,6 +1,6 @@
 """The picture's part of `make bench`: a group of 300 members and 500 generations, from tables to what is on screen.
 
-Once with an assignor that moves little and once with one that deals all partitions out anew each time.
+Once with an assignor that moves little and once with one that reassigns all partitions each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo tells at its end: what was found, and three questions answered by `grouptrail sql`."""
+"""The demo's summary: key figures, and three questions answered with `grouptrail sql`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SELECT sum(offset_commits) AS commits, sum(group_metadata) AS generations, sum(g
 
 QUESTIONS = (
     (
-        "Who commits, how much, and when last?",
+        "Which groups commit how much, and when last?",
         """\
 SELECT group_id, count(*) AS commits, count(DISTINCT topic || partition) AS partitions, max(commit_at) AS last_commit
 FROM offset_commits WHERE NOT is_tombstone GROUP BY group_id ORDER BY commits DESC""",
@@ -102,7 +102,7 @@ def print_answers(config: Config, config_file: Path) -> None:
 
 def print_lag(config: Config, config_file: Path) -> None:
     """`grouptrail show lag`, as it was at the end."""
-    print(f"\n# How far behind is who?\n$ {command(config_file, 'show', 'lag')}\n")
+    print(f"\n# How far behind are the groups?\n$ {command(config_file, 'show', 'lag')}\n")
     show_lag(config, groups=(), topics=(), format="table", out=sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""The pipeline as a user runs it: `grouptrail run` in a process of its own, with a configuration file."""
+"""The pipeline as a user runs it: `grouptrail run` in a separate process, with a configuration file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Ingest:
         self.config: Config = load_config(self.config_file, {}, {})
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
-        self._told_to = -1
+        self._history_batch = -1
 
     def start(self) -> None:
         """Returns at once; Spark then needs some ten seconds until the first batch."""
@@ -125,7 +125,7 @@ class Ingest:
             processes.kill(self._process)
 
     def wait_until_caught_up(self, deadline_seconds: float = 240) -> None:
-        """Returns when all that can be read of the topic has landed, and its history has been told."""
+        """Return when all readable records of the topic are in the tables and the history."""
         deadline = time.monotonic() + deadline_seconds
         with OffsetsTopic(self.config) as topic:
             while behind := self._behind(topic):
@@ -149,20 +149,24 @@ class Ingest:
         )
         if waiting:
             return f"{waiting} partitions have not landed whole"
-        return "the history was not told" if self._told_to < max((row["batch"] for row in rows), default=-1) else ""
+        return (
+            "the history job is behind"
+            if self._history_batch < max((row["batch"] for row in rows), default=-1)
+            else ""
+        )
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for content in process.stdout:
             line = content.decode(errors="replace").rstrip()
-            if told := _HISTORY_BATCH.match(line):
-                self._told_to = int(told[1])
+            if batch := _HISTORY_BATCH.match(line):
+                self._history_batch = int(batch[1])
             self._on_line(line)
 
     def _last_words(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
-        told = [line.removeprefix("grouptrail: ") for line in lines if line.startswith("grouptrail: ")]
-        return (told or lines or ["it said nothing"])[-1] + f" (all it said: {self.log_file})"
+        messages = [line.removeprefix("grouptrail: ") for line in lines if line.startswith("grouptrail: ")]
+        return (messages or lines or ["no output"])[-1] + f" (full log: {self.log_file})"
 
 
 def query(config: Config, text: str) -> list[dict[str, Any]]:

@@ -135,7 +135,7 @@ class InventedGroup:
             )
 
     def _assigned(self) -> dict[Partition, str]:
-        """Who owns what now: the sticky way takes from those who have too much, the other deals all out anew."""
+        """Who owns what now: the sticky way takes from those who have too much, the other reassigns everything."""
         keys = [(topic, number) for topic, count in sorted(self.topics.items()) for number in range(count)]
         names = list(self.members)
         if not names:
@@ -245,7 +245,7 @@ def lag_rows(
 def _sample(
     group: InventedGroup, key: Partition, moment: datetime, lag: int, pace: int, *, is_silent: bool, is_bounded: bool
 ) -> Row:
-    why = "no commit went on" if is_silent else "rising"
+    why = "no commit advanced" if is_silent else "rising"
     status = "STALL" if is_silent and lag > 20 * pace else "WARN" if lag > 60 * pace else "OK"
     return {
         "cluster": group.cluster, "group_id": group.group_id, "topic": key[0], "partition": key[1],

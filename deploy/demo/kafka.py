@@ -466,7 +466,7 @@ def _answers(bootstrap: str) -> bool:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of `__consumer_offsets` as it lies there."""
+    """One record of `__consumer_offsets`, undecoded."""
 
     partition: int
     offset: int

@@ -1,7 +1,7 @@
-"""`python -m demo.layouts [KAFKA]`: how a Kafka release's records differ from the layouts of `schemas/wire/`.
+"""`python -m demo.layouts [KAFKA]`: compare the record layouts in `schemas/wire/` with those of a Kafka release.
 
-Kafka's jars hold the definitions of its messages as JSON. Prints what was added (+) and what is gone (-), by record
-type and version. Exit status: 0 the same, 1 different, 2 the jars could not be fetched.
+Kafka's jars contain the definitions of its messages as JSON. Prints added (+) and removed (-) fields by record type
+and version. Exit status: 0 no differences, 1 differences, 2 the jars could not be downloaded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NEWEST = "4.4.0"
 
 Definition = dict[str, Any]
 
-# A struct as both sides say it: its fields in order, and its tagged fields by their tag with their default. A field
-# is its name, its type, whether it may be null, and its own struct.
+# A struct in the form that both sides are converted to: its fields in order, and its tagged fields by tag with their
+# default. A field is its name, its type, whether it may be null, and its own struct.
 Shape = tuple[list[Any], dict[int, Any]]
 
 _JARS = ("kafka-group-coordinator", "kafka-clients")
 
 
 def fetch(release: str = NEWEST, report: Report = silent) -> Path:
-    """Return the folder with the jars that define a release's messages; of a fetched broker they are there."""
+    """Return the folder with the jars that define a release's messages; download them unless the broker is there."""
     broker = cache_folder() / "kafka" / release
     if broker.is_dir():
         return broker
@@ -56,14 +56,14 @@ def definitions(release: str = NEWEST) -> dict[str, Definition]:
 
 
 def record_names(release: str = NEWEST) -> list[str]:
-    """Return the record types of a release, without the ending of their keys' names."""
+    """Return the names of a release's record types, without the suffix `Key`."""
     kinds = ("coordinator-key", "data")  # what 3.9 calls them
     named = [name for name, found in definitions(release).items() if found["type"] in kinds]
     return sorted(name.removesuffix("Key") for name in named if name.endswith("Key"))
 
 
 def shape_of_definition(definition: Definition, version: int) -> Shape:
-    """Return what a version of a message of Kafka's holds, with all its structs in their places."""
+    """Return the fields of one version of a Kafka message, with its structs nested."""
     shared = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", [])}
 
     def struct(fields: list[dict[str, Any]]) -> Shape:
@@ -91,7 +91,7 @@ def shape_of_definition(definition: Definition, version: int) -> Shape:
 
 
 def shape_of_layout(message: Message, fields: tuple[Field, ...], version: int) -> Shape:
-    """Return the same of a layout of ours."""
+    """Return the fields of one version of a layout in `schemas/wire/`, in the same form."""
     plain: list[Any] = []
     tagged = {}
     for field in fields:
@@ -112,7 +112,7 @@ def shape_of_layout(message: Message, fields: tuple[Field, ...], version: int) -
 
 
 def versions_of(definition: Definition) -> range:
-    """Return all of a definition's versions."""
+    """Return all versions of a definition."""
     return _range(Versions.parse(definition["validVersions"]))
 
 
@@ -123,7 +123,7 @@ def is_flexible(definition: Definition, version: int) -> bool:
 
 
 def difference(release: str = NEWEST) -> list[str]:
-    """Return the lines by which a release's record types differ from the layouts; none where they are the same."""
+    """Return a unified diff from the layouts to a release's record types; it is empty if they are the same."""
     ours = {message.name: list(_lines_of_layout(message)) for message in record_types().values()}
     theirs = {name: list(_lines_of_definition(release, name)) for name in record_names(release)}
     return [
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"layouts: {error}", file=sys.stderr)
         return 2
     lines = difference(release)
-    print("\n".join(lines) or f"the {len(record_types())} record types of Kafka {release} are those of schemas/wire")
+    print("\n".join(lines) or f"schemas/wire matches the {len(record_types())} record types of Kafka {release}")
     return 1 if lines else 0
 
 

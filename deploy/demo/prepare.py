@@ -1,8 +1,8 @@
-"""`python -m demo.prepare [KAFKA ...]`: fetches and makes what many JVMs share, before the first of them starts.
+"""`python -m demo.prepare [KAFKA ...]`: download and create what many JVMs share, before the first of them starts.
 
-The jars of Spark's connectors, of each Kafka named (the newest, where none is) and of the messages that the layouts
-are compared with, and an archive of class data for Spark and for the newest Kafka. What is there already is left as
-it is.
+Downloads the jars of Spark's connectors, of each Kafka release named (by default the newest) and of the message
+definitions that the layouts are compared with. Records an archive of class data for Spark and for the newest Kafka.
+Keeps what already exists.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _unpacked() -> Path | str:
 
 @contextlib.contextmanager
 def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    """A server with this configuration, whose data lies in `folder`; gives its address once it is ready."""
+    """Run a server with this configuration and its data in `folder`; yield its address once it is ready."""
     command = program("prometheus")
     (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)))
     address = f"127.0.0.1:{free_port()}"

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a calm view in a terminal, plain lines anywhere else; never silent."""
+"""Output of the running demo: a live view in a terminal, plain lines elsewhere, never silent for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME_WIDTH = 14
 
 
 class Screen:
-    """Takes lines from any thread. `step` stays on screen; `status` and `totals` are overwritten by the next."""
+    """Accepts lines from any thread. `step` stays on screen; `status` and `totals` are overwritten."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -48,40 +48,40 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Takes the view away; what comes later is printed as it comes."""
+        """Close the live view; later lines are printed directly."""
         with self._lock:
             self._closed.set()
             self._live.stop()
             self._is_live = False
 
     def step(self, text: str) -> None:
-        """Something is done or begins; this is also what is under way until the next status."""
+        """Print a step, which is also the status until the next one."""
         with self._lock:
             self._until = None
             self._status = text
             self._print(Text.assemble((self._clock(), "dim"), text))
 
     def status(self, text: str, *, seconds: float | None = None) -> None:
-        """What is under way, and for how long it will be."""
+        """Set the status and its expected duration."""
         with self._lock:
             self._status = text
             self._until = None if seconds is None else time.monotonic() + seconds
 
     def event(self, actor: str, line: str) -> None:
-        """Something that a client of the workload did."""
+        """Show an action of a workload client."""
         self._add(self._events, actor, line, "cyan")
 
     def landed(self, line: str) -> None:
-        """A micro-batch that the pipeline has landed."""
-        self._add(self._batches, "landed", line, "green")
+        """Show a micro-batch that the pipeline has written."""
+        self._add(self._batches, "batch", line, "green")
 
     def expect(self, text: str) -> None:
-        """Stands where batches will, until the first has landed."""
+        """Set the text shown until the first batch has been written."""
         with self._lock:
             self._expected = text
 
     def totals(self, text: str) -> None:
-        """What has landed in all."""
+        """Show the totals of the tables."""
         with self._lock:
             self._totals = text
 

@@ -2,7 +2,7 @@
 
 At the end every record of the topic must be in the tables once, as Kafka's own formatters print it, `grouptrail
 check` must find nothing, and neither memory nor live files may have grown. The seed decides which fault comes when;
-what is going on at that moment is up to the machine.
+what happens at that moment depends on the machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ interval_seconds = 3
 
 
 class Soak:
-    """A broker behind a proxy, a workload, the pipeline, and one who harms them and starts again what has ended."""
+    """A broker behind a proxy, a workload and the pipeline, with injected faults and a supervisor."""
 
     def __init__(self, folder: Path, seconds: float, seed: int) -> None:
         self._seconds = seconds
@@ -213,8 +213,8 @@ class Soak:
         while not self._over.wait(_MAINTAIN_EVERY_SECONDS):
             done = self._command("maintain")
             self.files.append(live_files(self._ingest.config))
-            told = f": {done.stdout.splitlines()[-1]}" if done.returncode else ""
-            self._say(f"maintain ended with {done.returncode}{told}; {self.files[-1]} live files")
+            error = f": {done.stdout.splitlines()[-1]}" if done.returncode else ""
+            self._say(f"maintain ended with {done.returncode}{error}; {self.files[-1]} live files")
 
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(GROUPTRAIL), *arguments, "--config", str(self._ingest.config_file)]
@@ -227,7 +227,7 @@ class Soak:
         wrong = []
         try:
             if not self._caught_up():
-                wrong.append("the pipeline does not catch up at the end")
+                wrong.append("the pipeline did not catch up at the end")
         except IngestError as ended:
             wrong.append(str(ended))
         self._ingest.stop()
@@ -243,7 +243,7 @@ class Soak:
         return wrong + self._growth()
 
     def _growth(self) -> list[str]:
-        """Prints memory by thirds, and live files; which of them grew."""
+        """Print memory by thirds of the run, and live files; return which of them grew."""
         wrong = []
         thirds = [round(statistics.median(third)) for third in _thirds(self.memory)]
         print(f"memory of drivers at work for {_WARM_UP_SECONDS} s, MiB, median of each third: {_listed(thirds)}")
@@ -254,19 +254,19 @@ class Soak:
             wrong.append("live files grew")
         return wrong
 
-    def tell(self) -> None:
-        """The faults by kind."""
+    def print_faults(self) -> None:
+        """Print the faults by kind."""
         for name in sorted(self.tried):
             print(f"{name}: {self.survived[name]} of {self.tried[name]} survived")
         print(f"faults: {self.survived.total()} survived / {self.tried.total()} tried")
-        print(f"the pipeline was started again {self._restarts} times")
+        print(f"the pipeline was restarted {self._restarts} times")
 
     def _say(self, line: str) -> None:
         print(f"{time.monotonic() - self._started:7.1f} s  {line}", flush=True)
 
 
 def compare(broker: Broker, config: Config) -> list[str]:
-    """Where the tables differ from the topic, byte for byte, and from what Kafka's formatters print of it."""
+    """Return differences of the tables from the topic, byte for byte, and from the output of Kafka's formatters."""
     wrong = []
     landed: Counter[tuple[int, int]] = Counter()
     encoded = {}
@@ -280,7 +280,7 @@ def compare(broker: Broker, config: Config) -> list[str]:
     }
     print(f"{len(topic):,} records in the topic, {landed.total():,} in the tables")
     if len(topic) < _FEW_RECORDS:
-        wrong.append("the workload has written next to nothing")
+        wrong.append("the workload has written almost no records")
     for what, found in (
         ("missing", topic.keys() - encoded.keys()),
         ("not in the topic", encoded.keys() - topic.keys()),
@@ -308,19 +308,19 @@ def compare(broker: Broker, config: Config) -> list[str]:
 
 
 def live_files(config: Config) -> int:
-    """Of the newest version of every table; deleted ones stay on disk for seven days."""
+    """Return the number of files in the newest version of every table; deleted files stay on disk for seven days."""
     paths = [config.table_path(name) for name in contracts.tables()]
     return sum(len(DeltaTable(path).file_uris()) for path in paths if DeltaTable.is_deltatable(path))
 
 
 def _thirds(figures: list[int]) -> list[list[int]]:
-    """None where there are too few."""
+    """Split the figures into thirds; empty if there are too few."""
     size = len(figures) // 3
     return [figures[part * size : (part + 1) * size] for part in range(3)] if size else []
 
 
 def _listed(figures: list[int]) -> str:
-    return ", ".join(f"{figure:,}" for figure in figures) or "too few to tell"
+    return ", ".join(f"{figure:,}" for figure in figures) or "too few"
 
 
 def main() -> int:
@@ -334,10 +334,10 @@ def main() -> int:
         try:
             wrong = soak.run()
         finally:
-            soak.tell()
+            soak.print_faults()
     for line in wrong:
         print(f"WRONG: {line}")
-    print("nothing lost, nothing twice, nothing grew" if not wrong else f"{len(wrong)} things are wrong")
+    print("no losses, no duplicates, no growth" if not wrong else f"{len(wrong)} checks failed")
     return 1 if wrong else 0
 
 

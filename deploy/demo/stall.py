@@ -39,7 +39,7 @@ class Proxy:
         self._flows.set()
 
     def close(self) -> None:
-        """No more connections are taken; those that are open go on."""
+        """Accept no more connections; open ones continue."""
         self.resume()
         # A close alone does not wake the thread that waits in accept.
         with contextlib.suppress(OSError):

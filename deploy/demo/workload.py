@@ -1,7 +1,7 @@
 """A lively workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
 
 Every client is a real one (kafka-python, confluent-kafka), and the ledger keeps what the brokers acknowledged
-to them, so that the topic `__consumer_offsets` can be held against it.
+to them, so that the topic `__consumer_offsets` can be compared with it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SESSION_MS = 6_000
 COMMIT_MS = 10_000
 TRANSACTION_SECONDS, TRANSACTION_PATIENCE = 3, 30
 BOOTSTRAP_MS = 10_000
-# One fetch a second, whatever arrives: a fetch for each record would cost several times the processor time.
+# One fetch per second regardless of arrivals: a fetch for each record would cost several times the processor time.
 FETCH_BYTES, FETCH_WAIT_MS = 1 << 16, 1_000
 
 ASSIGNORS: dict[str, Any] = {
@@ -106,7 +106,7 @@ class WorkloadError(RuntimeError):
 
 
 class Order(Enum):
-    """What a member is told each time it asks."""
+    """The answer to each request of a member."""
 
     WORK = "work"
     LEAVE = "leave"
@@ -126,7 +126,7 @@ class Deed:
 
 @dataclass(frozen=True)
 class Holding:
-    """The partitions a member saw itself assigned; `generation` is None where the client does not tell it."""
+    """The partitions a member saw itself assigned; `generation` is None if the client does not expose it."""
 
     at_ms: int
     group: str
@@ -423,7 +423,7 @@ class ShortDesk(LocalDesk):
 class PipeDesk:
     """The desk of a member in a process of its own: an exchange hands in what was done and reads an order.
 
-    The member goes on only after the answer, so a crash never loses a commit the ledger should know. A dead
+    The member continues only after the answer, so a crash never loses a commit the ledger should know. A dead
     parent (end of file) sends it home.
     """
 
@@ -450,8 +450,8 @@ def _listed(offsets: Offsets) -> list[tuple[str, int, int]]:
     return [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
-def _hand_in(desk: Desk, told: Iterable[dict[str, Any]]) -> None:
-    for message in told:
+def _hand_in(desk: Desk, messages: Iterable[dict[str, Any]]) -> None:
+    for message in messages:
         for what, value in message.items():
             if what == "holds":
                 member_id, generation, partitions = value
@@ -490,7 +490,7 @@ def classic_consumer(post: Post) -> Any:
 
 
 def serve_classic(post: Post, desk: Desk) -> Order:
-    """A member of a classic group: reads and commits until told otherwise."""
+    """A member of a classic group: reads and commits until it is stopped."""
     consumer = classic_consumer(post)
     try:
         consumer.subscribe(post.topics)

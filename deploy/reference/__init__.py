@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made from what the code itself reads: contracts, settings, aliases."""
+"""Generators of the reference pages in docs/, from contracts, settings and aliases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make docs`: writes the reference pages anew. A test holds them to what this gives."""
+"""`make docs`: regenerate the reference pages. A test compares them with this output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from reference import DOCS, metrics, settings, tables
 
 
 def pages() -> dict[str, str]:
-    """Every page's text as it should be, by its name in docs/."""
+    """Return the text of every generated page, by its file name in docs/."""
     return {"tables.md": tables.page(), "settings.md": settings.page(), **metrics.pages()}
 
 

@@ -18,7 +18,7 @@ _PARTS = (
 
 
 def pages() -> dict[str, str]:
-    """The two pages as they should be, by name."""
+    """Return the text of the two pages, by file name."""
     return {
         name: re.sub(
             r"(<!-- (\S+): made by make docs -->\n).*?(<!-- end -->)",
@@ -39,7 +39,7 @@ def _metrics() -> Iterator[str]:
         yield from [
             f"## {title}",
             "",
-            "| metric | type | labels | from | what it is |",
+            "| metric | type | labels | from | description |",
             "| --- | --- | --- | --- | --- |",
         ]
         for metric in contracts.metrics().values():
@@ -56,7 +56,7 @@ def _metric(metric: Metric) -> str:
 
 
 def _exporter(name: str) -> Iterator[str]:
-    yield from ["| theirs | labels | ours | what differs |", "| --- | --- | --- | --- |"]
+    yield from ["| their metric | labels | grouptrail's metric | differences |", "| --- | --- | --- | --- |"]
     yield from map(_alias, ALIASES[name])
     if NOT_SERVED[name]:
         yield from ["", "Not served:", ""]
@@ -69,13 +69,13 @@ def _alias(alias: Alias) -> str:
 
 
 def _change(alias: Alias) -> str:
-    """What is done to our figures."""
+    """Return how grouptrail's values are converted."""
     labels = set(contracts.metrics()[alias.source].labels) - {"cluster"}
     if alias.codes is not None:
         return ", " + ", ".join(f"{status} {code}" for status, code in alias.codes.items())
     if alias.factor != 1:
         return f" × {alias.factor}"
-    return ", added up" if labels - set(alias.labels.values()) else ""
+    return ", summed" if labels - set(alias.labels.values()) else ""
 
 
 def _cell(text: str) -> str:

@@ -12,13 +12,13 @@ from grouptrail.config import Config
 _HEAD = """\
 # Settings
 
-This page is generated from `jobs/grouptrail/config/model.py` by `make docs`: edit the settings there. Settings come
-from a TOML file (`--config`, otherwise `GROUPTRAIL_CONFIG`, otherwise `grouptrail.toml`), then from the environment,
-then from flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and `--set SECTION.NAME=VALUE` for any other).
-Later sources override earlier ones. `grouptrail config` shows the settings in effect.
+`make docs` generates this page from `jobs/grouptrail/config/model.py`: edit the settings there. Settings come from a
+TOML file (`--config`, otherwise `GROUPTRAIL_CONFIG`, otherwise `grouptrail.toml`), then from the environment, then
+from flags (`--cluster`, `--warehouse`, `--bootstrap-server`, and `--set SECTION.NAME=VALUE` for any other); later
+sources override earlier ones. `grouptrail config` prints the settings in effect.
 
-In the file a list is a TOML list; in variables and flags its items are separated by commas. Groups and topics are
-named by shell patterns: `billing-*`.
+A list is a TOML list in the file, and separated by commas in variables and flags. Groups and topics are selected by
+shell patterns such as `billing-*`.
 
 `[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
 `sasl.mechanism`), `[spark]` any of Spark's, `[storage]` any option of delta-rs

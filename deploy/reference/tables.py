@@ -10,11 +10,11 @@ from grouptrail.jobs import JOBS
 _HEAD = """\
 # Tables and views
 
-Made from the contracts in `schemas/tables` and `schemas/views` by `make docs`: change those. `grouptrail tables`
-lists what is in a warehouse, `grouptrail tables NAME` shows one of these.
+`make docs` generates this page from the contracts in `schemas/tables` and `schemas/views`. `grouptrail tables` lists
+the tables of a warehouse; `grouptrail tables NAME` describes one table or view.
 
-A view is a question that has been written down: `SELECT * FROM worst_groups` where it needs no argument,
-`SELECT * FROM owners_at('billing', now())` where it does. It reads the rows of one cluster, the configured one.
+A view is a stored query, with or without parameters: `SELECT * FROM worst_groups` or
+`SELECT * FROM owners_at('billing', now())`. It reads only the rows of the configured cluster.
 """
 
 

@@ -1,11 +1,11 @@
--- about: How often a group committed of late.
+-- about: How often a group committed recently.
 -- parameters:
 --   - {name: window, type: interval, about: how far back from now, default: 10 minutes}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
---   - {name: commits, type: bigint, about: "its commits, each of one partition"}
---   - {name: commits_per_second, type: double, about: that over the window}
---   - {name: partitions, type: bigint, about: of how many partitions}
+--   - {name: commits, type: bigint, about: "its commits, counted per partition"}
+--   - {name: commits_per_second, type: double, about: the average rate over the window}
+--   - {name: partitions, type: bigint, about: the number of partitions committed to}
 --   - {name: last_commit_at, type: timestamp, about: the newest of them}
 -- example: SELECT * FROM commits_per_second('10 minutes') ORDER BY commits DESC LIMIT 20
 WITH recent AS (

@@ -1,24 +1,24 @@
 -- about: >-
---   One partition of a group in the newest round of samples: how far behind the group is. What no sample of the last
---   half minute before the newest one holds is gone.
+--   One partition of a group in the newest round of samples: how far behind the group is. Partitions without a
+--   sample within 30 seconds before the newest one are omitted.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: topic, type: string, about: the topic}
 --   - {name: partition, type: int, about: its partition}
---   - {name: sampled_at, type: timestamp, about: when that was so}
+--   - {name: sampled_at, type: timestamp, about: the time of the sample}
 --   - {name: committed_offset, type: bigint, null_means: no commit yet, about: the next offset to consume}
---   - {name: log_end_offset, type: bigint, null_means: "not told: see problem", about: where the log ended}
---   - {name: lag, type: bigint, null_means: "cannot be told: see problem", about: how many offsets behind}
---   - {name: lost_records, type: bigint, null_means: "cannot be told: see problem", about: "how many offsets were deleted unread, of those behind"}
---   - {name: lag_seconds, type: double, null_means: "cannot be told: see problem", about: how many seconds behind}
---   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (the least it can be) or exact"}
---   - {name: consume_rate, type: double, null_means: not two samples yet, about: records a second that the group consumes}
---   - {name: produce_rate, type: double, null_means: not two samples yet, about: records a second that are produced}
---   - {name: catch_up_seconds, type: double, null_means: "never at these rates, or not known", about: when it has caught up at these rates}
+--   - {name: log_end_offset, type: bigint, null_means: "unknown: see problem", about: where the log ended}
+--   - {name: lag, type: bigint, null_means: "unknown: see problem", about: how many offsets behind}
+--   - {name: lost_records, type: bigint, null_means: "unknown: see problem", about: "how many of these offsets were deleted unread"}
+--   - {name: lag_seconds, type: double, null_means: "unknown: see problem", about: how many seconds behind}
+--   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (a lower bound) or exact"}
+--   - {name: consume_rate, type: double, null_means: fewer than two samples, about: records per second that the group consumes}
+--   - {name: produce_rate, type: double, null_means: fewer than two samples, about: records per second that are produced}
+--   - {name: catch_up_seconds, type: double, null_means: "never at these rates, or unknown", about: seconds until lag is 0 at these rates}
 --   - {name: status, type: string, about: "the verdict: OK, WARN, STALL, STOP, REWIND, EMPTY, UNSUBSCRIBED or UNKNOWN"}
---   - {name: status_reason, type: string, about: the rule that led to it and the figures it was told by}
---   - {name: group_state, type: string, null_means: the history does not tell, about: "the group's state"}
---   - {name: problem, type: string, null_means: none, about: why a figure is null or differs}
+--   - {name: status_reason, type: string, about: the rule that gave this status and its figures}
+--   - {name: group_state, type: string, null_means: not in the history, about: "the group's state"}
+--   - {name: problem, type: string, null_means: none, about: why a value is null or differs}
 -- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
 WITH recent AS (
   SELECT *

@@ -1,14 +1,14 @@
 -- about: >-
---   One group whose offsets are still there, but that has committed nothing for a while: stopped, forgotten, or with
---   nothing to read.
+--   One group that still has offsets but has not committed for a while: it was stopped or forgotten, or has nothing to
+--   read.
 -- parameters:
---   - {name: window, type: interval, about: for how long, default: 1 day}
+--   - {name: window, type: interval, about: the time without a commit, default: 1 day}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: last_commit_at, type: timestamp, about: its newest commit}
---   - {name: partitions, type: bigint, about: of how many partitions it has an offset}
---   - {name: state, type: string, null_means: the history does not tell, about: "its state now, as in group_states"}
---   - {name: in_state_since, type: timestamp, null_means: the history does not tell, about: since when}
+--   - {name: partitions, type: bigint, about: the number of partitions with a committed offset}
+--   - {name: state, type: string, null_means: not in the history, about: "its state now, as in group_states"}
+--   - {name: in_state_since, type: timestamp, null_means: not in the history, about: when that state began}
 -- example: SELECT * FROM dormant_groups('7 days') ORDER BY last_commit_at
 WITH quiet AS (
   SELECT group_id, max(record_at) AS last_commit_at, count(*) AS partitions

@@ -1,16 +1,16 @@
 -- about: >-
---   One client (client id and host, or static member) that joined a group again and again of late: a crash loop, polls
---   that take too long, or a network that fails.
+--   One client (client id and host, or static member) that recently joined a group repeatedly: a crash loop, slow polls
+--   or an unreliable network.
 -- parameters:
 --   - {name: window, type: interval, about: how far back from now, default: 1 day}
---   - {name: at_least, type: int, about: fewer joins are not worth telling, default: 3}
+--   - {name: at_least, type: int, about: the minimum number of joins, default: 3}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: client_id, type: string, about: client.id}
 --   - {name: client_host, type: string, about: "the client's address as the broker saw it"}
 --   - {name: instance_id, type: string, null_means: a dynamic member, about: group.instance.id}
 --   - {name: joins, type: bigint, about: how often it joined}
---   - {name: expired, type: bigint, about: "how often its membership ended for want of heartbeats or polls, as far as the log tells"}
+--   - {name: expired, type: bigint, about: "how often its membership ended because of missing heartbeats or polls, as far as the log shows"}
 --   - {name: first_joined_at, type: timestamp, about: the first of these joins}
 --   - {name: last_joined_at, type: timestamp, about: the last of them}
 --   - {name: shortest_stay_seconds, type: double, null_means: it has not left yet, about: the shortest time between a join and the end of that membership}

@@ -1,13 +1,13 @@
 -- about: >-
---   One event of a group (rebalance, generation, member joined or left, state); `step` numbers them in the order of
---   time.
+--   One event of a group (rebalance, generation, member joined or left, state); `step` numbers them in
+--   time order.
 -- parameters:
 --   - {name: group, type: string, about: the group}
 -- columns:
 --   - {name: step, type: bigint, about: "the event's number in the group's history"}
---   - {name: at, type: timestamp, about: when it was}
+--   - {name: at, type: timestamp, about: when it happened}
 --   - {name: event, type: string, about: "rebalance, generation, member joined, member left or state"}
---   - {name: generation, type: int, null_means: the group has none, about: the generation or epoch then}
+--   - {name: generation, type: int, null_means: the group has none, about: the generation or epoch at that time}
 --   - {name: what, type: string, about: "what happened, in words"}
 -- example: SELECT * FROM group_timeline('billing') WHERE at >= '2026-11-21T14:55:00Z' ORDER BY step
 WITH events AS (

@@ -1,6 +1,6 @@
 -- about: >-
---   One group that has members and consumes, but of which no commit has landed: its offsets lie elsewhere, or it starts
---   anew each time. Connect's worker groups and share groups commit nothing and are not meant.
+--   One group that has members and consumes, but without any decoded commit: its offsets are stored elsewhere, or
+--   it starts from scratch each time. Connect's worker groups and share groups never commit and are excluded.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: group_kind, type: string, about: "classic, consumer or streams"}

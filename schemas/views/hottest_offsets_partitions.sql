@@ -1,15 +1,15 @@
 -- about: >-
---   One partition of __consumer_offsets and what landed from it of late. A group's records all lie in one, and one
---   broker coordinates all its groups: a hot one is worth splitting up.
+--   One partition of __consumer_offsets and its recently decoded records. All records of a group are in one partition, and
+--   one broker coordinates all groups of a partition: consider splitting the groups of a hot one.
 -- parameters:
 --   - {name: window, type: interval, about: how far back from now, default: 1 hour}
 -- columns:
 --   - {name: record_partition, type: int, about: the partition of __consumer_offsets}
---   - {name: records, type: bigint, about: the records that landed}
---   - {name: share, type: double, about: "of all records that landed: 0 to 1"}
+--   - {name: records, type: bigint, about: the number of decoded records}
+--   - {name: share, type: double, about: "the fraction of all decoded records: 0 to 1"}
 --   - {name: offset_commits, type: bigint, about: how many of them were commits}
 --   - {name: undecodable_records, type: bigint, about: how many of them could not be decoded}
---   - {name: last_landed_at, type: timestamp, about: when its newest batch landed}
+--   - {name: last_landed_at, type: timestamp, about: when its newest batch was written}
 -- example: SELECT * FROM hottest_offsets_partitions('1 day') ORDER BY records DESC LIMIT 10
 WITH landed AS (
   SELECT

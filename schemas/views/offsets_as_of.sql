@@ -10,7 +10,7 @@
 --   - {name: committed_offset, type: bigint, about: the next offset to consume}
 --   - {name: committed_at, type: timestamp, about: when that was committed}
 --   - {name: leader_epoch, type: int, null_means: unknown, about: leader epoch of the last consumed record}
---   - {name: metadata, type: string, about: what the client wrote beside it}
+--   - {name: metadata, type: string, about: the commit metadata of the client}
 -- example: SELECT * FROM offsets_as_of('billing', '2026-11-21T14:55:00Z') ORDER BY topic, partition
 WITH numbered AS (
   SELECT

@@ -1,4 +1,4 @@
--- about: One partition of a group that had an owner at a time, and who that was.
+-- about: One partition of a group that had an owner at a time, with that owner.
 -- parameters:
 --   - {name: group, type: string, about: the group}
 --   - {name: time, type: timestamp, about: the moment}
@@ -9,9 +9,9 @@
 --   - {name: instance_id, type: string, null_means: a dynamic member, about: group.instance.id of the owner}
 --   - {name: client_id, type: string, about: client.id of the owner}
 --   - {name: client_host, type: string, null_means: not known, about: "the owner's address as the broker saw it"}
---   - {name: generation, type: int, null_means: not known, about: the generation or epoch then}
---   - {name: owned_from, type: timestamp, about: since when it owned it}
---   - {name: owned_until, type: timestamp, null_means: still owned, about: until when}
+--   - {name: generation, type: int, null_means: not known, about: the generation or epoch at that time}
+--   - {name: owned_from, type: timestamp, about: when its ownership began}
+--   - {name: owned_until, type: timestamp, null_means: still owned, about: when its ownership ended}
 -- example: SELECT * FROM owners_at('billing', '2026-11-21T14:55:00Z') ORDER BY topic, partition
 WITH generation_then AS (
   SELECT max(generation) AS generation

@@ -1,11 +1,11 @@
--- about: One partition of a group that changed its owner of late, and how often.
+-- about: One partition of a group whose owner changed recently, and how often.
 -- parameters:
 --   - {name: window, type: interval, about: how far back from now, default: 1 day}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: topic, type: string, about: the topic}
 --   - {name: partition, type: int, about: its partition}
---   - {name: moves, type: bigint, about: how often another member than the one before took it}
+--   - {name: moves, type: bigint, about: how often a different member became its owner}
 --   - {name: owners, type: bigint, about: how many members had it}
 --   - {name: last_moved_at, type: timestamp, about: when it moved last}
 -- example: SELECT * FROM partitions_moved_most('1 day') ORDER BY moves DESC LIMIT 20

@@ -1,15 +1,15 @@
 -- about: >-
---   One storm of a group, that is its rebalances as long as there were more than some number of them within each
---   window; `main_cause` is the one most of them had.
+--   One rebalance storm of a group: consecutive rebalances with more than a given number in each window. `main_cause` is
+--   their most frequent cause.
 -- parameters:
 --   - {name: window, type: interval, about: the length of the window}
---   - {name: more_than, type: int, about: so many rebalances in a window are no storm yet, default: 3}
+--   - {name: more_than, type: int, about: the highest number of rebalances in a window that is not a storm, default: 3}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: began_at, type: timestamp, about: its first rebalance}
 --   - {name: ended_at, type: timestamp, about: its last rebalance}
 --   - {name: rebalances, type: bigint, about: how many}
---   - {name: main_cause, type: string, about: "the cause that most of them had, as in rebalances"}
+--   - {name: main_cause, type: string, about: "their most frequent cause, as in rebalances"}
 --   - {name: main_cause_rebalances, type: bigint, about: how many had it}
 -- example: SELECT * FROM rebalance_storms('10 minutes') ORDER BY rebalances DESC
 WITH placed AS (

@@ -1,8 +1,8 @@
--- about: How many rebalances of one cause a group had in an hour of a day (UTC), and what they moved.
+-- about: How many rebalances of one cause a group had in an hour of a day (UTC), and how many partitions they moved.
 -- parameters:
 --   - {name: day, type: date, about: the day}
 -- columns:
---   - {name: hour, type: timestamp, about: the hour's beginning}
+--   - {name: hour, type: timestamp, about: the start of the hour}
 --   - {name: group_id, type: string, about: the group}
 --   - {name: cause, type: string, about: as in rebalances}
 --   - {name: rebalances, type: bigint, about: how many}

@@ -1,21 +1,21 @@
 -- about: >-
---   One commit of late that set a group's position back (rewind), or set it anywhere while the group had no members
---   (jump): nobody but an administrator, or a client that assigns itself partitions, commits then.
+--   One recent commit that moved a group's committed offset back (rewind), or changed it while the group had no members
+--   (jump): only an administrator, or a client that assigns itself partitions, commits then.
 -- parameters:
 --   - {name: window, type: interval, about: how far back from now, default: 1 day}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: topic, type: string, about: the topic}
 --   - {name: partition, type: int, about: its partition}
---   - {name: at, type: timestamp, about: the commit's record}
+--   - {name: at, type: timestamp, about: the timestamp of the commit's record}
 --   - {name: kind, type: string, about: rewind or jump}
---   - {name: before_offset, type: bigint, null_means: "no commit before it in the window", about: the position before}
---   - {name: after_offset, type: bigint, about: the position since}
---   - {name: moved_by, type: bigint, null_means: "no commit before it in the window", about: "by how many offsets: below 0 they are read again"}
---   - {name: owner_member_id, type: string, null_means: "no member: an administrator, or a client that assigns itself partitions", about: the member that owned the partition then}
+--   - {name: before_offset, type: bigint, null_means: "no commit before it in the window", about: the previous offset}
+--   - {name: after_offset, type: bigint, about: the new offset}
+--   - {name: moved_by, type: bigint, null_means: "no commit before it in the window", about: "the difference in offsets; if negative, records are read again"}
+--   - {name: owner_member_id, type: string, null_means: "no member: an administrator, or a client that assigns itself partitions", about: the member that owned the partition at that time}
 --   - {name: owner_client_id, type: string, null_means: as owner_member_id, about: its client.id}
---   - {name: group_state, type: string, null_means: the history does not tell, about: "the group's state then"}
---   - {name: metadata, type: string, about: what the client wrote beside the offset}
+--   - {name: group_state, type: string, null_means: not in the history, about: "the group's state at that time"}
+--   - {name: metadata, type: string, about: the commit metadata of the client}
 -- example: SELECT * FROM resets('7 days') ORDER BY at DESC
 WITH moves AS (
   SELECT
@@ -51,7 +51,7 @@ suspects AS (
         AND (moves.before_offset IS NULL OR moves.committed_offset > moves.before_offset))
     )
 ),
-told AS (
+labelled AS (
   SELECT
     suspects.*,
     owned.member_id,
@@ -83,5 +83,5 @@ SELECT
   client_id AS owner_client_id,
   group_state,
   metadata
-FROM told
+FROM labelled
 WHERE place = 1

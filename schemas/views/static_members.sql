@@ -1,14 +1,14 @@
--- about: One static member (group.instance.id) of a group, as it is or was last, and how often it was replaced.
+-- about: One static member (group.instance.id) of a group, in its latest state, with the number of its member ids.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: instance_id, type: string, about: group.instance.id}
 --   - {name: member_id, type: string, about: its newest member id}
 --   - {name: client_id, type: string, about: client.id}
 --   - {name: client_host, type: string, about: "the client's address as the broker saw it"}
---   - {name: joined_at, type: timestamp, about: since when it has that member id}
---   - {name: left_at, type: timestamp, null_means: it is still a member, about: when it was gone}
---   - {name: ended, type: string, null_means: it is still a member, about: "how, as in memberships"}
---   - {name: member_ids, type: bigint, about: "how many member ids it has had: each start of its client is one"}
+--   - {name: joined_at, type: timestamp, about: when it got that member id}
+--   - {name: left_at, type: timestamp, null_means: it is still a member, about: when it left}
+--   - {name: ended, type: string, null_means: it is still a member, about: "how it left, as in memberships"}
+--   - {name: member_ids, type: bigint, about: "how many member ids it has had: one for each start of its client"}
 -- example: SELECT * FROM static_members ORDER BY group_id, instance_id
 WITH numbered AS (
   SELECT

@@ -1,16 +1,16 @@
 -- about: >-
---   One partition of a group that was without an owner for some time of late: between two owners, or since the last one.
---   In a classic group the end of an ownership is the latest possible time, so the figures are the least they can be.
+--   One partition of a group that recently had no owner for some time: between two owners, or since the last one. In a
+--   classic group the end of an ownership is the latest possible time, so the durations are lower bounds.
 -- parameters:
---   - {name: window, type: interval, about: "how far back from now: gaps that ended or go on since then", default: 1 day}
+--   - {name: window, type: interval, about: "how far back from now: gaps that ended in the window or are still open", default: 1 day}
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: topic, type: string, about: the topic}
 --   - {name: partition, type: int, about: its partition}
---   - {name: gaps, type: bigint, about: "how many times it was without one, the present one among them"}
---   - {name: seconds_without_owner, type: double, about: "the sum of them, up to now"}
---   - {name: longest_seconds, type: double, about: the longest of them}
---   - {name: without_owner_since, type: timestamp, null_means: it has an owner, about: when its last owner gave it up}
+--   - {name: gaps, type: bigint, about: "how often it had no owner, including now"}
+--   - {name: seconds_without_owner, type: double, about: "the total duration of these gaps, up to now"}
+--   - {name: longest_seconds, type: double, about: the longest gap}
+--   - {name: without_owner_since, type: timestamp, null_means: it has an owner, about: when its last ownership ended}
 -- example: SELECT * FROM time_without_owner('1 day') ORDER BY seconds_without_owner DESC
 WITH owned AS (
   SELECT

@@ -1,10 +1,10 @@
--- about: One group that was deleted or has expired, and is not there again.
+-- about: One group that was deleted or has expired, and has not been re-created.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: vanished_at, type: timestamp, about: when its tombstone was written}
---   - {name: note, type: string, null_means: nothing to add, about: "deleted or expired, as far as that can be told"}
---   - {name: last_member_at, type: timestamp, null_means: none was seen, about: when its last member left}
---   - {name: last_generation, type: int, null_means: none was seen, about: its last generation or epoch}
+--   - {name: note, type: string, null_means: nothing to add, about: "deleted or expired, as far as known"}
+--   - {name: last_member_at, type: timestamp, null_means: none is known, about: when its last member left}
+--   - {name: last_generation, type: int, null_means: none is known, about: its last generation or epoch}
 -- example: SELECT * FROM vanished_groups ORDER BY vanished_at DESC
 WITH newest AS (
   SELECT

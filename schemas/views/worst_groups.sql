@@ -1,18 +1,18 @@
 -- about: >-
---   One group in the newest round of samples, with the verdict of its worst partition. From worst to best: REWIND (what
---   was done is done again), STALL (commits that do not move), STOP (no commits), WARN (falls behind), UNKNOWN (cannot
---   be told), EMPTY, OK, UNSUBSCRIBED; `severity` is 7 to 0.
+--   One group in the newest round of samples, with the verdict of its worst partition. From worst to best: REWIND
+--   (records are read again), STALL (the committed offset does not advance), STOP (no commits), WARN (falls behind), UNKNOWN
+--   (no lag to judge), EMPTY, OK, UNSUBSCRIBED; `severity` is 7 to 0.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: status, type: string, about: the worst of its partitions' verdicts}
---   - {name: severity, type: int, about: "the verdict's place in that order: 7 is the worst"}
---   - {name: topic, type: string, about: "the partition that has it; of several the one with the most lag"}
---   - {name: partition, type: int, about: as topic}
---   - {name: status_reason, type: string, about: the rule that led to it and the figures it was told by}
+--   - {name: severity, type: int, about: "the verdict's rank in that order: 7 is the worst"}
+--   - {name: topic, type: string, about: "the topic of the partition with that verdict; of several partitions, the one with the most lag"}
+--   - {name: partition, type: int, about: that partition}
+--   - {name: status_reason, type: string, about: the rule that gave this status and its figures}
 --   - {name: partitions_with_it, type: bigint, about: how many of its partitions have that verdict}
 --   - {name: partitions, type: bigint, about: how many partitions it has}
---   - {name: lag, type: bigint, null_means: no partition's can be told, about: "the sum over its partitions, as far as it can be told"}
---   - {name: max_lag_seconds, type: double, null_means: no partition's can be told, about: "the most of its partitions'"}
+--   - {name: lag, type: bigint, null_means: unknown for every partition, about: "the sum of its partitions' lag, as far as known"}
+--   - {name: max_lag_seconds, type: double, null_means: unknown for every partition, about: "the highest lag_seconds of its partitions"}
 --   - {name: sampled_at, type: timestamp, about: the newest of its samples}
 -- example: SELECT * FROM worst_groups ORDER BY severity DESC, lag DESC LIMIT 20
 WITH judged AS (

@@ -43,7 +43,7 @@ def sessioned(group: Workers) -> None:
     begin(group)
     lost, survivor = group.follower(), group.leader()
     lost.crash()
-    await_that(lambda: survivor.told()[-1].delay_ms > 0)
+    await_that(lambda: survivor.assignments()[-1].delay_ms > 0)
     group.make("late", "Source")
     group.rest()
     lost.start()
@@ -73,7 +73,7 @@ def forsaken(group: Workers, broker: Broker) -> None:
     broker.stop()
     await_that(lambda: all(worker.has_let_go() for worker in group.workers))
     broker.start()
-    await_that(lambda: all(worker.told()[-1].generation > before.sight.generation for worker in group.workers))
+    await_that(lambda: all(worker.assignments()[-1].generation > before.sight.generation for worker in group.workers))
     group.rest()
 
 
@@ -131,7 +131,7 @@ def test_generations_connect_group_has_every_assignment_in_its_worker_logs(playe
     """Its member id, who leads, and all that it has: of every generation, those between rests too."""
     group = played.groups[scene]
     generations = {row["generation"]: row for row in played.history.of("generations", group.group_id)}
-    for told in (told for worker in group.workers for told in worker.told()):
+    for told in (told for worker in group.workers for told in worker.assignments()):
         row = generations[told.generation]
         assert (row["protocol_type"], row["leader"]) == ("connect", told.leader)
         assert seats(row)[told.member_id].partitions == told.has, told

@@ -1,4 +1,4 @@
-"""CHANGELOG.md has the form of Keep a Changelog, and the release notes come from it."""
+"""CHANGELOG.md follows Keep a Changelog, and the release notes are extracted from it."""
 
 from __future__ import annotations
 

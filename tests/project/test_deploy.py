@@ -1,4 +1,4 @@
-"""deploy/: each file is looked at by a tool of its field, and fits the program, the image and the other files."""
+"""deploy/: each file passes a validator for its format and matches the program, the image and the other files."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Object = dict[str, Any]
 
 
 def tool(name: str) -> str:
-    """A program that a package of requirements-dev.txt brings."""
+    """Return a program installed by a package of requirements-dev.txt."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def assert_is_command(words: list[str]) -> None:
-    """The grouptrail command exists and takes these options."""
+    """Check that the grouptrail command exists and accepts these options."""
     COMMANDS[words[0]].make_context(words[0], words[1:])
 
 
@@ -71,7 +71,7 @@ def test_shell_script_passes_shellcheck_and_is_executable(script: Path) -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Those of the Containerfile, each as its name and the rest."""
+    """Return the instructions of the Containerfile as pairs of name and arguments."""
     text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text("utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
 
@@ -96,8 +96,8 @@ def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path)
     build(image, tmp_path / "src", environ)
     grouptrail = [image / "venv" / "bin" / "grouptrail"]
     clean = {"PATH": os.defpath, "XDG_CACHE_HOME": str(image / "cache"), "JAVA_HOME": environ["JAVA_HOME"]}
-    told = subprocess.run([*grouptrail, "--version"], env=clean, capture_output=True, text=True, check=True)
-    assert version("grouptrail") in told.stdout
+    printed = subprocess.run([*grouptrail, "--version"], env=clean, capture_output=True, text=True, check=True)
+    assert version("grouptrail") in printed.stdout
     doctor = [*grouptrail, "doctor", "--bootstrap-server", f"127.0.0.1:{free_port()}"]
     found = subprocess.run(doctor, env=clean, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     for subject in ("python", "java", "versions", "jars"):
@@ -147,7 +147,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def test_containerfile_copied_files_exist_and_match_the_ignore_file() -> None:
-    """What the second stage takes lies there, and the ignore file lets it into the build."""
+    """The files that the second stage copies exist, and the ignore file does not exclude them."""
     let_through = {
         line[1:] for line in (DEPLOY / "container" / "ignore").read_text().splitlines() if line.startswith("!")
     }
@@ -202,7 +202,7 @@ def test_entrypoint_spark_driver_and_executor_commands_have_valid_options(tmp_pa
 
 
 def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> list[str]:
-    """What the entrypoint hands to that program."""
+    """Return the arguments that the entrypoint passes to that program."""
     stand_in = folder / "bin" / program
     stand_in.parent.mkdir(exist_ok=True)
     stand_in.write_text('#!/bin/bash\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
@@ -249,14 +249,14 @@ def objects(kind: str) -> list[Object]:
 
 
 def pods() -> dict[str, Object]:
-    """Specifications of pods by the object that makes them."""
+    """Return pod specifications by the object that creates them."""
     specs = {"Deployment": objects("Deployment")[0]["spec"]["template"]}
     specs |= {job["metadata"]["name"]: job["spec"]["jobTemplate"]["spec"]["template"] for job in objects("CronJob")}
     return specs
 
 
 def configured() -> Config:
-    """What the pods are told, with the secret that they get."""
+    """Return the configuration of the pods, including their secret."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(objects("ConfigMap")[0]["data"]["grouptrail.toml"])
         file.flush()
@@ -280,7 +280,7 @@ def test_pods_run_existing_commands_from_the_image_as_its_user() -> None:
 
 
 def test_pod_port_probes_and_selectors_match_the_exporter() -> None:
-    """Of the pod, the service, the network policy and the PodMonitor."""
+    """Compare the ports of the pod, the service, the network policy and the PodMonitor."""
     deployment, (service,), (monitor,) = objects("Deployment")[0], objects("Service"), objects("PodMonitor")
     template = deployment["spec"]["template"]
     (container,) = template["spec"]["containers"]
@@ -374,7 +374,7 @@ def _systemd_analyze() -> list[str]:
 
 
 def test_airflow_dags_have_valid_schedules_and_existing_commands() -> None:
-    """Airflow itself is not installed here: of its DAGs the commands and the schedules are looked at."""
+    """Check the commands and schedules of the DAGs; Airflow itself is not installed."""
     tree = ast.parse((DEPLOY / "airflow" / "grouptrail_dags.py").read_text("utf-8"))
     given: dict[str, list[str]] = {}
     for node in ast.walk(tree):
@@ -390,7 +390,7 @@ def test_airflow_dags_have_valid_schedules_and_existing_commands() -> None:
 
 
 def test_audit_without_package_index_exits_with_2_and_one_line() -> None:
-    """It says so in one line, and does not pass for a clean one."""
+    """The error is one line, and the exit code differs from that of a clean audit."""
     environ = {"PATH": os.environ["PATH"], "PIP_NO_INDEX": "1", "HOME": os.environ["HOME"]}
     asked = subprocess.run(
         [sys.executable, DEPLOY / "audit.py"], env=environ, capture_output=True, text=True, check=False
@@ -415,7 +415,7 @@ def test_audit_workflow_has_valid_schedule_and_paths_and_runs_make_audit() -> No
     "script", [path for path in SCRIPTS if path.parent.name != "container"], ids=lambda it: it.name
 )
 def test_submit_script_passes_valid_run_arguments_and_existing_files(script: Path, tmp_path: Path) -> None:
-    """As spark-submit would get it; files that it is told of are there."""
+    """Check the arguments of spark-submit; files that they name must exist."""
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "a.jar").touch()
     stand_in = tmp_path / "spark-submit"

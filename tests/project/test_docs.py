@@ -1,4 +1,4 @@
-"""The documents say what is so: commands run or exist, settings are all there, links lead somewhere."""
+"""The documents are correct: commands run or exist, every setting is documented, links and paths exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from grouptrail import contracts
 from grouptrail.cli import app
 from grouptrail.config import Config, load_configs
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED
+from grouptrail.jobs import JOBS
 from reference.__main__ import pages
 from support.small_tables import at
 
@@ -34,7 +36,7 @@ COMMANDS: dict[str, Any] = cast("Any", typer.main.get_command(app)).commands
 
 @dataclass(frozen=True)
 class Shown:
-    """A command line in a ```console block, and the output that stands below it."""
+    """A command line in a ```console block, with the output below it."""
 
     document: str
     line: str
@@ -42,7 +44,7 @@ class Shown:
 
     @property
     def words(self) -> list[str]:
-        """The command's words, without the variables before it."""
+        """Return the command's words without leading variables."""
         words = shlex.split(self.line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0], re.DOTALL):
             del words[0]
@@ -66,7 +68,7 @@ def shown_in(path: Path) -> Iterator[Shown]:
 
 
 def _command_and_output(part: str) -> tuple[str, str]:
-    """A command goes on over the lines that an open quote or a backslash needs."""
+    """Split a block after the command, which continues over open quotes and backslashes."""
     lines = part.splitlines(keepends=True)
     for count in range(1, len(lines) + 1):
         command = "".join(lines[:count])
@@ -82,7 +84,7 @@ def _command_and_output(part: str) -> tuple[str, str]:
 
 SHOWN = [shown for path in DOCUMENTS for shown in shown_in(path)]
 GROUPTRAIL = [shown for shown in SHOWN if shown.is_grouptrail]
-# What needs neither a broker nor tables gives the same output everywhere.
+# Commands that need neither a broker nor tables print the same output everywhere.
 QUICK = [shown for shown in GROUPTRAIL if shown.words[1:2] == ["decode"] and shown.output]
 
 
@@ -127,7 +129,7 @@ def test_every_command_is_documented() -> None:
 def test_recipe_output_matches_the_documented_rows(
     shown: Shown, shop: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the letter, but for how long it took: of the warehouse of `support.sample_history`, at 13:15 of its day."""
+    """Exactly, except for the duration: run on the warehouse of `support.sample_history`, at 13:15 of its day."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop.warehouse)
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(75))
@@ -141,7 +143,7 @@ def _untimed(text: str) -> list[str]:
 
 
 def python_blocks() -> list[str]:
-    """Those that need no server; tests/spark runs the others."""
+    """Return the blocks that need no server; tests/spark runs the others."""
     text = (ROOT / "docs" / "sql-clients.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [block for block in blocks if "remote(" not in block]
@@ -149,7 +151,7 @@ def python_blocks() -> list[str]:
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.splitlines()[0])
 def test_documented_python_runs_and_prints_the_documented_output(block: str, shop: Config) -> None:
-    """And prints what stands below it as a comment."""
+    """The comments at the end of a block are its output."""
     program = block.replace("/data/grouptrail", shop.warehouse)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -211,14 +213,14 @@ def test_documented_make_targets_exist() -> None:
 
 @pytest.mark.parametrize("page", ["metrics.md", "migrate.md"])
 def test_metrics_and_migrate_pages_list_each_metric_once(page: str) -> None:
-    """Ours in the one, others' in the other."""
+    """Grouptrail's metrics on one page, other exporters' on the other."""
     names = set(contracts.metrics()) if page == "metrics.md" else _others_names()
     text = pages()[page]
     assert [name for name in names if len(re.findall(rf"^(?:\| |- )`{name}`", text, re.MULTILINE)) != 1] == []
 
 
 def test_documented_promql_queries_use_existing_metrics() -> None:
-    """Those shown on the page of metrics."""
+    """Check the queries on the metrics page."""
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     asked = re.findall(r"^\| [a-z].*\| `(.*(?:kafka|grouptrail)_.*)` \|$", page, re.MULTILINE)
     names = {name for query in asked for name in re.findall(r"\b(?:kafka|grouptrail)_\w+", query)}
@@ -229,6 +231,21 @@ def test_documented_promql_queries_use_existing_metrics() -> None:
 def _others_names() -> set[str]:
     served = {metric.name for exporter in ALIASES.values() for metric in exporter}
     return served | {name for exporter in NOT_SERVED.values() for name in exporter}
+
+
+def test_architecture_lists_the_packages_of_the_layers_contract() -> None:
+    """Line by line, in the same order."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    section = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[2]
+    diagram = section.split("```text\n")[1].partition("```")[0]
+    assert [re.split(r" {2,}", line)[0] for line in diagram.splitlines()] == layers
+
+
+def test_architecture_names_every_job_and_every_table_that_a_job_writes() -> None:
+    flow = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[0]
+    names = {name for job in JOBS for name in (job.name, *job.writes)} - {"history_positions"}  # internal state
+    assert [name for name in sorted(names) if not re.search(rf"(?<![\w-]){name}(?![\w-])", flow)] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

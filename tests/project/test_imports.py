@@ -1,4 +1,4 @@
-"""The modules: they load, and they say what they are for. What they may import is a part of `make lint`."""
+"""Every module can be imported and has docstrings; `make lint` checks what modules may import."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_module_can_be_imported(source: Path) -> None:
 
 @each_source
 def test_module_and_its_public_names_have_docstrings(source: Path) -> None:
-    """Its first line says what it is; so does that of every public function and class."""
+    """The module and every public function and class have a docstring."""
     tree = ast.parse(source.read_text("utf-8"))
     assert ast.get_docstring(tree)
     assert [node.name for node in public(tree) if not ast.get_docstring(node)] == []

@@ -1,4 +1,4 @@
-"""What `pip install grouptrail` brings without our pins."""
+"""The versions that `pip install grouptrail` resolves without the pins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that the code has."""
+"""Every message quoted in docs/troubleshooting.md exists in the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUOTED = [" ".join(quoted.split()) for quoted in re.findall(r"^- \*\*`(.*?)`\*\*
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """The strings of a module, with … where something is put in."""
+    """Yield the strings of a module, with … in place of each interpolated value."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
@@ -35,6 +35,6 @@ def test_troubleshooting_page_quotes_more_than_twenty_messages() -> None:
 
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_troubleshooting_quoted_message_is_in_the_code(quoted: str, messages: list[str]) -> None:
-    """Between what differs from case to case, word by word; where the page has more, it goes on in another string."""
+    """Compare the constant parts word by word; a quoted message may span several strings."""
     parts = [part.strip() for part in quoted.split("…") if part.strip(" ():.?")]
     assert [part for part in parts if not any(part in message for message in messages)] == []

@@ -1,4 +1,4 @@
-"""What deploy/spark says of spark-submit is what the tests on a cluster submit."""
+"""The spark-submit command in deploy/spark matches the one that the cluster tests submit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def submitted() -> list[str]:
-    """The words of the command that is shown."""
+    """Return the words of the documented command."""
     text = (ROOT / "deploy" / "spark" / "README.md").read_text("utf-8")
     shown = re.search(r"^\$ (PYTHONPATH=.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert shown
@@ -37,7 +37,7 @@ def test_documented_submission_packages_match_the_installed_versions() -> None:
 def test_documented_submission_matches_the_one_the_cluster_tests_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for master, sizes, and jars that are there already."""
+    """Except for the master, sizes, and jars that are already present."""
     monkeypatch.setattr("demo.cluster.connector_jars", lambda: tmp_path)
     words, tested = submitted(), SparkCluster(tmp_path).submission(Path("dist"))
     assert words[0] == "PYTHONPATH=grouptrail.zip:site-packages"

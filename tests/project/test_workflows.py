@@ -1,4 +1,4 @@
-"""GitHub's files: they fit their schemas, pin what they use, and call commands that exist."""
+"""GitHub workflows: they match their schemas, pin their actions, and call existing commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path
 
 
 def workflow(name: str) -> dict[Any, Any]:
-    """A workflow's content; the key `on` is True, as YAML 1.1 reads it."""
+    """Return a workflow's content; YAML 1.1 reads the key `on` as True."""
     return cast("dict[Any, Any]", yaml.safe_load((GITHUB / "workflows" / name).read_text("utf-8")))
 
 

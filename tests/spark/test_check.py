@@ -1,4 +1,4 @@
-"""`grouptrail check`: a healthy warehouse passes, and each expectation is breached where it should be."""
+"""`grouptrail check`: a healthy warehouse passes, and each expectation fails where it should."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def expected_names(table: str) -> set[str]:
     return {"key_unique", "never_null", *(one["meta"]["name"] for one in contracts.expectations()[table])}
 
 
-def test_check_invalid_rows_breach_every_expectation(spark: SparkSession, config: Config) -> None:
+def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: Config) -> None:
     """Each by its own query, not because that fails; the results are kept, with keys of the rows alone."""
     lay_broken(config)
     checked = check.run(spark, config, patience_seconds=0)
@@ -116,29 +116,29 @@ def test_check_invalid_rows_breach_every_expectation(spark: SparkSession, config
     held = [
         f"{one.table}.{name}"
         for one in checked
-        for name in expected_names(one.table) - {result.expectation for result in one.breaches}
+        for name in expected_names(one.table) - {result.expectation for result in one.failures}
     ]
     assert held == []
-    assert [result.problem for one in checked for result in one.breaches if result.problem] == []
-    assert all(result.unexpected_count and result.sample_keys for one in checked for result in one.breaches)
+    assert [result.problem for one in checked for result in one.failures if result.problem] == []
+    assert all(result.unexpected_count and result.sample_keys for one in checked for result in one.failures)
     kept = Warehouse(config, ["check_results"]).rows("SELECT * FROM check_results WHERE NOT success")
-    assert len(kept) == sum(len(one.breaches) for one in checked)
-    with pytest.raises(check.ExpectationsBreached, match=r"expectations are breached, of .*rebalances"):
-        check.refuse_breaches(checked)
+    assert len(kept) == sum(len(one.failures) for one in checked)
+    with pytest.raises(check.ExpectationError, match=r"expectations failed, in .*rebalances"):
+        check.raise_on_failures(checked)
 
 
 @pytest.mark.full
-def test_check_healthy_warehouse_has_no_breaches_and_writes_data_docs(
+def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
     spark: SparkSession, config: Config, tmp_path: Path
 ) -> None:
     """With Data Docs that load and run nothing; `since` leaves what is older alone."""
     thaw(config)
     docs = tmp_path / "docs"
     checked = check.run(spark, config, docs=docs, patience_seconds=0)
-    assert [(one.table, result) for one in checked for result in one.breaches] == []
+    assert [(one.table, result) for one in checked for result in one.failures] == []
     assert {one.table for one in checked} == contracts.tables().keys() - {"check_results"}
     assert {one.table: one.rows for one in checked}["generations"] == 9
-    check.refuse_breaches(checked)
+    check.raise_on_failures(checked)
     pages = list(docs.rglob("*.html"))
     assert {page.name for page in pages} == {"index.html", *(f"{one.table}.html" for one in checked)}
     for page in pages:
@@ -148,9 +148,9 @@ def test_check_healthy_warehouse_has_no_breaches_and_writes_data_docs(
         assert "<script" not in text
     out = io.StringIO()
     check.print_checked(checked, config, check.console_on(out))
-    assert "nothing can be said of topic_names: no rows" in out.getvalue()
+    assert "not checked, because there are no rows: topic_names" in out.getvalue()
 
     (late,) = check.run(spark, config, ("consumer_lag",), since=at(0) + timedelta(days=999), patience_seconds=0)
-    assert (late.rows, late.breaches) == (0, [])
+    assert (late.rows, late.failures) == (0, [])
     answer = "SELECT count(DISTINCT run_id) AS runs, count(*) AS failed FROM check_results"
     assert Warehouse(config, ["check_results"]).rows(answer)[0]["runs"] == 2

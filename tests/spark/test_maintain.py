@@ -126,7 +126,7 @@ def test_maintain_retention_keeps_open_rows_and_passes_check(spark: SparkSession
     assert (first["query_id"], first["start_offset"], first["offset_commits"]) == ("maintain", 0, 1)
 
     healthy = check.run(spark, config, patience_seconds=0)
-    assert [(one.table, result) for one in healthy for result in one.breaches] == []
+    assert [(one.table, result) for one in healthy for result in one.failures] == []
     rebuild(spark, config, silent)
     found = rows(config, "SELECT DISTINCT group_id FROM generations WHERE is_open ORDER BY group_id")
     assert [row["group_id"] for row in found] == sorted({row["group_id"] for row in live["generations"]})
@@ -140,10 +140,10 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     thaw(config)
     config = keeping(config, decoded_days=7)
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "_untold", lambda *_: spark.createDataFrame([(0, 0)], UNTOLD))
-        assert retention.told_bounds(spark, config, LATER) == {}
-        patch.setattr(retention, "_untold", lambda *_: spark.createDataFrame([(0, 5)], UNTOLD))
-        assert retention.told_bounds(spark, config, LATER) == {0: 5}
+        patch.setattr(retention, "_first_unprocessed", lambda *_: spark.createDataFrame([(0, 0)], UNPROCESSED))
+        assert retention.processed_bounds(spark, config, LATER) == {}
+        patch.setattr(retention, "_first_unprocessed", lambda *_: spark.createDataFrame([(0, 5)], UNPROCESSED))
+        assert retention.processed_bounds(spark, config, LATER) == {0: 5}
     for name in ("group_metadata", "offset_commits"):
         maintain.run(spark, config, (name,), silent, LATER)
     maintain.run(spark, config, (), silent, LATER)
@@ -152,13 +152,13 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     assert rows(config, tally)[0]["told"] == sum(counts(config)[name] for name in retention.DECODED)
 
 
-UNTOLD = "record_partition int, first_untold bigint"
+UNPROCESSED = "record_partition int, first_unprocessed bigint"
 
 
 def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_continues(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, with the table's name; the other tables are worked off all the same."""
+    """In one line, with the table's name; the other tables are still maintained."""
     tables.ensure_table(spark, config, "topic_names")
     tables.ensure_table(spark, config, "log_offsets")
     tries: list[str] = []
@@ -170,7 +170,7 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
 
     monkeypatch.setattr(maintain, "_optimize", optimize)
     with pytest.raises(
-        maintain.MaintenanceFailed, match=r"^log_offsets: other writers came between 3 times: left as"
+        maintain.MaintenanceError, match=r"^log_offsets: other writers committed first, 3 times: not maintained"
     ):
         maintain.run(spark, config, (), silent)
     assert tries == ["log_offsets"] * 3 + ["topic_names"]

@@ -101,7 +101,7 @@ def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, c
     spark.sql(f"UPDATE delta.`{path}` SET coolness = 1.5")
     tables.ensure_table(spark, config, "consumer_lag")
     (checked,) = check.run(spark, config, ("consumer_lag",), patience_seconds=0)
-    assert checked.breaches == []
+    assert checked.failures == []
     maintain.run(spark, config, ("consumer_lag",), silent)
     left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
     assert [row["coolness"] for row in left] == [1.5]
@@ -111,7 +111,7 @@ def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, c
 def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     spark: SparkSession, config: Config
 ) -> None:
-    """Told of in one line; the other tables are worked off."""
+    """The error is one line; the other tables are maintained."""
     thaw(config)
     log = Path(config.table_path("topic_names")) / "_delta_log"
     newest = max(log.glob("*.json"))
@@ -127,14 +127,14 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     unknown, whole, gone = check.run(spark, config, asked, patience_seconds=0)
     assert "fromTheFuture" in str(unknown.results[0].problem)
     assert unknown.version is None
-    assert (whole.rows > 0, whole.breaches) == (True, [])
+    assert (whole.rows > 0, whole.failures) == (True, [])
     assert (gone.version is None, gone.is_readable) == (False, False)
-    with pytest.raises(check.ExpectationsBreached, match="2 expectations are breached, of topic_names, rebalances"):
-        check.refuse_breaches([unknown, whole, gone])
+    with pytest.raises(check.ExpectationError, match="2 expectations failed, in topic_names, rebalances"):
+        check.raise_on_failures([unknown, whole, gone])
     kept = sql(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
-    with pytest.raises(maintain.MaintenanceFailed, match=r"^topic_names: .*left as it was") as told_too:
+    with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as told_too:
         maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
     assert "\n" not in str(told_too.value)
     assert sorted(log.iterdir()) == files

@@ -77,7 +77,7 @@ class Browser:
             os.close(end)
 
     def open(self, path: Path, *, size: tuple[int, int] = (1400, 1000), dark: bool = False) -> Page:
-        """A file in a page of its own, whose window has that size; whatever it asks of the net fails."""
+        """Open a file in a new page with a window of that size; all its network requests fail."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session, target)
@@ -129,7 +129,7 @@ class Page:
         self._target = target
 
     def close(self) -> None:
-        """Closes the page; the browser goes on."""
+        """Close the page, but not the browser."""
         self._browser.ask("Target.closeTarget", targetId=self._target)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from grouptrail.config import Config
 from support.deadlines import scaled
 
-# No test waits longer for a process, whatever it waits for.
+# The longest time that a test waits for a process.
 _LIFETIME_SECONDS = scaled(300)
 
 

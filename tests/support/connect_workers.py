@@ -50,8 +50,8 @@ def fetch_connect(version: str = VERSIONS[0]) -> Path:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a worker was told of a generation: all that it has then, and for how long the leader keeps back more."""
+class AssignmentEvent:
+    """The assignment of a worker in one generation, and how long the leader withholds further tasks."""
 
     generation: int
     member_id: str
@@ -120,19 +120,19 @@ class Worker:
             return json.loads(answer.read() or b"true")
         return None
 
-    def told(self) -> list[Told]:
-        """All that it was told, in order."""
+    def assignments(self) -> list[AssignmentEvent]:
+        """Return all assignments that the worker received, in order."""
         assert self._process is None or self._process.poll() is None, self._log.read_text()[-4_000:]
         ids: dict[str, str] = {}
-        told = []
+        events = []
         for line in self._log.read_text().splitlines(keepends=True) if self._log.exists() else ():
             if not line.endswith("\n"):  # it is being written
                 break
             if joined := _JOINED.search(line):
                 ids[joined["generation"]] = joined["member"]
             elif assigned := _ASSIGNED.search(line):
-                told.append(_told(ids[assigned["generation"]], assigned))
-        return told
+                events.append(_assignment_event(ids[assigned["generation"]], assigned))
+        return events
 
     def has_let_go(self) -> bool:
         """Whether it has found its coordinator gone once, and stopped all that it had."""
@@ -150,12 +150,12 @@ _ASSIGNED = re.compile(
 _LET_GO = "Broker coordinator was unreachable"
 
 
-def _told(member_id: str, line: re.Match[str]) -> Told:
+def _assignment_event(member_id: str, line: re.Match[str]) -> AssignmentEvent:
     has = {(name, _CONNECTOR) for name in line["connectors"].split(", ") if name}
     for task in filter(None, line["tasks"].split(", ")):
         name, _, number = task.rpartition("-")
         has.add((name, int(number)))
-    return Told(int(line["generation"]), member_id, line["leader"], frozenset(has), int(line["delay"]))
+    return AssignmentEvent(int(line["generation"]), member_id, line["leader"], frozenset(has), int(line["delay"]))
 
 
 # --- their group -------------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ class Workers:
         return [worker for worker in self.workers if worker.is_awake]
 
     def leader(self) -> Worker:
-        return next(worker for worker in self.awake() if (last := worker.told()[-1]).member_id == last.leader)
+        return next(worker for worker in self.awake() if (last := worker.assignments()[-1]).member_id == last.leader)
 
     def follower(self) -> Worker:
-        return next(worker for worker in self.awake() if (last := worker.told()[-1]).member_id != last.leader)
+        return next(worker for worker in self.awake() if (last := worker.assignments()[-1]).member_id != last.leader)
 
     def make(self, name: str, kind: str, *, tasks: int = 1) -> None:
         """A connector that reads a file (`kind="Source"`) or writes one (`kind="Sink"`)."""
@@ -213,7 +213,9 @@ class Workers:
 
     def rest(self) -> Rest:
         """Waits until every connector and task runs, and the admin client, REST and each worker say the same."""
-        rest = find_rest(self._agreed, lambda: (self.group_id, [worker.told()[-1:] for worker in self.awake()]))
+        rest = find_rest(
+            self._agreed, lambda: (self.group_id, [worker.assignments()[-1:] for worker in self.awake()])
+        )
         self.rests.append(rest)
         return rest
 
@@ -221,17 +223,17 @@ class Workers:
         # The one call of the two Python clients that does not take every group for one of consumers.
         groups = self._admin.list_groups(self.group_id)
         running = self._running()
-        told = {worker.name: worker.told()[-1] for worker in self.awake() if worker.told()}
-        by_id = {last.member_id: last for last in told.values()}
+        events = {worker.name: worker.assignments()[-1] for worker in self.awake() if worker.assignments()}
+        by_id = {last.member_id: last for last in events.values()}
         every = {(name, number) for name, tasks in self._connectors.items() for number in range(_CONNECTOR, tasks)}
         is_settled = (
             [group.state for group in groups] == ["Stable"]
             and {one.id for one in groups[0].members} == by_id.keys()
-            and len(told) == len(self.awake())
-            and len({last.generation for last in told.values()}) == 1
-            and sorted(unit for last in told.values() for unit in last.has) == sorted(every)
-            and all(last.has for last in told.values())
-            and running == {name: last.has for name, last in told.items()}
+            and len(events) == len(self.awake())
+            and len({last.generation for last in events.values()}) == 1
+            and sorted(unit for last in events.values() for unit in last.has) == sorted(every)
+            and all(last.has for last in events.values())
+            and running == {name: last.has for name, last in events.items()}
         )
         if not is_settled:
             return None

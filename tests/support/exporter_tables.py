@@ -29,7 +29,7 @@ def configured(warehouse: Path | str, **exporter: Any) -> Config:
 
 
 def lag_row(partition: int = 0, **values: Any) -> dict[str, Any]:
-    """A row of consumer_lag as of now: of 100 records 5 for each partition's number are unread."""
+    """Return a current row of consumer_lag: of 100 records, five times the partition number are unread."""
     lag = 5 * partition
     return {
         "topic": "orders", "partition": partition, "sampled_at": now(), "committed_offset": 100 - lag,

@@ -1,9 +1,9 @@
-"""Writes the small pipeline that later versions must go on with, with `deploy` and `tests` on PYTHONPATH:
+"""Write the small pipeline that later versions must resume, with `deploy` and `tests` on PYTHONPATH:
 `python tests/support/frozen_pipeline.py tests/data/pipeline-0.1.zip`.
 
 A warehouse with the checkpoints of all jobs after two runs, and the records that were in partition 0 of the offsets
-topic: a broker that is given these has the offsets that the checkpoints know. `tests/broker/test_upgrade.py` goes on
-with it.
+topic: a broker that is given these has the offsets that the checkpoints know. `tests/broker/test_upgrade.py`
+continues with it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def consumer_group() -> list[tuple[bytes, bytes | None]]:
         "assignedPartitions": owned,
         "partitionsPendingRevocation": [],
     }
-    told: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
+    records: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
         (5, member, subscription),
         (3, group, {"epoch": 1}),
         (7, member, {"topicPartitions": owned}),
@@ -66,7 +66,7 @@ def consumer_group() -> list[tuple[bytes, bytes | None]]:
     ]
     return [
         (encode_key(key), encode_value(key, Value(0, value)))
-        for key, value in ((Key(number, fields), value) for number, fields, value in told)
+        for key, value in ((Key(number, fields), value) for number, fields, value in records)
     ]
 
 
@@ -132,7 +132,7 @@ def sample(config: Config) -> None:
 
 
 def write(spark: SparkSession, config: Config, scratch: str) -> None:
-    """All tables, written as the jobs write them in a scratch folder, then each anew in one commit: small."""
+    """Write all tables as the jobs do in a scratch folder, then rewrite each in one commit to keep them small."""
     own = config.model_copy(update={"warehouse": scratch})
     land(spark, own)
     sample(own)

@@ -1,4 +1,4 @@
-"""A group's history as its tables tell it, in the words of those who saw it."""
+"""A group's history from the tables, in the format of the observers in `observed_groups`."""
 
 from __future__ import annotations
 

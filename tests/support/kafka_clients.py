@@ -27,7 +27,7 @@ def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> 
 
 
 def poll(consumer: KafkaConsumer, timeout_ms: int = 1_000) -> None:
-    """A member's; kafka-python may forget a join that goes on when a poll ends, where new metadata was why it joins,
+    """A member's; kafka-python may forget a join in progress when a poll ends, where new metadata was why it joins,
     and hang for ever."""
     consumer.poll(timeout_ms=timeout_ms)
     if consumer._coordinator.rejoining:

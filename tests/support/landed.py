@@ -67,7 +67,7 @@ def in_topic(bootstrap: str) -> dict[Coordinates, Bytes]:
 
 
 def assert_formatter_agrees(broker: Broker, config: Config) -> None:
-    """Kafka's own formatter tells the same commits."""
+    """Kafka's own formatter prints the same commits."""
     landed = {(row["record_partition"], row["record_offset"]): row for row in rows(config, "offset_commits")}
     lines = broker.formatted(OFFSETS_FORMATTER)
     assert len(lines) == len(landed)

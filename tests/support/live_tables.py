@@ -60,7 +60,7 @@ def at_work(config: Config) -> Iterator[None]:
 
 
 def delete(config: Config, group: str) -> None:
-    """As a tombstone of the group's metadata tells."""
+    """Delete a group as a tombstone of its metadata does."""
     gone = {"group_id": group, "state": "Dead", "record_offset": 1_000, "started_at": datetime.now(UTC)}
     lay(config, "group_states", {**gone, "is_open": True, "open_bucket": 0})
 

@@ -1,4 +1,4 @@
-"""Real consumers that write down what they are told, and what an admin client sees of their groups at rest."""
+"""Real consumers that record their assignments, and the view of an admin client on their groups at rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ What = Literal["assigned", "revoked", "joined", "gone"]
 PATIENCE_SECONDS = scaled(60)
 POLL_SECONDS = 0.1
 HEARTBEAT_MS = 300
-# kafka-python 3.0.12 joins anew when a join ends between two polls.
+# kafka-python 3.0.12 joins again when a join ends between two polls.
 KAFKA_PYTHON_POLL_MS = 1_000
 
 COMMITTED = 42
@@ -76,7 +76,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Note:
-    """What a member knows after it was told something: `partitions` were given to it or taken from it.
+    """A member's knowledge after an event: `partitions` were given to it or taken from it.
 
     `joined`: it found itself under another id or in another generation (of a KIP-848 member: epoch). `gone`: it has
     closed or was killed.
@@ -133,7 +133,7 @@ def _pairs(partitions: Iterable[Any]) -> Partitions:
 
 
 def attend(post: Post, write: Write, orders: Orders) -> None:
-    """A member's life: it polls and obeys until it is to leave, then closes, and notes what it is told."""
+    """A member's life: it polls and follows its orders until told to leave, then closes, and records its events."""
     lives = {"kafka-python": _live_with_kafka_python, "share": _live_in_a_share_group}
     lives.get(post.client, _live_with_librdkafka)(post, write, orders)
 
@@ -212,7 +212,7 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
     consumer = Consumer(settings)
 
     def standing() -> tuple[str, int]:
-        # librdkafka tells the generation in this alone: a mark of seven bytes, the generation, then names.
+        # librdkafka exposes the generation only here: a mark of seven bytes, the generation, then names.
         metadata = consumer.consumer_group_metadata()
         return consumer.memberid() or "", int.from_bytes(metadata[7:11], "little", signed=True)
 
@@ -254,7 +254,7 @@ def _commit_in_a_transaction(post: Post, consumer: Consumer, partitions: Partiti
 
 
 def _live_in_a_share_group(post: Post, write: Write, orders: Orders) -> None:
-    """Nobody tells it what it is assigned: it notes its end alone."""
+    """It receives no assignment and records only its end."""
     settings = {"bootstrap.servers": post.bootstrap, "group.id": post.group_id, "client.id": post.client_id}
     consumer = ShareConsumer({**settings, "log_level": 2})
     consumer.subscribe(list(post.topics))
@@ -292,7 +292,7 @@ class Member:
         self.order("leave")
 
     def leave(self) -> None:
-        """Closes it, which a static member's group is not told of."""
+        """Close it; the group of a static member is not notified."""
         self.send_home()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive(), f"{self.post.client_id} did not close in time"
@@ -355,7 +355,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Sight:
-    """A group at one moment; `generation` is the epoch of a KIP-848 group, None where nobody tells it."""
+    """A group at one moment; `generation` is the epoch of a KIP-848 group, None if it is not available."""
 
     state: str
     protocol: str | None
@@ -372,7 +372,7 @@ class Rest:
 
 
 def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) -> Rest:
-    """Waits until two looks, one after the other, see the same; `standing` is told where they never do."""
+    """Waits until two looks, one after the other, see the same; the error names `standing` if they never do."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while True:
@@ -513,7 +513,7 @@ class Troupe:
 
 
 class ShareTroupe(Troupe):
-    """A share group, of which no Python client tells: Kafka's own tool does."""
+    """A share group, described by Kafka's own tool because no Python client can."""
 
     def __init__(self, tool: Tool, bootstrap: str, group_id: str, topics: Mapping[str, int]) -> None:
         super().__init__(bootstrap, group_id, topics, client="share")

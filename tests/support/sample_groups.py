@@ -1,4 +1,4 @@
-"""Stories of invented groups, as rows of the tables: what a picture of them is held against."""
+"""Simulated groups as rows of the tables, for comparison with their timelines."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def quiet(config: Config) -> None:
     empty.rebalance(at(-5 * 1440), "group_started", joined=[only])
     empty.rebalance(at(-4 * 1440), "group_emptied", left={only.member_id: ("left", "left by itself")})
     empty.lay(config)
-    # A group that empties is told to have prepared a rebalance at that very time.
+    # A group that becomes empty has a PreparingRebalance at the same time.
     instant = {"started_at": at(-4 * 1440), "ended_at": at(-4 * 1440), "record_offset": 2, "group_kind": "classic"}
     of_group = {"cluster": config.cluster, "group_id": "campaign-2025", "incarnation": 1, "record_partition": 9}
     lay_rows(config, "group_states", [{**of_group, **instant, "state": "PreparingRebalance", "evidence": "inferred"}])

@@ -1,4 +1,4 @@
-"""A warehouse in which every view finds something, what to ask each, and the rows that it gives."""
+"""A warehouse with rows for every view, a query for each view, and the expected results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from support.small_tables import at, lay
 
 Rows = list[dict[str, Any]]
 
-# Longer than ago: these rows are of 2026-03-04, the views look back from now.
+# A window that reaches back to these rows of 2026-03-04; views look back from now.
 EVER = "4000 weeks"
 
 
 def lay_shop(config: Config) -> None:
-    """Every row is there for another cluster, too."""
+    """Write every row for the configured cluster and for another one."""
     for table, listed in _ROWS.items():
         lay(config, table, *({"cluster": config.cluster, **row} for row in listed))
         lay(config, table, *({**row, "cluster": "other"} for row in listed))

@@ -1,4 +1,4 @@
-"""Dashboards and alerts as they are committed: built from this code, asking for metrics that exist, and explained."""
+"""The committed dashboards and alerts: built from this code, with existing metrics and with descriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from grafana.__main__ import build
-from grafana.words import STATES, VERDICTS
+from grafana.descriptions import STATES, VERDICTS
 from grouptrail import contracts
 from grouptrail.exporter import families
 from grouptrail.spark.java import cache_folder
@@ -35,14 +35,14 @@ GROUPS = [group for path in RULES for group in yaml.safe_load(path.read_text("ut
 ALERTS = [rule for group in GROUPS for rule in group["rules"]]
 KNOWN_VALUES = {"status": set(families.STATUSES), "state": set(families.STATES)}
 
-# Prometheus' own, of the alerts: with the labels that the rules give them.
+# Prometheus' own metric of alerts, with the labels that the rules set.
 PROMETHEUS_OWN = contracts.Metric(
     "ALERTS", "gauge", "info", ("alertname", "alertstate", "severity", "cluster", "group", "topic"), "", ""
 )
 
 CLICKED = {f'${{__data.fields["{heading}"]:percentencode}}' for heading in ("Cluster", "Group", "Topic")}
 GRAFANA_TYPES = ("@grafana/schema@13.2.3", "typescript@7.0.2")
-# JSON has no enums: the text of their values stands for them. Annotations have what their data source knows, too.
+# JSON has no enums, so their values are plain text. Annotations also have the fields of their data source.
 _TYPES = """\
 import type { AnnotationQuery, Dashboard } from "@grafana/schema";
 type Json<T> = T extends string ? `${T}` : T extends number | boolean | null | undefined ? T
@@ -59,7 +59,7 @@ def variables_of(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Every query of panels, annotations, variables, alerts and the metrics' page, and where it stands."""
+    """Yield every query of panels, annotations, variables, alerts and the metrics page, with its location."""
     for name, panel in PANELS:
         yield from ((f"{name}: {panel['title']}", target["expr"]) for target in panel["targets"])
     for name, board in BOARDS.items():
@@ -87,7 +87,7 @@ each_expression = pytest.mark.parametrize(
 
 
 def test_build_reproduces_the_committed_dashboards(tmp_path: Path) -> None:
-    """Else: make dashboards."""
+    """If this fails, run make dashboards."""
     build(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         path.name: path.read_bytes() for path in BUILT.iterdir()
@@ -226,7 +226,7 @@ def _promtool(*arguments: str | Path) -> None:
 
 
 def test_dashboards_type_check_against_the_grafana_schema(tmp_path: Path) -> None:
-    """A misspelt key would be passed over."""
+    """Grafana ignores misspelt keys."""
     compiler = _typescript()
     (tmp_path / "node_modules").symlink_to(compiler / "node_modules")
     for name in BOARDS:
@@ -238,7 +238,7 @@ def test_dashboards_type_check_against_the_grafana_schema(tmp_path: Path) -> Non
 
 
 def _typed(name: str) -> str:
-    """A dashboard as TypeScript, and apart from it what its panels have of their type's own."""
+    """Return a dashboard as TypeScript, followed by the type-specific options of its panels."""
     lines = [f'import type * as {it} from "{_PANEL_MODULE.format(it, _PANEL_TYPES[it])}";' for it in _PANEL_TYPES]
     lines += [_TYPES, f"export const board = {json.dumps(BOARDS[name])} satisfies Board;"]
     for number, panel in enumerate(panel for board, panel in PANELS if board == name):
@@ -250,7 +250,7 @@ def _typed(name: str) -> str:
 
 
 def _typescript() -> Path:
-    """The folder that holds TypeScript and Grafana's types, fetched once; skips without npm."""
+    """Return the folder with TypeScript and Grafana's types, downloaded once; skip without npm."""
     folder = cache_folder() / "grafana-types" / re.sub(r"[^\w.-]", "_", "-".join(GRAFANA_TYPES))
     if folder.is_dir():
         return folder

@@ -1,6 +1,6 @@
-"""The dashboards and alerts on a real Prometheus that scrapes the real exporter over tables that grow.
+"""Dashboards and alerts on a real Prometheus that scrapes a real exporter of growing tables.
 
-Time is short here: an hour of a query becomes twelve seconds, and no window is shorter than five.
+Time is compressed: an hour in a query becomes twelve seconds, with a minimum window of five seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grafana.words import STATES, VERDICTS
+from grafana.descriptions import STATES, VERDICTS
 from grouptrail.config import Config, load_config
 from grouptrail.query.sql import run_sql
 from support import live_tables
@@ -52,7 +52,7 @@ _PASSWORD = "se'cret: \N{SNOWMAN}"
 
 @dataclass(frozen=True)
 class Asked:
-    """A query that a person would see the answer of, with the labels that its legend or its rows need."""
+    """A query of a panel or alert, with the labels that its legend or rows need."""
 
     where: str
     expression: str
@@ -62,7 +62,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
-    """Of tables that grow while the tests run."""
+    """Configure tables that grow while the tests run."""
     grown = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("tables"))}, {})
     with live_tables.at_work(grown):
         yield grown
@@ -70,7 +70,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
 
 @pytest.fixture(scope="module")
 def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Two targets, as of two exporters for availability: the second is the first by its other name."""
+    """Run Prometheus with two targets, as for availability; both names lead to one exporter."""
     folder = tmp_path_factory.mktemp("prometheus")
     certificate, key = self_signed(folder)
     environ = {
@@ -98,7 +98,7 @@ def prometheus(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _as_documented(certificate: Path, folder: Path) -> dict[str, Any]:
-    """What docs/metrics.md tells Prometheus of an exporter with TLS and a password, with the files of here."""
+    """Return the scrape configuration of docs/metrics.md for TLS and a password, with this test's files."""
     blocks = re.findall(r"```yaml\n(scrape_configs:.*?)```", (DOCS / "metrics.md").read_text("utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if "basic_auth" in block]
     here = block.replace("/etc/prometheus/grouptrail.pem", str(certificate)).replace("/etc/prometheus", str(folder))
@@ -118,7 +118,7 @@ def _port_of(exporter: Grouptrail) -> int:
 def test_panel_and_alert_queries_return_series_with_the_expected_labels(
     prometheus: Prometheus, config: Config
 ) -> None:
-    """With the labels that its legend names, or those of the table's rows and no more."""
+    """A graph has at least the labels in its legend, a table exactly those of its rows."""
     prometheus.wait_for(f'kafka_consumer_group_state{{group="{live_tables.DELETED}"}}')
     live_tables.delete(config, live_tables.DELETED)
     left = [*_of_panels(prometheus), *_of_alerts()]
@@ -174,7 +174,7 @@ def _of_alerts() -> Iterator[Asked]:
 
 
 def _filled(prometheus: Prometheus, variable: dict[str, Any]) -> str:
-    """What Grafana puts in: every value that the variable's own query finds, escaped as Grafana does."""
+    """Return what Grafana inserts: all values of the variable's query, escaped as Grafana does."""
     found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
     assert found
     selector = re.sub(r'"\$\w+"', '".*"', found[1])
@@ -218,20 +218,22 @@ def test_stat_panels_with_two_exporters_match_the_tables(prometheus: Prometheus)
 
 
 def _shown(prometheus: Prometheus, name: str, title: str) -> dict[str, float]:
-    """What a panel with one query shows, by group."""
+    """Return the values of a panel with one query, by group."""
     (panel,) = [panel for panel in BOARDS[name]["panels"] if panel["title"] == title and panel["type"] == "stat"]
     expression = re.sub(r'"\$\w+"', '".*"', panel["targets"][0]["expr"])
     return {series["metric"].get("group", ""): float(series["value"][1]) for series in prometheus.query(expression)}
 
 
 def test_prometheus_evaluates_every_rule_without_errors(prometheus: Prometheus) -> None:
-    """As it does each second: real series match one to one where a rule says so."""
+    """With real series, one-to-one matches of the rules succeed."""
     prometheus.wait_for('ALERTS{alertname="ConsumerGroupRewound"}')
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
-    told = [alert["annotations"] for alert in prometheus.ask("alerts")["alerts"]]
-    assert told
-    assert [text for texts in told for text in texts.values() if "no value" in text or "error" in text.lower()] == []
+    annotations = [alert["annotations"] for alert in prometheus.ask("alerts")["alerts"]]
+    assert annotations
+    assert [
+        text for texts in annotations for text in texts.values() if "no value" in text or "error" in text.lower()
+    ] == []
 
 
 def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
@@ -256,7 +258,7 @@ def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
 
 
 def test_runbook_sql_queries_run_without_errors(config: Config) -> None:
-    """They name tables and columns that are there."""
+    """They use existing tables and columns."""
     for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records"):
         lay(config, table)
     text = (DOCS / "runbooks.md").read_text("utf-8")

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("schemas/metrics.yaml", "by {}, {}, {}, {}, {}, {}, {}, {}; one series"),
-        ("docs/lag.md", "{}, {}, {}, {}, {}, {}, {}, {}, from the"),
-        ("docs/recipes.md", "{} is worse than {}, {}, {}, {}, {}, {}, {}."),
+        ("schemas/metrics.yaml", "in the order {}, {}, {}, {}, {}, {}, {}, {};"),
+        ("docs/lag.md", "From worst to best: {}, {}, {}, {}, {}, {}, {}, {}."),
+        ("docs/recipes.md", "From worst to best: {}, {}, {}, {}, {}, {}, {}, {}."),
     ],
 )
 def test_order_of_statuses_in_text_is_that_of_the_table(path: str, text: str) -> None:
-    assert text.format(*contracts.statuses()) in (ROOT / path).read_text("utf-8")
+    assert text.format(*contracts.statuses()) in " ".join((ROOT / path).read_text("utf-8").split())

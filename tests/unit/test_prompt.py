@@ -41,7 +41,7 @@ def test_prompt_continues_after_errors_and_ctrl_c(tmp_path: Path) -> None:
     assert "there is no table nosuch" in printed
     assert "half a line" not in printed
     assert "two" in printed
-    assert "by how many offsets" in printed
+    assert "the difference in offsets" in printed
 
 
 def test_prompt_tables_lists_the_tables_and_exit_leaves(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.quality import snapshot, suites
-from grouptrail.quality.check import Checked, ExpectationsBreached, Result, print_checked, refuse_breaches
+from grouptrail.quality.check import ExpectationError, Result, TableResult, print_checked, raise_on_failures
 from grouptrail.quality.docs import Entry, index, offline
-from grouptrail.quality.snapshot import Commit, take, under_way
+from grouptrail.quality.snapshot import Commit, tables_being_written, take
 from grouptrail.query.formats import console_on
 from support.small_tables import HISTORY, lay
 
@@ -102,9 +102,9 @@ def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> No
 def test_under_way_lists_tables_written_after_the_batchs_last_table() -> None:
     """Of the decode job ingest_progress, of the history job history_positions."""
     found = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
-    assert under_way(found) == ["offset_commits"]
-    assert under_way(found | {"ingest_progress": Commit(3, 20)}) == []
-    assert under_way(found | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
+    assert tables_being_written(found) == ["offset_commits"]
+    assert tables_being_written(found | {"ingest_progress": Commit(3, 20)}) == []
+    assert tables_being_written(found | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
 
 
 def test_snapshot_waits_for_the_batch_until_its_patience_ends(
@@ -151,15 +151,15 @@ def test_snapshot_unreadable_table_is_reported_and_others_are_taken(config: Conf
     assert "\n" not in taken.unreadable["generations"]
 
 
-def checked(*results: Result, rows: int = 7) -> Checked:
-    return Checked("rebalances", 12, rows, results, 1.5, lacking=())
+def checked(*results: Result, rows: int = 7) -> TableResult:
+    return TableResult("rebalances", 12, rows, results, 1.5, lacking=())
 
 
 HOLDS = Result("key_unique", "no two rows alike", True, 0)
 BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "{EVIL}"}}',))
 
 
-def test_print_checked_breach_is_printed_without_control_codes(config: Config) -> None:
+def test_print_checked_failure_is_printed_without_control_codes(config: Config) -> None:
     """Names from the log cannot steer the terminal."""
     out = io.StringIO()
     print_checked([checked(HOLDS, BREACH)], config, console_on(out))
@@ -168,22 +168,22 @@ def test_print_checked_breach_is_printed_without_control_codes(config: Config) -
     assert "\\x1b[2J" in out.getvalue()
 
 
-def test_expectation_that_could_not_be_evaluated_is_a_breach(config: Config) -> None:
+def test_expectation_that_could_not_be_evaluated_is_a_failure(config: Config) -> None:
     """With its reason."""
     result = Result("led_to", "it led to a generation", False, None, problem="no such column")
     out = io.StringIO()
     print_checked([checked(result)], config, console_on(out))
     assert "rebalances.led_to: not counted" in out.getvalue()
     assert "no such column" in out.getvalue()
-    with pytest.raises(ExpectationsBreached, match=r"^1 expectation is breached, of rebalances: docs/operations.md"):
-        refuse_breaches([checked(HOLDS, result)])
+    with pytest.raises(ExpectationError, match=r"^1 expectation failed, in rebalances: docs/operations.md"):
+        raise_on_failures([checked(HOLDS, result)])
 
 
-def test_refuse_breaches_without_tables_raises() -> None:
+def test_raise_on_failures_without_tables_raises() -> None:
     """An empty folder is a wrong --warehouse."""
-    with pytest.raises(ExpectationsBreached, match="there is no table to check"):
-        refuse_breaches([])
-    refuse_breaches([checked(HOLDS)])
+    with pytest.raises(ExpectationError, match="there is no table to check"):
+        raise_on_failures([])
+    raise_on_failures([checked(HOLDS)])
 
 
 def test_offline_page_has_no_scripts_and_no_external_resources() -> None:

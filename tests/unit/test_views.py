@@ -352,13 +352,13 @@ def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
 
 
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
-    """The list has one sentence per view; a view by name has its parameters and columns."""
+    """The list has the first sentence of each view; `print_columns` describes one view in full."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)
-    assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One storm of a group", out.getvalue())
+    assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One rebalance storm of a group", out.getvalue())
     out = io.StringIO()
     print_columns("rebalance_storms", out)
-    assert "so many rebalances in a window are no storm yet (default: 3)" in out.getvalue()
+    assert "the highest number of rebalances in a window that is not a storm (default: 3)" in out.getvalue()
 
 
 def test_queries_without_views_do_not_import_sqlglot() -> None:

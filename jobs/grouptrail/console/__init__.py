@@ -1,1 +1,1 @@
-"""The terminal and the process's signals: text that is safe to print, progress, Ctrl-C."""
+"""Terminal and signals: text that is safe to print, progress output, Ctrl-C."""

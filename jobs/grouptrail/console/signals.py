@@ -1,4 +1,4 @@
-"""How a process that serves is ended."""
+"""Termination of server processes by signals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 def ending() -> Callable[[], int]:
-    """Takes SIGINT and SIGTERM from now on; what it gives waits for the first of them, and gives its number.
+    """Handle SIGINT and SIGTERM from now on; return a function that waits for the first one and returns its number.
 
-    It looks again and again: a handler that sets an Event runs in the main thread, and where that has just taken the
-    Event's lock to wait for it, both stand still for ever.
+    The function polls. A handler that sets an Event runs in the main thread and would deadlock if that thread has
+    just acquired the Event's lock to wait for it.
     """
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):

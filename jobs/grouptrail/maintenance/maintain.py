@@ -1,6 +1,6 @@
-"""`grouptrail maintain`: deletes what is older than is kept, thins samples, keeps the tables' files few and sorted.
+"""`grouptrail maintain`: apply retention, thin samples, and compact and sort the tables' files.
 
-Each table is worked off by itself; broken off anywhere, the next run goes on. Jobs may run meanwhile.
+Tables are processed one by one; after an interruption the next run continues. Jobs may run at the same time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Report = Callable[[str], None]
 _TRIES = 3
 
 
-class MaintenanceFailed(GrouptrailError):
-    """Some table could not be worked off; the others were."""
+class MaintenanceError(GrouptrailError):
+    """At least one table could not be maintained; the others were."""
 
 
 def maintain(
     config: Config, names: tuple[str, ...] = (), *, dry_run: bool = False, out: TextIO, report: Report = print
 ) -> None:
-    """Works off the named tables, or all that are there; a `dry_run` shows what would be deleted and does nothing.
+    """Maintain the named tables, or all existing ones; a `dry_run` only shows what would be deleted.
 
-    Raises MaintenanceFailed where a table could not be worked off, when the others are.
+    Raises MaintenanceError if a table could not be maintained, after processing the others.
     """
     spark = start_session(config, "grouptrail-maintain", report)
     try:
@@ -53,7 +53,7 @@ def maintain(
 def run(
     spark: SparkSession, config: Config, names: tuple[str, ...], report: Report, now: datetime | None = None
 ) -> None:
-    """As `maintain`, in a session that is there."""
+    """Maintain tables like `maintain`, but in an existing session."""
 
     def work(name: str) -> None:
         report(tried_again(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES))
@@ -62,7 +62,7 @@ def run(
 
 
 def _each(spark: SparkSession, config: Config, names: tuple[str, ...], work: Callable[[str], None]) -> None:
-    """Works off the tables that are there, in an order in which they may be. Raises MaintenanceFailed at the end."""
+    """Call `work` for each existing table in a safe order; raise MaintenanceError at the end if any failed."""
     ordered = [*ORDER, *(name for name in contracts.tables() if name not in ORDER)]
     faults = []
     for name in (name for name in ordered if not names or name in names):
@@ -72,16 +72,16 @@ def _each(spark: SparkSession, config: Config, names: tuple[str, ...], work: Cal
         except Exception as error:
             faults.append(f"{name}: {_reason(error)}")
     if faults:
-        raise MaintenanceFailed("; ".join(faults) + ": left as it was, run grouptrail maintain again")
+        raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
 
 def show_removals(
     spark: SparkSession, config: Config, names: tuple[str, ...], out: TextIO, now: datetime | None = None
 ) -> None:
-    """What would be deleted: rows, the files that hold them, and about how many bytes of these."""
+    """Print what would be deleted: rows, the files that contain them, and their approximate size in bytes."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("table", no_wrap=True)
-    for name in ("rows", "of files", "about bytes"):
+    for name in ("rows", "in files", "about bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("which")
 
@@ -106,12 +106,12 @@ def _maintain(spark: SparkSession, config: Config, name: str, now: datetime) -> 
     _optimize(spark, path, contracts.tables()[name])
     spark.sql(f"VACUUM delta.`{path}`").collect()
     after = _size(spark, path)
-    told = f"{deleted:,} rows deleted; " if deleted else ""
-    return f"{name}: {told}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
+    deletions = f"{deleted:,} rows deleted; " if deleted else ""
+    return f"{name}: {deletions}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
 
 
 def _remove(spark: SparkSession, path: str, removal: Removal) -> int:
-    """In one commit; how many rows."""
+    """Delete rows in one commit; return how many."""
     if not removal.count:
         return 0
     if removal.stays is None:
@@ -123,8 +123,10 @@ def _remove(spark: SparkSession, path: str, removal: Removal) -> int:
 
 
 def _optimize(spark: SparkSession, path: str, table: contracts.Table) -> None:
-    """Of tables with open rows only what is closed: the history job writes the others anew all the time, and would
-    find files gone that it is at."""
+    """Compact and sort a table's files; of a history table, only those with closed rows.
+
+    The history job continuously rewrites the files with open rows and would fail if they were removed.
+    """
     columns = {column.name: column for column in table.columns}
     if not table.partition_by:
         spark.sql(f"OPTIMIZE delta.`{path}`").collect()
@@ -134,7 +136,7 @@ def _optimize(spark: SparkSession, path: str, table: contracts.Table) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return f"other writers came between {_TRIES} times" if is_conflict(error) else first_cause(error)
+    return f"other writers committed first, {_TRIES} times" if is_conflict(error) else first_cause(error)
 
 
 def _size(spark: SparkSession, path: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""What `grouptrail maintain` deletes: rows older than `[maintain]` keeps, and samples that it thins with age.
+"""What `grouptrail maintain` deletes: rows past the retention in `[maintain]`, and samples that it thins with age.
 
-Never a row of the history that is open, and no record of a group that its history has not been told yet. Of decoded
-records the newest of each key stays, as after compaction, so that nothing that is live is forgotten.
+Open history rows and records that the history job has not processed yet are never deleted. The newest decoded record
+of each key is kept, as after compaction, so that no live group or committed offset is lost.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 PROGRESS = "ingest_progress"
 SUMMARY = "maintain"
-"""The `query_id` of the row of `ingest_progress` that tells of what was deleted."""
+"""The `query_id` of the `ingest_progress` rows that summarise deleted batches."""
 
 _STAYS, _FILE = "_stays", "_file"
-_WHY_RECORDS = "told, and all but the newest of each key"
+_WHY_RECORDS = "processed into history, except the newest of each key"
 
-# By which time a row of the history is old: dependent rows first, so that none is left without what it refers to.
+# The column that dates a history row; dependent tables come first, so that no row refers to a deleted one.
 _ENDED = {
     "rebalances": "at",
     "partition_ownership": "owned_until",
@@ -44,15 +44,14 @@ _NEWEST_BY = {
 }
 
 ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "check_results")
-"""The tables that anything is deleted from, in the order in which they can be worked off: broken off anywhere, the
-next run goes on."""
+"""The tables with a retention, in an order that is safe to interrupt: the next run continues."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Rows to delete: of all that `where` finds those that are not in `stays` (None: all of them).
+    """Rows to delete: those that match `where`, except the rows in `stays` (None: no exceptions).
 
-    `count` is how many, `files` the number of files that hold them.
+    `count` is the number of rows, `files` the number of files that contain them.
     """
 
     table: str
@@ -64,7 +63,7 @@ class Removal:
 
 
 def removals(spark: SparkSession, config: Config, name: str, now: datetime) -> Iterator[Removal]:
-    """What is to be deleted from a table, one after the other."""
+    """Return the removals for a table, in order."""
     keep = config.maintain
     if name in _ENDED and keep.history_days:
         yield _closed(spark, config, name, now - timedelta(days=keep.history_days))
@@ -77,14 +76,14 @@ def removals(spark: SparkSession, config: Config, name: str, now: datetime) -> I
     elif name == "check_results" and keep.check_results_days:
         yield _older(spark, config, name, "checked_at", now - timedelta(days=keep.check_results_days))
     elif name in (*DECODED, PROGRESS) and keep.decoded_days:
-        bounds = told_bounds(spark, config, now - timedelta(days=keep.decoded_days))
+        bounds = processed_bounds(spark, config, now - timedelta(days=keep.decoded_days))
         if bounds:
             make = _batches if name == PROGRESS else _records
             yield make(spark, config, name, bounds)
 
 
-def _there(spark: SparkSession, config: Config, name: str, where: str) -> DataFrame:
-    """A table's rows, each with the file that it lies in."""
+def _rows(spark: SparkSession, config: Config, name: str, where: str) -> DataFrame:
+    """Return a table's rows, each with the name of its file."""
     from pyspark.sql import functions as F
 
     rows = spark.read.format("delta").load(config.table_path(name))
@@ -109,24 +108,24 @@ def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
 
 def _older(spark: SparkSession, config: Config, name: str, column: str, cutoff: datetime) -> Removal:
     where = f"{_ours(config)} AND {column} < {_time(cutoff)}"
-    return _all_of(_there(spark, config, name, where), name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
+    return _all_of(_rows(spark, config, name, where), name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
 
 
 def _closed(spark: SparkSession, config: Config, name: str, cutoff: datetime) -> Removal:
-    """What has ended; of generations not those to which a rebalance led that is still open."""
+    """Return closed rows that ended before the cutoff, except generations to which a still open rebalance refers."""
     where = f"{_ours(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {_time(cutoff)}"
     why = f"ended before {cutoff:%Y-%m-%d %H:%M}"
-    rows = _there(spark, config, name, where)
+    rows = _rows(spark, config, name, where)
     if name != "generations" or not table_exists(spark, config, "rebalances"):
         return _all_of(rows, name, why, where)
     of = ["group_id", "record_offset"]
-    needed = _there(spark, config, "rebalances", f"{_ours(config)} AND is_open").select(*of)
+    needed = _rows(spark, config, "rebalances", f"{_ours(config)} AND is_open").select(*of)
     removal = _all_of(rows.join(needed, of, "left_anti"), name, why, where)
     return replace(removal, stays=rows.join(needed, of, "left_semi").drop(_FILE))
 
 
 def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, oldest: datetime | None) -> Removal:
-    """The last sample of each stretch of time stays, and what has another verdict than the sample before or after."""
+    """Thin samples: keep the last one of each interval, and those whose verdict differs from a neighbour's."""
     from pyspark.sql import functions as F
 
     steps = sorted(config.maintain.thin_samples, reverse=True)
@@ -137,13 +136,13 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
     verdict = _VERDICT[name]
     stays = (
         f"sampled_at = max(sampled_at) OVER (PARTITION BY {one}, {step}, unix_seconds(sampled_at) DIV {step})"
-        f" OR lead(sampled_at) {in_order} IS NULL"  # the one behind it is too new to be looked at
+        f" OR lead(sampled_at) {in_order} IS NULL"  # the next sample is too new to be considered
         f" OR NOT {verdict} <=> lead({verdict}) {in_order}"
         f" OR lag(sampled_at) {in_order} IS NOT NULL AND NOT {verdict} <=> lag({verdict}) {in_order}"
     )
     since = f" AND sampled_at >= {_time(oldest)}" if oldest is not None else ""
     where = f"{_ours(config)} AND sampled_at < {_time(cutoffs[-1][0])}{since}"
-    rows = _there(spark, config, name, where).withColumn(_STAYS, F.expr(stays))
+    rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(stays))
     found = (
         rows.where(f"NOT {_STAYS}")
         .agg(
@@ -157,30 +156,30 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
     why = ", ".join(f"one in {every:g} s after {days:g} days" for days, every in reversed(steps))
     if not found["rows"]:
         return Removal(name, why, where, None, 0, 0)
-    # What is thin already lies still.
+    # Samples that are already thinned are not rewritten.
     within = f"sampled_at BETWEEN timestamp '{found['min']}' AND timestamp '{found['max']}'"
     kept = rows.where(f"{within} AND {_STAYS}").drop(_STAYS, _FILE)
     return Removal(name, why, f"{where} AND {within}", kept, found["rows"], found["files"])
 
 
 def _whole(at: datetime, seconds: float) -> datetime:
-    """So that no stretch is cut in two."""
+    """Round down to a whole interval, so that no interval is split."""
     return datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
 
 
-def told_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> dict[int, int]:
-    """By partition the offset below which all records are older than the cutoff and told, where a batch ends.
+def processed_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> dict[int, int]:
+    """Return, per partition, the batch end below which all records are older than the cutoff and in the history.
 
-    The newest batch of a partition stays, as do those from the first record on that a group's history lacks.
+    The newest batch of a partition is kept, as are all batches from the first unprocessed record on.
     """
     from pyspark.sql import functions as F
 
     if not all(table_exists(spark, config, name) for name in (PROGRESS, "history_positions")):
         return {}
-    untold = _untold(spark, config)
-    batches = _there(spark, config, PROGRESS, _ours(config)).join(F.broadcast(untold), "record_partition", "left")
+    unprocessed = _first_unprocessed(spark, config)
+    batches = _rows(spark, config, PROGRESS, _ours(config)).join(F.broadcast(unprocessed), "record_partition", "left")
     stays = (
-        f"coalesce(latest_record_at, landed_at) >= {_time(cutoff)} OR end_offset > first_untold"
+        f"coalesce(latest_record_at, landed_at) >= {_time(cutoff)} OR end_offset > first_unprocessed"
         " OR start_offset = max(start_offset) OVER (PARTITION BY record_partition)"
     )
     bounds = batches.withColumn(_STAYS, F.expr(stays)).where(_STAYS).groupBy("record_partition")
@@ -191,26 +190,26 @@ def told_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> dict[i
     return {row.record_partition: row.bound for row in found.select("record_partition", "bound").distinct().collect()}
 
 
-def _untold(spark: SparkSession, config: Config) -> DataFrame:
-    """By partition the first record of a group that its history lacks."""
+def _first_unprocessed(spark: SparkSession, config: Config) -> DataFrame:
+    """Return, per partition, the first record that the history job has not processed."""
     from pyspark.sql import functions as F
 
     kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
     frames = [
-        _there(spark, config, name, f"{_ours(config)} AND {which}").select(
+        _rows(spark, config, name, f"{_ours(config)} AND {which}").select(
             "record_partition", "group_id", "record_offset"
         )
         for name, which in kinds.items()
         if table_exists(spark, config, name)
     ]
-    told = _there(spark, config, "history_positions", _ours(config))
-    told = told.select("record_partition", "group_id", "told_to")
+    positions = _rows(spark, config, "history_positions", _ours(config))
+    positions = positions.select("record_partition", "group_id", "told_to")
     return (
-        reduce(type(told).unionByName, frames)
-        .join(told, ["record_partition", "group_id"], "left")
+        reduce(type(positions).unionByName, frames)
+        .join(positions, ["record_partition", "group_id"], "left")
         .where("told_to IS NULL OR record_offset >= told_to")
         .groupBy("record_partition")
-        .agg(F.min("record_offset").alias("first_untold"))
+        .agg(F.min("record_offset").alias("first_unprocessed"))
     )
 
 
@@ -222,37 +221,37 @@ def _below(config: Config, bounds: dict[int, int], column: str, sign: str) -> st
 
 
 def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
-    """Of decoded records the newest of each key stays, where it is no tombstone."""
+    """Remove decoded records, except the newest of each key unless it is a tombstone."""
     from pyspark.sql import functions as F
 
     where = _below(config, bounds, "record_offset", "<")
     key = _NEWEST_BY.get(name)
     if key is None:
-        return _all_of(_there(spark, config, name, where), name, _WHY_RECORDS, where)
+        return _all_of(_rows(spark, config, name, where), name, _WHY_RECORDS, where)
     newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {key})"
-    rows = _there(spark, config, name, where).withColumn(_STAYS, F.expr(f"NOT is_tombstone AND {newest}"))
+    rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(f"NOT is_tombstone AND {newest}"))
     removal = _all_of(rows.where(f"NOT {_STAYS}"), name, _WHY_RECORDS, where)
     return replace(removal, stays=rows.where(_STAYS).drop(_STAYS, _FILE))
 
 
 def _batches(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
-    """One row for each partition takes the place of its batches: it counts what stays, and the rest as holes."""
+    """Replace the batches of each partition with one row, which counts the deleted records as holes."""
     where = _below(config, bounds, "end_offset", "<=")
-    rows = _there(spark, config, name, where)
-    removal = _all_of(rows, name, "batches of these records, summed up", where)
+    rows = _rows(spark, config, name, where)
+    removal = _all_of(rows, name, "batches of these records, replaced by one row", where)
     survivors = _survivors(spark, config, _below(config, bounds, "record_offset", "<"))
     summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
     counted = summed.fillna(0, list(DECODED))
-    landed = " + ".join(DECODED)
-    whole = counted.selectExpr("*", f"end_offset - start_offset - lost - ({landed}) AS holes")
+    kept = " + ".join(DECODED)
+    whole = counted.selectExpr("*", f"end_offset - start_offset - lost - ({kept}) AS holes")
     return replace(removal, stays=whole.select(*(column for column in rows.columns if column != _FILE)))
 
 
 def _summed(columns: list[str]) -> list[Column]:
-    """The columns of the row that tells of many batches, but those that survivors tell."""
+    """Return the aggregates of the row that replaces many batches, except those computed from the kept records."""
     from pyspark.sql import functions as F
 
-    told = {
+    aggregates = {
         "cluster": F.first("cluster"),
         "batch_id": F.lit(-1).cast("bigint"),
         "query_id": F.lit(SUMMARY),
@@ -262,16 +261,16 @@ def _summed(columns: list[str]) -> list[Column]:
         "landed_at": F.max("landed_at"),
     }
     survivors = (*DECODED, "holes", "earliest_record_at", "latest_record_at", "record_partition", _FILE)
-    newest = {name: F.max_by(name, "end_offset") for name in columns if name not in (*told, *survivors)}
-    return [value.alias(name) for name, value in (told | newest).items()]
+    newest = {name: F.max_by(name, "end_offset") for name in columns if name not in (*aggregates, *survivors)}
+    return [value.alias(name) for name, value in (aggregates | newest).items()]
 
 
 def _survivors(spark: SparkSession, config: Config, where: str) -> DataFrame:
-    """By partition how many records stay in each table, and the times of the first and last of them."""
+    """Return, per partition, the number of records kept in each table and their earliest and latest time."""
     from pyspark.sql import functions as F
 
     frames = [
-        _there(spark, config, name, where).select("record_partition", "record_at", F.lit(name).alias("of"))
+        _rows(spark, config, name, where).select("record_partition", "record_at", F.lit(name).alias("of"))
         for name in DECODED
         if table_exists(spark, config, name)
     ]

@@ -1,1 +1,1 @@
-"""Quality: the tables held against their expectations."""
+"""Quality: validates the tables against their expectations."""

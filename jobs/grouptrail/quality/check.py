@@ -1,4 +1,4 @@
-"""`grouptrail check`: holds the tables against their expectations, and keeps what came of it in `check_results`."""
+"""`grouptrail check`: validate the tables against their expectations and store the results in `check_results`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 RESULTS = "check_results"
 _SAMPLES = 3
 _READABLE = "readable"
-_HEADS = ("table", "version", "rows", "expectations", "breached", "seconds")
+_HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
 
 
-class ExpectationsBreached(GrouptrailError):
-    """The tables are not what they should be."""
+class ExpectationError(GrouptrailError):
+    """At least one expectation failed, or there is no table."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one expectation; `unexpected_count` is None where it could not be looked at, see `problem`."""
+    """The result of one expectation. If it was not evaluated, `unexpected_count` is None and `problem` says why."""
 
     expectation: str
     meaning: str
@@ -52,10 +52,10 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A table's results, in the order of its expectations; `lacking` are columns that it does not have yet.
+class TableResult:
+    """The results of one table, in the order of its expectations; `lacking` are columns that it does not have yet.
 
-    Of a table that cannot be read there is one result, which says so; `version` is None if not even its log can be.
+    A table that cannot be read has a single result that says so; `version` is None if even its log cannot be read.
     """
 
     table: str
@@ -70,14 +70,14 @@ class Checked:
         return [result.expectation for result in self.results] != [_READABLE]
 
     @property
-    def breaches(self) -> list[Result]:
+    def failures(self) -> list[Result]:
         return [result for result in self.results if not result.success]
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """For people, from the version on."""
+        """The formatted cells of the table's line, starting with the version."""
         version = "-" if self.version is None else str(self.version)
-        counts = (f"{count:,}" for count in (self.rows, len(self.results), len(self.breaches)))
+        counts = (f"{count:,}" for count in (self.rows, len(self.results), len(self.failures)))
         return (version, *counts, f"{self.seconds:.1f}")
 
 
@@ -90,9 +90,9 @@ def check(
     out: TextIO,
     report: Callable[[str], None] = print,
 ) -> None:
-    """Checks the named tables, or all, and prints what came of it; `docs` is where Data Docs are written to.
+    """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
-    Raises ExpectationsBreached where one is breached, when all is written.
+    Raises ExpectationError if an expectation failed, after everything has been written.
     """
     from grouptrail.spark.session import start_session
 
@@ -105,7 +105,7 @@ def check(
     print_checked(checked, config, console_on(out))
     if docs is not None:
         report(f"Data Docs: {docs / 'index.html'}")
-    refuse_breaches(checked)
+    raise_on_failures(checked)
 
 
 def run(
@@ -116,10 +116,10 @@ def run(
     since: datetime | None = None,
     docs: Path | None = None,
     patience_seconds: float = 30,
-) -> list[Checked]:
-    """As `check`, in a session that is there: gives what came of each table, and appends it to `check_results`.
+) -> list[TableResult]:
+    """Check tables like `check`, but in an existing session: return the results and append them to `check_results`.
 
-    For so many seconds it waits for batches under way, which write one table after the other.
+    Waits up to `patience_seconds` for running batches, which write one table after the other.
     """
     from grouptrail.quality.expectations import Validator
 
@@ -150,55 +150,59 @@ def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
 
 def _check(
     validator: Validator, name: str, rows: DataFrame, at: snapshot.Commit, unreadable: Collection[str]
-) -> Checked:
+) -> TableResult:
     started = time.monotonic()
     try:
         count = rows.count()
-    except Exception as error:  # a file that is gone or damaged: the other tables are worth a look all the same
+    except Exception as error:  # a missing or damaged file: the other tables are still checked
         return _unreadable(name, at.version, first_cause(error))
     expected = suites.expectations(contracts.tables()[name], lacking=at.lacking)
-    blind = {one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(unreadable))}
-    found = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in blind])
+    unevaluable = {
+        one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(unreadable))
+    }
+    found = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in unevaluable])
     by_name = {one["expectation_config"]["meta"]["name"]: _result(one) for one in found}
-    results = (by_name.get(one["meta"]["name"]) or _without(one, blind[one["meta"]["name"]]) for one in expected)
-    return Checked(name, at.version, count, tuple(results), time.monotonic() - started, at.lacking)
+    results = (
+        by_name.get(one["meta"]["name"]) or _without(one, unevaluable[one["meta"]["name"]]) for one in expected
+    )
+    return TableResult(name, at.version, count, tuple(results), time.monotonic() - started, at.lacking)
 
 
-def _unreadable(name: str, version: int | None, why: str) -> Checked:
-    problem = f"it cannot be read ({why}): correct the warehouse, or upgrade grouptrail"
+def _unreadable(name: str, version: int | None, why: str) -> TableResult:
+    problem = f"it cannot be read ({why}): check the warehouse, or upgrade grouptrail"
     result = Result(_READABLE, "the table can be read", False, None, problem=problem)
-    return Checked(name, version, 0, (result,), 0.0)
+    return TableResult(name, version, 0, (result,), 0.0)
 
 
 def _without(expectation: suites.Expectation, gone: set[str]) -> Result:
-    problem = f"it looks at {', '.join(sorted(gone))} as well, which cannot be read"
+    problem = f"it also reads {', '.join(sorted(gone))}, which cannot be read"
     return Result(expectation["meta"]["name"], expectation["description"], False, None, problem=problem)
 
 
 def _result(found: dict[str, Any]) -> Result:
-    """From a result in the form of Great Expectations."""
+    """Convert a result of Great Expectations."""
     config, result = found["expectation_config"], found["result"]
     name, meaning = config["meta"]["name"], config["description"]
     if found["success"]:
         return Result(name, meaning, True, 0)
     if problem := _problem(found["exception_info"]):
         return Result(name, meaning, False, None, problem=problem)
-    if "details" not in result:  # of a column's type, which Delta holds the same for all rows
+    if "details" not in result:  # the type of a column, which is the same for all rows in Delta
         return Result(name, meaning, False, None, problem=f"it is {result['observed_value']}")
     rows = result["details"]["unexpected_rows"]
     keys = (json.dumps(row, default=str, ensure_ascii=False) for row in rows[:_SAMPLES])
     return Result(name, meaning, False, result["observed_value"], tuple(keys))
 
 
-def _problem(raised: dict[str, Any]) -> str | None:
-    """The first line of why an expectation could not be looked at."""
-    faults = [raised] if "raised_exception" in raised else list(raised.values())
-    messages = (str(fault["exception_message"]) for fault in faults if fault["raised_exception"])
+def _problem(exception_info: dict[str, Any]) -> str | None:
+    """Return the first line of the error that prevented an evaluation."""
+    exceptions = [exception_info] if "raised_exception" in exception_info else list(exception_info.values())
+    messages = (str(exception["exception_message"]) for exception in exceptions if exception["raised_exception"])
     return next((message.strip().splitlines()[0][:300] for message in messages), None)
 
 
 def _append(
-    spark: SparkSession, config: Config, checked: list[Checked], began: datetime, since: datetime | None
+    spark: SparkSession, config: Config, checked: list[TableResult], began: datetime, since: datetime | None
 ) -> None:
     run_id = str(uuid.uuid4())
     rows = [
@@ -224,7 +228,7 @@ def _append(
         tables.append_new(spark, rows, config, RESULTS)
 
 
-def _write_docs(validator: Validator, folder: Path, checked: list[Checked], config: Config) -> None:
+def _write_docs(validator: Validator, folder: Path, checked: list[TableResult], config: Config) -> None:
     validator.write_docs(folder)
     entries = [
         Entry(one.table, one.figures, [line for line in _remarks(one) if line], one.is_readable) for one in checked
@@ -233,25 +237,25 @@ def _write_docs(validator: Validator, folder: Path, checked: list[Checked], conf
     (folder / "index.html").write_text(index(title, _HEADS, entries), "utf-8")
 
 
-def print_checked(checked: list[Checked], config: Config, console: Console) -> None:
-    """One line a table, then what is breached, then what there was nothing to look at of."""
+def print_checked(checked: list[TableResult], config: Config, console: Console) -> None:
+    """Print one line per table, then the failed expectations, then the tables without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column(_HEADS[0], no_wrap=True)
     for name in _HEADS[1:]:
         table.add_column(name, justify="right", no_wrap=True)
     for one in checked:
-        table.add_row(one.table, *one.figures, style="bold red" if one.breaches else "")
+        table.add_row(one.table, *one.figures, style="bold red" if one.failures else "")
     console.print(table)
     console.print(f"cluster {displayed(config.cluster)} in {config.warehouse}", markup=False, soft_wrap=True)
     for line in (line for one in checked for line in _remarks(one)):
         console.print(Text(line), soft_wrap=True)
-    if empty := [one.table for one in checked if not one.rows and not one.breaches]:
-        console.print(Text(f"\nnothing can be said of {', '.join(empty)}: no rows"), soft_wrap=True)
+    if empty := [one.table for one in checked if not one.rows and not one.failures]:
+        console.print(Text(f"\nnot checked, because there are no rows: {', '.join(empty)}"), soft_wrap=True)
 
 
-def _remarks(checked: Checked) -> Iterator[str]:
-    """What is to be said of a table beside its figures; a blank line before each."""
-    for result in checked.breaches:
+def _remarks(checked: TableResult) -> Iterator[str]:
+    """Return the lines about a table's failed expectations and missing columns, separated by blank lines."""
+    for result in checked.failures:
         yield ""
         many = "not counted" if result.unexpected_count is None else f"{result.unexpected_count:,} rows"
         yield f"{checked.table}.{result.expectation}: {many}; expected: {result.meaning}"
@@ -264,14 +268,14 @@ def _remarks(checked: Checked) -> Iterator[str]:
         yield f"{checked.table} has no column {', '.join(checked.lacking)} yet: the next `grouptrail run` adds it"
 
 
-def refuse_breaches(checked: list[Checked]) -> None:
-    """Raises where an expectation is breached, or there is no table at all."""
+def raise_on_failures(checked: list[TableResult]) -> None:
+    """Raise ExpectationError if an expectation failed or there is no table at all."""
     if not checked:
-        raise ExpectationsBreached("there is no table to check: run `grouptrail run`, or correct --warehouse")
-    breached = [table for table in checked if table.breaches]
-    if breached:
-        count = sum(len(table.breaches) for table in breached)
-        what = "1 expectation is" if count == 1 else f"{count} expectations are"
-        raise ExpectationsBreached(
-            f"{what} breached, of {', '.join(table.table for table in breached)}: docs/operations.md says what to do"
+        raise ExpectationError("there is no table to check: run `grouptrail run`, or check --warehouse")
+    failed = [table for table in checked if table.failures]
+    if failed:
+        count = sum(len(table.failures) for table in failed)
+        what = "1 expectation" if count == 1 else f"{count} expectations"
+        raise ExpectationError(
+            f"{what} failed, in {', '.join(table.table for table in failed)}: docs/operations.md says what to do"
         )

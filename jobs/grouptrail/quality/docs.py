@@ -1,6 +1,6 @@
-"""Data Docs that open without the net.
+"""Data Docs that open without network access.
 
-The pages of Great Expectations load Bootstrap, jQuery, Vega and a logo from elsewhere; their index is a script.
+The pages of Great Expectations load Bootstrap, jQuery, Vega and a logo from the web; their index needs JavaScript.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Where something is overlooked, or a name in the tables holds markup, the browser still loads and runs nothing.
+# A second line of defence: with this policy the browser loads and runs nothing, even if markup slips through.
 _POLICY = (
     """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; """
     """form-action 'none'; base-uri 'none'">"""
@@ -22,7 +22,7 @@ th, td { border-bottom: 1px solid #d8dde6; padding: .4rem .6rem; text-align: lef
 code, pre { font-size: .85em; white-space: pre-wrap; overflow-wrap: anywhere }
 .badge { background: #e6eaf1; border-radius: .3rem; padding: 0 .3rem }
 .fa-check-circle::before { content: "\\2713"; color: #157a3c } .fa-times::before { content: "\\2717"; color: #b3261e }
-.breached { color: #b3261e; font-weight: 600 }
+.failed { color: #b3261e; font-weight: 600 }
 .modal, .collapse:not(.show):not(.navbar-collapse), footer, #ge-cta-footer { display: none }
 ul, ol { padding-left: 1.2rem } a { color: #1f5fbf }
 </style>"""
@@ -39,24 +39,24 @@ _SUITE = re.compile(r"""\shref=(["'])(?:\.\./)+expectations/.*?\1""")
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the index: a table, its figures, and its breaches, one a line; whether it has a page."""
+    """A row of the index: a table, its figures, the lines about its failures, and whether it has its own page."""
 
     table: str
     figures: Sequence[str]
-    breaches: Sequence[str]
+    failures: Sequence[str]
     has_page: bool = True
 
 
 def offline(text: str) -> str:
-    """A page that loads and runs nothing, and leads to the index beside it."""
+    """Return the page without external resources and scripts, linked to the index in the same folder."""
     text = _ELSEWHERE.sub("", _STRIPPED.sub("", text))
     text = _SUITE.sub("", _UP.sub('href="index.html"', text))
     return re.sub(r"<head\b[^>]*>", lambda head: head[0] + _POLICY + _STYLE, text, count=1, flags=re.IGNORECASE)
 
 
 def index(title: str, heads: Sequence[str], entries: Iterable[Entry]) -> str:
-    """The page that leads to those of the tables."""
-    rows = "".join(f"<tr>{_cells(entry)}</tr>\n{_breaches(entry, len(heads))}" for entry in entries)
+    """Return the index page, which links to the pages of the tables."""
+    rows = "".join(f"<tr>{_cells(entry)}</tr>\n{_failures(entry, len(heads))}" for entry in entries)
     head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -71,6 +71,6 @@ def _cells(entry: Entry) -> str:
     return f"<td>{head}</td>" + "".join(f"<td>{html.escape(figure)}</td>" for figure in entry.figures)
 
 
-def _breaches(entry: Entry, width: int) -> str:
-    lines = "<br>".join(html.escape(line) for line in entry.breaches)
-    return f'<tr><td colspan="{width}" class="breached">{lines}</td></tr>\n' if lines else ""
+def _failures(entry: Entry, width: int) -> str:
+    lines = "<br>".join(html.escape(line) for line in entry.failures)
+    return f'<tr><td colspan="{width}" class="failed">{lines}</td></tr>\n' if lines else ""

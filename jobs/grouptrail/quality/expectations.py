@@ -1,6 +1,6 @@
-"""Great Expectations, kept quiet: validates rows against expectations and writes Data Docs of what came of it.
+"""Great Expectations without its console output: validates rows and writes Data Docs of the results.
 
-To import it takes seconds: only a run of `grouptrail check` does.
+Importing it takes seconds, so only `grouptrail check` does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grouptrail.quality.docs import offline
 
-# It would tell its makers of each run.
+# It would send usage statistics for each run.
 os.environ["GX_ANALYTICS_ENABLED"] = "false"
 
 import great_expectations as gx
@@ -27,29 +27,29 @@ _SITE = "grouptrail"
 
 
 class Validator:
-    """Validations of one run; its Data Docs have a page a table."""
+    """The validations of one run; its Data Docs have one page per table."""
 
     def __init__(self) -> None:
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
-        # Persisted, each validation would leave a copy of its rows in memory.
+        # With persist, each validation would leave a copy of its rows in memory.
         self._source = self._context.data_sources.add_spark("tables", persist=False)
 
     def validate(self, name: str, rows: DataFrame, expected: list[Expectation]) -> list[dict[str, Any]]:
-        """The results, in the order of what is expected."""
+        """Validate rows and return the results in the order of `expected`."""
         batch = self._source.add_dataframe_asset(name=name).add_batch_definition_whole_dataframe("snapshot")
         suite = self._context.suites.add(gx.ExpectationSuite(name=name, expectations=list(expected)))
         validation = self._context.validation_definitions.add(
             gx.ValidationDefinition(name=name, data=batch, suite=suite)
         )
-        # Of rows that a query finds, only this format has any; at most 200.
+        # Only this format includes the rows that a query finds; at most 200.
         found = validation.run(batch_parameters={"dataframe": rows}, result_format="COMPLETE")
-        told = found.to_json_dict()["results"]  # type: ignore[no-untyped-call]
-        results = {one["expectation_config"]["meta"]["name"]: one for one in told}
+        documents = found.to_json_dict()["results"]  # type: ignore[no-untyped-call]
+        results = {one["expectation_config"]["meta"]["name"]: one for one in documents}
         return [results[one["meta"]["name"]] for one in expected]
 
     def write_docs(self, folder: Path) -> None:
-        """A page for each table, `<table>.html`, which loads nothing from elsewhere."""
+        """Write a page `<table>.html` for each table, without external resources."""
         with TemporaryDirectory() as draft:
             self._context.add_data_docs_site(
                 _SITE,

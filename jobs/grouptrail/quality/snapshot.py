@@ -1,4 +1,4 @@
-"""The tables as they are at one moment, between two batches of the jobs that write them."""
+"""A consistent snapshot of the tables, taken between two batches of the jobs that write them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-# A batch writes these tables, and the one named first when all the others are written.
+# The table that a batch writes last: all tables that the batch writes.
 _WRITTEN_LAST = {"history_positions": HISTORY.writes, "ingest_progress": DECODE.writes}
 
 _COMMITS_LOOKED_AT = 20
 _LOOK_EVERY_SECONDS = 0.5
 
-# Delta looks through a table's log for each query: so much is rather kept in memory.
+# Delta reads a table's log for each query: tables up to this size are cached in memory instead.
 _KEPT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A version of a table, when rows were last added to it by then (ms; 0: not lately), its size, and the columns
-    of its contract that it lacks."""
+    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, and the
+    columns of its contract that it lacks."""
 
     version: int
     written_at_ms: int
@@ -43,29 +43,29 @@ class Commit:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The version of each table that is there and can be read; of each other one that is there, why it cannot."""
+    """The version of each readable table, and the error of each existing table that cannot be read."""
 
     versions: dict[str, Commit]
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
 def take(config: Config, *, patience_seconds: float) -> Snapshot:
-    """The tables, none in the middle of a batch.
+    """Return a snapshot in which no table is in the middle of a batch.
 
-    Where a batch takes longer than `patience_seconds`, or was broken off, the versions are those of now.
+    If a batch takes longer than `patience_seconds`, or was interrupted, return the current versions.
     """
     deadline = time.monotonic() + patience_seconds
     names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
     while True:
         found = {name: commit for name in names if (commit := _newest(config, name)) is not None}
         versions = {name: commit for name, commit in found.items() if isinstance(commit, Commit)}
-        if not under_way(versions) or time.monotonic() >= deadline:
+        if not tables_being_written(versions) or time.monotonic() >= deadline:
             return Snapshot(versions, {name: why for name, why in found.items() if isinstance(why, str)})
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
-def under_way(found: dict[str, Commit]) -> list[str]:
-    """The tables that were written after the one that their batch writes last."""
+def tables_being_written(found: dict[str, Commit]) -> list[str]:
+    """Return the tables that were written after the table that their batch writes last."""
     return [
         name
         for last, others in _WRITTEN_LAST.items()
@@ -76,7 +76,7 @@ def under_way(found: dict[str, Commit]) -> list[str]:
 
 
 def _newest(config: Config, name: str) -> Commit | str | None:
-    """None where there is no table; a text says why it cannot be read."""
+    """Return the newest commit, the error if the table cannot be read, or None if there is no table."""
     try:
         table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
         history = table.history(_COMMITS_LOOKED_AT)
@@ -92,8 +92,8 @@ def _newest(config: Config, name: str) -> Commit | str | None:
 
 
 def _operations(name: str) -> set[str]:
-    """By which a batch writes a table; OPTIMIZE, VACUUM, redecode and retention are no part of one."""
-    # Redecode merges, too, but not into the history's tables.
+    """Return the operations with which a batch writes a table, unlike OPTIMIZE, VACUUM, redecode and retention."""
+    # Redecode also merges, but not into history tables.
     return {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contracts.tables()[name].partition_by else set())
 
 
@@ -101,15 +101,17 @@ def _operations(name: str) -> set[str]:
 def views(
     spark: SparkSession, config: Config, taken: Snapshot
 ) -> Iterator[tuple[dict[str, DataFrame], dict[str, str]]]:
-    """The rows of this cluster of every table that can be read, also as a view of its name: none where there is no
-    table, and nulls in columns that a table from before does not have yet; and why the others cannot be read."""
+    """Create a temporary view of every readable table with this cluster's rows, and return the views and the errors.
+
+    A missing table has no rows, and a column that an older table lacks is null.
+    """
     made: dict[str, DataFrame] = {}
     unreadable = dict(taken.unreadable)
     try:
         for name in (name for name in contracts.tables() if name not in taken.unreadable):
             try:
                 made[name] = _view(spark, config, name, taken.versions.get(name))
-            except Exception as error:  # Spark may know less of Delta than delta-rs
+            except Exception as error:  # Spark may support fewer Delta features than delta-rs
                 unreadable[name] = first_cause(error)
         yield made, unreadable
     finally:

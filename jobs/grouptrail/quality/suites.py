@@ -1,7 +1,7 @@
-"""What is expected of a table: what its contract says, and what only a person knows.
+"""The expectations of a table: those derived from its contract, and those written by hand.
 
-Each expectation is a dict in the form of Great Expectations. `{batch}` in a query are the rows that are looked at;
-the other tables go by their names. All hold one cluster's rows. A query selects keys, never other values.
+Each expectation is a dict in the format of Great Expectations. In a query, `{batch}` is the rows being checked; other
+tables have their own names. All contain the rows of one cluster. A query selects keys, never other values.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _SPARK_TYPES = {
 
 
 def expectations(table: contracts.Table, *, lacking: Collection[str] = ()) -> list[Expectation]:
-    """All that is expected of a table; `lacking` are columns that it does not have yet."""
+    """Return all expectations of a table; `lacking` are columns that it does not have yet."""
     return [*from_contract(table, lacking), *contracts.expectations().get(table.name, ())]
 
 
 def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list[Expectation]:
-    """What follows from the contract: the key is unique, nothing is null without a meaning, types are as written."""
+    """Return the expectations derived from the contract: unique key, no nulls without a meaning, correct types."""
     keys = ", ".join(key_columns(table))
     never_null = (column.name for column in table.columns if not column.null_means and column.name not in lacking)
     required = " OR ".join(f"{name} IS NULL" for name in never_null)
     return [
         _no_rows(
             "key_unique",
-            f"{keys}: no two rows alike",
+            f"{keys}: unique",
             f"SELECT {keys} FROM {{batch}} GROUP BY {keys} HAVING count(*) > 1",
         ),
         _no_rows(
             "never_null",
-            "no null where the contract has no meaning for one",
+            "no null in a column whose contract has no null_means",
             f"SELECT {keys} FROM {{batch}} WHERE {required}",
         ),
         *(_of_type(column) for column in table.columns),
@@ -52,14 +52,14 @@ def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list
 
 
 def tables_read(expectation: Expectation) -> set[str]:
-    """The other tables that an expectation looks at."""
+    """Return the other tables that an expectation reads."""
     return contracts.tables().keys() & re.findall(
         r"(?:FROM|JOIN) (\w+)", expectation["kwargs"].get("unexpected_rows_query", "")
     )
 
 
 def key_columns(table: contracts.Table) -> list[str]:
-    """What makes a row unique among its cluster's."""
+    """Return the columns that identify a row within its cluster."""
     return [name for name in table.key if name != "cluster"]
 
 
@@ -82,6 +82,6 @@ def _of_type(column: contracts.Column) -> Expectation:
 
 
 def time_column(table: contracts.Table) -> str | None:
-    """The time by which a row is old or new: the first that its files keep statistics of."""
+    """Return the column that dates a row: the first timestamp with file statistics."""
     times = (column.name for column in table.columns if column.type == "timestamp" and column.stats)
     return next(times, None)

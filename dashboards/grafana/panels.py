@@ -1,6 +1,6 @@
-"""How every panel looks: the data source is a variable, units and descriptions are required, legends are on.
+"""Panel builders with shared options: data source variable, required unit and description, visible legends.
 
-A panel whose queries may rightly answer nothing says in `nothing` what that means; Grafana shows that text in it.
+If a panel's queries may return no data, `no_value` is the text that Grafana shows in that case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from grafana.words import Name, Thresholds
+from grafana.descriptions import Thresholds, ValueName
 
 DATA_SOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
@@ -27,7 +27,7 @@ _AnyPanel = TypeVar("_AnyPanel", timeseries.Panel, stat.Panel, table.Panel, stat
 
 @dataclass(frozen=True)
 class Query:
-    """A PromQL expression, and what its series are called: `{{label}}` is a label's value."""
+    """A PromQL expression and the legend of its series: `{{label}}` is the value of a label."""
 
     expr: str
     legend: str = ""
@@ -35,21 +35,21 @@ class Query:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: a query's value, with its unit; `thresholds` and `names` colour it."""
+    """A table column with the value of a query and its unit; `thresholds` or `names` set its colour."""
 
     title: str
     expr: str
     unit: str
     thresholds: Thresholds = ()
-    names: Sequence[Name] = ()
+    names: Sequence[ValueName] = ()
 
 
-def lines(
+def time_series(
     title: str,
-    about: str,
+    description: str,
     *queries: Query,
     unit: str,
-    nothing: str = "",
+    no_value: str = "",
     width: int = 12,
     height: int = 8,
     stacked: bool = False,
@@ -57,8 +57,8 @@ def lines(
     colors: Mapping[str, str] | None = None,
     thresholds: Thresholds = (),
 ) -> timeseries.Panel:
-    """Values over time. `colors` gives a series of that name its own, `thresholds` draws lines."""
-    panel = _dressed(timeseries.Panel(), title, about, unit, nothing).span(width).height(height)
+    """Return a graph over time. `colors` maps series names to colours; `thresholds` are drawn as dashed lines."""
+    panel = _with_common_options(timeseries.Panel(), title, description, unit, no_value).span(width).height(height)
     panel.targets([_target(query, number) for number, query in enumerate(queries)])
     panel.legend(
         common_builders.VizLegendOptions()
@@ -86,19 +86,19 @@ def lines(
     return panel
 
 
-def figure(
+def stat_panel(
     title: str,
-    about: str,
+    description: str,
     query: Query,
     *,
     unit: str,
-    nothing: str = "",
+    no_value: str = "",
     width: int = 4,
     thresholds: Thresholds = (),
-    names: Sequence[Name] = (),
+    names: Sequence[ValueName] = (),
 ) -> stat.Panel:
-    """The newest value, large; coloured where thresholds or names give a colour a meaning."""
-    panel = _dressed(stat.Panel(), title, about, unit, nothing).span(width).height(4)
+    """Return a panel with the latest value, coloured by `thresholds` or `names`."""
+    panel = _with_common_options(stat.Panel(), title, description, unit, no_value).span(width).height(4)
     panel.with_target(_target(query, 0, instant=True))
     panel.reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.graph_mode(common.BigValueGraphMode.NONE)
@@ -110,23 +110,23 @@ def figure(
     return panel
 
 
-def listing(
+def table_panel(
     title: str,
-    about: str,
+    description: str,
     labels: Mapping[str, str],
     columns: Sequence[Column],
     *,
     sort_by: str,
-    nothing: str = "",
+    no_value: str = "",
     width: int = 24,
     height: int = 9,
     links: Mapping[str, str] | None = None,
 ) -> table.Panel:
-    """A row for each set of `labels` (label: heading), a column for each query. `links`: heading to address."""
-    panel = _dressed(table.Panel(), title, about, "none", nothing).span(width).height(height)
+    """Return a table: a row per set of `labels` (label: heading), a column per query. `links`: heading to URL."""
+    panel = _with_common_options(table.Panel(), title, description, "none", no_value).span(width).height(height)
     for number, column in enumerate(columns):
         panel.with_target(_target(Query(column.expr), number, instant=True).format(PromQueryFormat.TABLE))
-        panel.override_by_name(column.title, _look(column))
+        panel.override_by_name(column.title, _column_overrides(column))
     values = {_value_field(number, len(columns)): column.title for number, column in enumerate(columns)}
     order = [*labels, *values]
     panel.transformations(
@@ -149,18 +149,20 @@ def listing(
     return panel.filterable(True).cell_options(common.TableAutoCellOptions())
 
 
-def bands(
+def state_timeline(
     title: str,
-    about: str,
+    description: str,
     query: Query,
-    names: Sequence[Name],
+    names: Sequence[ValueName],
     *,
-    nothing: str = "",
+    no_value: str = "",
     width: int = 24,
     height: int = 6,
 ) -> statetimeline.Panel:
-    """What something was when, as coloured bands; the query's values are those of `names`."""
-    panel = _dressed(statetimeline.Panel(), title, about, "none", nothing).span(width).height(height)
+    """Return coloured bands over time; the query's values are the numbers in `names`."""
+    panel = (
+        _with_common_options(statetimeline.Panel(), title, description, "none", no_value).span(width).height(height)
+    )
     panel.with_target(_target(query, 0))
     panel.mappings([_mapping(names)]).merge_values(True).show_value(common.VisibilityMode.AUTO)
     panel.legend(
@@ -172,9 +174,9 @@ def bands(
     return panel.fill_opacity(80).line_width(0)
 
 
-def _dressed(panel: _AnyPanel, title: str, about: str, unit: str, nothing: str) -> _AnyPanel:
-    panel.title(title).description(about).datasource(DATA_SOURCE).unit(unit)
-    return panel.no_value(nothing) if nothing else panel
+def _with_common_options(panel: _AnyPanel, title: str, description: str, unit: str, no_value: str) -> _AnyPanel:
+    panel.title(title).description(description).datasource(DATA_SOURCE).unit(unit)
+    return panel.no_value(no_value) if no_value else panel
 
 
 def _target(query: Query, number: int, *, instant: bool = False) -> prometheus.Dataquery:
@@ -184,19 +186,19 @@ def _target(query: Query, number: int, *, instant: bool = False) -> prometheus.D
 
 
 def _value_field(number: int, count: int) -> str:
-    """What Grafana calls a query's value when the answers of several are merged."""
+    """Return Grafana's name for a query's value field after the results of several queries are merged."""
     return "Value" if count == 1 else f"Value #{chr(ord('A') + number)}"
 
 
-def _look(column: Column) -> list[models.DynamicConfigValue]:
-    look = [models.DynamicConfigValue(id_val="unit", value=column.unit)]
+def _column_overrides(column: Column) -> list[models.DynamicConfigValue]:
+    overrides = [models.DynamicConfigValue(id_val="unit", value=column.unit)]
     if column.thresholds:
-        look.append(models.DynamicConfigValue(id_val="thresholds", value=_steps(column.thresholds).build()))
+        overrides.append(models.DynamicConfigValue(id_val="thresholds", value=_steps(column.thresholds).build()))
     if column.names:
-        look.append(models.DynamicConfigValue(id_val="mappings", value=[_mapping(column.names)]))
+        overrides.append(models.DynamicConfigValue(id_val="mappings", value=[_mapping(column.names)]))
     if column.thresholds or column.names:
-        look.append(models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}))
-    return look
+        overrides.append(models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}))
+    return overrides
 
 
 def _steps(thresholds: Thresholds) -> builders.ThresholdsConfig:
@@ -205,7 +207,7 @@ def _steps(thresholds: Thresholds) -> builders.ThresholdsConfig:
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def _mapping(names: Sequence[Name]) -> models.ValueMap:
+def _mapping(names: Sequence[ValueName]) -> models.ValueMap:
     return models.ValueMap(
         options={
             str(name.value): models.ValueMappingResult(text=name.text, color=name.color, index=place)
