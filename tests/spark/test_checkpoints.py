@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from grouptrail.config import Config
-from grouptrail.runtime.lease import AlreadyRun, sole_driver
+from grouptrail.runtime.lease import AlreadyRunningError, sole_driver
 from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 from support.small_tables import lay
@@ -71,7 +71,7 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     whole = shutil.copytree(folder, tmp_path / "whole")
     for name, (damage, told) in DAMAGE.items():
         damage(folder)
-        with pytest.raises(checkpoints.CheckpointUnfit, match=f"checkpoint of job copy, .*{told}") as refusal:
+        with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{told}") as refusal:
             checkpoints.begin(spark, config, JOB, [TABLE])
         assert "\n" not in str(refusal.value), name
         assert str(refusal.value).endswith("run grouptrail recover"), name
@@ -102,7 +102,7 @@ def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
             write(lease, held.replace("1}", "2}").encode())
 
         with (
-            pytest.raises(AlreadyRun, match=r"job copy is already run by pid \d+"),
+            pytest.raises(AlreadyRunningError, match=r"job copy is already run by pid \d+"),
             sole_driver(spark, of_store, [JOB], report),
         ):
             pass

@@ -14,7 +14,7 @@ from grouptrail.decode.rows import decode_row
 from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
 from grouptrail.decode.sources.admin.poller import Poller
 from grouptrail.kafka import groups
-from grouptrail.kafka.brokers import KafkaDenied, KafkaUnreachable
+from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.kafka.groups import Throttle
 from grouptrail.wire.records import encode_key, encode_value
@@ -203,13 +203,13 @@ def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
     poller = Poller(config)
     nodes = {
         1: FakeBroker(1, [classic_group("Stable"), PolledGroup("tmp-1", "classic", "", "Empty")]),
-        2: FakeBroker(2, KafkaUnreachable("no Kafka broker answers at b:9092")),
+        2: FakeBroker(2, KafkaUnreachableError("no Kafka broker answers at b:9092")),
     }
     coordinates = {"gone": 1, "out-of-sight": 2, "tmp-2": 1}
 
     def coordinator(group_id: str) -> int:
         if group_id not in coordinates:
-            raise KafkaDenied("denied")
+            raise KafkaDeniedError("denied")
         return coordinates[group_id]
 
     monkeypatch.setattr(poller, "_brokers", SimpleNamespace(groups=lambda node, _server: nodes[node]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.decode.progress import BatchUnfit, batch_progress
+from grouptrail.decode.progress import BatchError, batch_progress
 from grouptrail.decode.tasks import Landed
-from grouptrail.kafka.brokers import LogBounds
+from grouptrail.kafka.log import LogBounds
 
 
 def landed(commits: int, first_offset: int) -> Landed:
@@ -25,5 +25,5 @@ def test_batch_progress_more_rows_than_offsets_raises() -> None:
     """Before its progress is written: what reads on from there never hears of it."""
     [row] = batch_progress({3: landed(50, 10)}, start={3: 10}, end={3: 60}, bounds={})
     assert row["holes"] == 0
-    with pytest.raises(BatchUnfit, match="partition 3 has 51 rows for offsets 10 to 60"):
+    with pytest.raises(BatchError, match="partition 3 has 51 rows for offsets 10 to 60"):
         list(batch_progress({3: landed(51, 10)}, start={3: 10}, end={3: 60}, bounds={}))

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from grouptrail.runtime import pipeline
-from grouptrail.runtime.running import Clock, JobFailed, any_runs, reason, told_of_the_warehouse
+from grouptrail.runtime.running import Clock, JobFailedError, any_runs, reason, told_of_the_warehouse
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -92,7 +92,7 @@ def test_reason_full_disk_in_any_error_text_is_recognised(text: str) -> None:
     ],
 )
 def test_table_creation_storage_error_becomes_job_failed_and_others_pass(text: str, told: str) -> None:
-    with pytest.raises(JobFailed, match=told), told_of_the_warehouse():
+    with pytest.raises(JobFailedError, match=told), told_of_the_warehouse():
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="anything else"), told_of_the_warehouse():
         raise RuntimeError("anything else")
@@ -122,7 +122,7 @@ def test_any_runs_failed_query_raises_job_failed(looks: int) -> None:
 
     failed = Query(looks, StreamingQueryException(f"{HEAD}No space left on device"))
     queries = [Query(looks=1), failed]
-    with pytest.raises(JobFailed, match="the disk is full"):
+    with pytest.raises(JobFailedError, match="the disk is full"):
         [any_runs(queries) for _ in range(looks + 1)]  # type: ignore[arg-type]
     assert any_runs([Query(), Query(looks=1)])  # type: ignore[list-item]
     assert not any_runs([Query(), Query()])  # type: ignore[list-item]
@@ -136,7 +136,7 @@ def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> N
     for shift[0] in (5.0, 0.0, 3600.0):
         clock.refuse_step_back()
     shift[0] = 0.0
-    with pytest.raises(JobFailed, match=r"went back by 3600 s, .*: start it again"):
+    with pytest.raises(JobFailedError, match=r"went back by 3600 s, .*: start it again"):
         clock.refuse_step_back()
     clock.refuse_step_back()
 
@@ -182,14 +182,14 @@ class OneCluster:
 
 
 def test_run_python_worker_started_too_late_restarts_the_jobs() -> None:
-    fault = JobFailed(reason(RuntimeError(f"{HEAD}Python worker failed to connect back.")))
+    fault = JobFailedError(reason(RuntimeError(f"{HEAD}Python worker failed to connect back.")))
     cluster = OneCluster(fault)
     pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
     assert cluster.gave_up == [fault]
 
 
 def test_run_job_of_the_only_cluster_fails_ends_the_run() -> None:
-    cluster = OneCluster(JobFailed("a file of the checkpoint is damaged"))
-    with pytest.raises(JobFailed, match="damaged"):
+    cluster = OneCluster(JobFailedError("a file of the checkpoint is damaged"))
+    with pytest.raises(JobFailedError, match="damaged"):
         pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
     assert cluster.gave_up == []

@@ -11,7 +11,7 @@ from grouptrail.decode.job import append_progress, land_records
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
 from grouptrail.decode.tasks import Landed
-from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import read_offsets_range
 from grouptrail.storage import tables
 

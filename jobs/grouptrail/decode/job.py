@@ -14,7 +14,9 @@ from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
 from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
 from grouptrail.jobs import DECODE, Progress, Start
-from grouptrail.kafka.brokers import ClusterError, LogBounds, OffsetsTopic
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.files import Rows
@@ -48,7 +50,7 @@ def check(config: Config) -> None:
         bounds = topic.bounds()
         filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
         if (partition := next(filled, None)) is not None:
-            topic.read_some(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
+            topic.count_readable(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
         topic.answering_group()
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from grouptrail.decode.tasks import Landed
-    from grouptrail.kafka.brokers import LogBounds
+    from grouptrail.kafka.log import LogBounds
 
 
 def batch_progress(
@@ -28,7 +28,7 @@ def batch_progress(
 
     `start` and `end` are the batch's offset range by partition (a partition new to the query has no start: it
     begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer). Raises
-    BatchUnfit before anything downstream hears of a batch whose rows cannot be right.
+    BatchError before anything downstream hears of a batch whose rows cannot be right.
     """
     for partition, end_offset in sorted(end.items()):
         log = bounds.get(partition)
@@ -42,7 +42,7 @@ def batch_progress(
         lost = max(0, min(log_start, first_read) - start_offset)
         holes = end_offset - start_offset - lost - sum(rows.values())
         if holes < 0:
-            raise BatchUnfit(
+            raise BatchError(
                 f"partition {partition} has {sum(rows.values()):,} rows for offsets {start_offset:,} to "
                 f"{end_offset:,}: is its topic another one than before, or are its checkpoint or tables copies? "
                 "Run grouptrail check"
@@ -91,11 +91,11 @@ def segment_ends(progress: DataFrame) -> dict[int, int]:
     return {partition: end for partition, end in ends.items() if partition not in begun}
 
 
-class BatchUnfit(GrouptrailError):
+class BatchError(GrouptrailError):
     """A batch has more rows than its partition has offsets: something landed twice, or was read from elsewhere."""
 
 
-class OtherSource(GrouptrailError):
+class SourceChangedError(GrouptrailError):
     """What has landed of this cluster came another way, and has other offsets."""
 
 
@@ -104,7 +104,7 @@ def refuse_other_source(progress: DataFrame, cluster: str, *, is_polled: bool) -
     others = progress.where(f"coalesce(source, '') {'<>' if is_polled else '='} '{ADMIN}'")
     if not others.isEmpty():
         had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
-        raise OtherSource(
+        raise SourceChangedError(
             f"cluster {cluster} was {had} before, and cannot be {wanted} into the same rows: give it another name "
             "(cluster = ...), or another warehouse and checkpoints"
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNDECODABLE = "undecodable_records"
 
 
-class NothingToDecode(GrouptrailError):
+class NothingToDecodeError(GrouptrailError):
     """There is no table of undecodable records."""
 
 
@@ -30,7 +30,7 @@ def redecode(config: Config, report: Callable[[str], None] = print) -> None:
     spark = start_session(config, "grouptrail-redecode", report)
     try:
         if not table_exists(spark, config, UNDECODABLE):
-            raise NothingToDecode(
+            raise NothingToDecodeError(
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
             )
         ensure_table(spark, config, UNDECODABLE)

@@ -21,7 +21,8 @@ from grouptrail.spark.java import JavaError, cache_folder, find_java
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.kafka.brokers import LogBounds, OffsetsTopic
+    from grouptrail.kafka.log import LogBounds
+    from grouptrail.kafka.offsets_topic import OffsetsTopic
 
 Status = Literal["ok", "warn", "FAIL"]
 
@@ -177,7 +178,7 @@ def _disk(folder: Path) -> Finding:
 
 def check_kafka(config: Config) -> Iterator[Finding]:
     """The broker, then the topic, then whether its records may be read; stops at the first that fails."""
-    from grouptrail.kafka.brokers import OffsetsTopic
+    from grouptrail.kafka.offsets_topic import OffsetsTopic
 
     if config.source == "admin":
         yield from _check_polling(config)
@@ -235,7 +236,7 @@ def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
     partition, log = max(bounds.items(), key=lambda item: item[1].last_stable_offset - item[1].log_start_offset)
     is_empty = log.last_stable_offset == log.log_start_offset
     waiting = {"seconds": _IDLE_READ_SECONDS} if is_empty else {}
-    found = topic.read_some(partition, log.log_start_offset, **waiting)
+    found = topic.count_readable(partition, log.log_start_offset, **waiting)
     if found:
         return Finding("ok", "records", f"can be read ({found} of partition {partition} tried)")
     if is_empty:

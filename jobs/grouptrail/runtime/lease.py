@@ -42,7 +42,7 @@ _LOOK_EVERY_SECONDS = 1.0
 _SETTLE_SECONDS = 2.0
 
 
-class AlreadyRun(GrouptrailError):
+class AlreadyRunningError(GrouptrailError):
     """Another driver runs the job from the same checkpoint."""
 
 
@@ -54,7 +54,7 @@ def sole_driver(
     report: Report,
     on_loss: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
-    """Holds the jobs' checkpoints. Raises AlreadyRun where another driver holds one.
+    """Holds the jobs' checkpoints. Raises AlreadyRunningError where another driver holds one.
 
     `on_loss` is called, from another thread, with what to tell where another has taken one over.
     """
@@ -79,14 +79,14 @@ def _myself() -> dict[str, str | int]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def _refusal(job: str, path: str, text: str) -> AlreadyRun:
+def _refusal(job: str, path: str, text: str) -> AlreadyRunningError:
     """Who holds it, by his own word."""
     try:
         holder = json.loads(text)
         who = f"pid {int(holder['pid'])} on {holder['host']!s:.100} since {holder['since']!s:.40}"
     except (ValueError, KeyError, TypeError):
         who = "another driver"
-    return AlreadyRun(
+    return AlreadyRunningError(
         f"job {job} is already run by {who}, which holds {path}: stop that one first; "
         "a second pipeline needs a warehouse and checkpoints of its own"
     )
@@ -98,7 +98,9 @@ def _locked(path: Path, job: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
-        raise AlreadyRun(f"{path} cannot be written ({error.strerror}): give the right to write there") from error
+        raise AlreadyRunningError(
+            f"{path} cannot be written ({error.strerror}): give the right to write there"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +108,7 @@ def _locked(path: Path, job: str) -> Iterator[None]:
             file.seek(0)
             raise _refusal(job, str(path), file.read()) from error
         except OSError as error:
-            raise AlreadyRun(
+            raise AlreadyRunningError(
                 f"{path} cannot be locked ({error.strerror}): give checkpoints as a URI, file:///…, for a lease"
             ) from error
         file.truncate(0)
@@ -151,7 +153,7 @@ class Lease:
         self._renewals = 0
 
     def take(self, report: Report) -> None:
-        """Raises AlreadyRun where its holder gives a sign of life, or another is quicker."""
+        """Raises AlreadyRunningError where its holder gives a sign of life, or another is quicker."""
         if before := self._place.read():
             report(f"job {self._job}: {self._place.path} is there: watching it for a sign of life")
             waited = 0.0

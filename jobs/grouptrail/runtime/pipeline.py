@@ -13,7 +13,7 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.jobs import JOBS, Job
 from grouptrail.runtime.running import (
     Clock,
-    JobFailed,
+    JobFailedError,
     any_runs,
     collect_soon,
     end_taken_over,
@@ -42,12 +42,12 @@ _LONGEST_PAUSE_SECONDS = 300.0
 def run(
     configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
 ) -> None:
-    """Runs the named jobs (all, where none is named) of every cluster in one Spark application, until all have ended.
+    """Run the named jobs (default: all) of every cluster in one Spark application, until all have ended.
 
-    Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
-    batches under way land (for ten seconds at most) and ends the process with 130 or 143; a second signal ends it at
-    once. Raises JobFailed when a job of the only cluster fails; the others are stopped then. Of several clusters one
-    that fails is tried again after a while, and none stops the others; with `once` it is told of at the end.
+    Jobs run until they are stopped; with `once`, until they have processed what is there. SIGINT or SIGTERM waits for
+    the batches under way (ten seconds at most) and ends the process with 130 or 143; a second signal ends it at once.
+    With one cluster, a job that fails stops the others and raises JobFailedError. With several, a cluster that fails
+    does not stop the others: it is tried again after a pause, or with `once` reported at the end.
     """
     from grouptrail.spark.session import start_session
 
@@ -94,7 +94,7 @@ class _Cluster:
         self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
-        """Keeps other drivers from these jobs. Raises AlreadyRun where one has them."""
+        """Keeps other drivers from these jobs. Raises AlreadyRunningError where one has them."""
         from grouptrail.runtime.lease import sole_driver
 
         names = [job.name for job in self._jobs]
@@ -170,7 +170,7 @@ def _check(clusters: Sequence[_Cluster]) -> None:
                 raise
             faults[cluster.name] = fault
     if len(faults) == len(clusters):
-        raise JobFailed("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
+        raise JobFailedError("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
 
 
 def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
-    """One cluster after the other, one job after the other. Raises JobFailed for those that failed, at the end."""
+    """Run one cluster after the other, one job after the other. Raises JobFailedError at the end if any failed."""
     faults = {}
     for cluster in clusters:
         try:
@@ -204,7 +204,9 @@ def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[i
             cluster.report(_one_line(fault))
             faults[cluster.name] = fault
     if faults:
-        raise JobFailed(f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done")
+        raise JobFailedError(
+            f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done"
+        )
 
 
 def _run_on(

@@ -37,7 +37,7 @@ _NO_FILE_SYSTEM = (
 _NOT_WRITABLE = "the warehouse's store denies writing there: correct the rights, or [storage] or spark.hadoop.fs.…"
 
 
-class JobFailed(GrouptrailError):
+class JobFailedError(GrouptrailError):
     """A job's query ended with an error."""
 
 
@@ -59,11 +59,11 @@ def told_of_the_warehouse() -> Iterator[None]:
     except Exception as fault:
         text = str(fault)
         if _shows_full_disk(text):
-            raise JobFailed(_DISK_FULL) from fault
+            raise JobFailedError(_DISK_FULL) from fault
         if "No FileSystem for scheme" in text or re.search(r"Class org\.apache\.hadoop\.fs\.\S+ not found", text):
-            raise JobFailed(_NO_FILE_SYSTEM) from fault
+            raise JobFailedError(_NO_FILE_SYSTEM) from fault
         if "AccessDenied" in text or "AuthorizationPermissionMismatch" in text:
-            raise JobFailed(_NOT_WRITABLE) from fault
+            raise JobFailedError(_NOT_WRITABLE) from fault
         raise
 
 
@@ -134,10 +134,10 @@ class Clock:
         self._ahead = self._now_ahead()
 
     def refuse_step_back(self) -> None:
-        """Raises JobFailed where it went back by more than a minute since it was looked at last."""
+        """Raises JobFailedError where it went back by more than a minute since it was looked at last."""
         before, self._ahead = self._ahead, self._now_ahead()
         if before - self._ahead > _MOST_BACK_SECONDS:
-            raise JobFailed(
+            raise JobFailedError(
                 f"the clock of this machine went back by {before - self._ahead:.0f} s, and Spark starts no batch "
                 "until it is where it was: start it again; nothing is lost"
             )
@@ -148,7 +148,7 @@ class Clock:
 
 
 def any_runs(queries: Sequence[StreamingQuery]) -> bool:
-    """Whether one has not ended yet. Raises JobFailed where one has failed."""
+    """Whether one has not ended yet. Raises JobFailedError where one has failed."""
     from pyspark.errors import StreamingQueryException
 
     running = [query for query in queries if query.isActive]
@@ -157,7 +157,7 @@ def any_runs(queries: Sequence[StreamingQuery]) -> bool:
             if query not in running:
                 query.awaitTermination()
         except StreamingQueryException as fault:
-            raise JobFailed(reason(fault)) from fault
+            raise JobFailedError(reason(fault)) from fault
     return bool(running)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 # What Spark's Kafka source calls a log's start.
 _EARLIEST = -2

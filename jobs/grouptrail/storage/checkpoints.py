@@ -27,7 +27,7 @@ START_FILE = "recovered.json"
 """Where a new query begins that has no batch yet; in the checkpoint's folder."""
 
 
-class CheckpointUnfit(GrouptrailError):
+class CheckpointError(GrouptrailError):
     """No query can go on from a job's checkpoint."""
 
 
@@ -35,10 +35,10 @@ def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     """What `recover` has left for the job's first batch; empty where it has not.
 
     `writes` are the job's tables, which are there, and to which it appends by the batch's number.
-    Raises CheckpointUnfit, with the remedy, before anything is read.
+    Raises CheckpointError, with the remedy, before anything is read.
     """
     if reason := fault(spark, config, job, writes):
-        raise CheckpointUnfit(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
+        raise CheckpointError(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
     start: dict[str, Any] = json.loads(text) if text else {}
     if _newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from kafka.record.default_records import DefaultRecordBatch
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka.brokers import TOPIC
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 
 # A batch begins with its base offset, its length from behind this field, the leader's epoch and the format.
 _FRAME = struct.Struct(">qiib")
@@ -27,7 +27,7 @@ _LEAST_BYTES = DefaultRecordBatch.HEADER_STRUCT.size
 _FORMAT = 2
 _OLD_FORMATS = (0, 1)
 
-_FOLDER = re.compile(rf"{TOPIC}-(\d+)")
+_FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
 
 _MORE_FAULTS = 20
@@ -83,15 +83,15 @@ def partition_folders(folder: Path) -> list[tuple[int, list[Path]]]:
     if not folder.is_dir():
         raise SegmentsError(f"there is no folder {folder}: give a broker's log folder (log.dirs), or a copy of it")
     found: list[tuple[int, list[Path]]] = []
-    for place in [folder, *sorted(path for path in folder.rglob(f"{TOPIC}-*") if path.is_dir())]:
+    for place in [folder, *sorted(path for path in folder.rglob(f"{OFFSETS_TOPIC}-*") if path.is_dir())]:
         name = _FOLDER.fullmatch(place.resolve().name)
         segments = sorted(path for path in place.iterdir() if _SEGMENT.fullmatch(path.name)) if name else []
         if name and segments:
             found.append((int(name[1]), segments))
     if not found:
         raise SegmentsError(
-            f"no segment ({TOPIC}-N/00000000000000000000.log) lies below {folder}: give a broker's log folder "
-            "(log.dirs), or a copy of it with its folders' names"
+            f"no segment ({OFFSETS_TOPIC}-N/00000000000000000000.log) lies below {folder}: "
+            "give a broker's log folder (log.dirs), or a copy of it with its folders' names"
         )
     _refuse_unreadable([path for _, segments in found for path in segments])
     return sorted(found)

@@ -21,7 +21,7 @@ from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
 from grouptrail.decode.sources.admin.poller import Poll, Poller
 from grouptrail.jobs import DECODE
-from grouptrail.kafka.brokers import KafkaUnreachable
+from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
@@ -51,7 +51,7 @@ def check(config: Config) -> None:
     finally:
         poller.close()
     if not found.listed:
-        raise KafkaUnreachable("; ".join(found.problems) or "the cluster has no brokers: start one")
+        raise KafkaUnreachableError("; ".join(found.problems) or "the cluster has no brokers: start one")
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from grouptrail.kafka.brokers import ClusterError
+from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.group import PolledGroup
 from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
 
