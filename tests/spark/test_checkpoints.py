@@ -51,16 +51,16 @@ def remove(*files: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "deleted": (shutil.rmtree, "is not there, but its tables hold rows"),
+    "deleted": (shutil.rmtree, "does not exist, but its tables have rows"),
     "metadata lost": (lambda at: remove(at / "metadata"), r"cannot be read \(metadata\)"),
     "metadata garbage": (lambda at: write(at / "metadata", b"\xff{"), r"cannot be read \(metadata\)"),
     "offsets empty": (lambda at: write(at / "offsets" / "3", b""), r"cannot be read \(offsets/3\)"),
     "offsets cut": (lambda at: write(at / "offsets" / "3", b'v1\n{"batchW'), r"cannot be read \(offsets/3\)"),
     "commits garbage": (lambda at: write(at / "commits" / "3", b"\x00\x01"), r"cannot be read \(commits/3\)"),
-    "offsets lost": (lambda at: shutil.rmtree(at / "offsets"), "is older than the tables .*batch -1, 3 has landed"),
+    "offsets lost": (lambda at: shutil.rmtree(at / "offsets"), "is older than the tables .*batch is -1, theirs 3"),
     "a batch behind": (
         lambda at: remove(at / "offsets" / "3", at / "commits" / "3"),
-        "is older than the tables .*batch 2, 3 has landed",
+        "is older than the tables .*batch is 2, theirs 3",
     ),
 }
 

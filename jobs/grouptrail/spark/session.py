@@ -164,7 +164,7 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
         return builder.getOrCreate()
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SessionError(f"Spark did not start ({first_line}): grouptrail doctor looks for the reason") from error
+        raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
 def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
