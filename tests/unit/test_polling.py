@@ -11,7 +11,7 @@ from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
+from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poller
 from grouptrail.kafka import groups
 from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
@@ -22,17 +22,17 @@ from support.group_records import classic, gone, of, told
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
-def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:
+def rows(found: Sequence[PolledChange]) -> list[tuple[str, dict[str, Any]]]:
     """As the decoder reads them."""
     return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
 
 
-def polled(*polls: PolledGroup) -> tuple[Known, list[Change]]:
+def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
     """What is known after some polls, and what the last has changed."""
-    known, found = Known(), list[Change]()
+    known, found = StoredGroup(), list[PolledChange]()
     for seen in polls:
         found = changes("billing", known, seen)
-        taken(known, found)
+        apply_changes(known, found)
     return known, found
 
 
@@ -41,13 +41,13 @@ def polled(*polls: PolledGroup) -> tuple[Known, list[Change]]:
 
 def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
     """In the columns of a commit; its time is not known."""
-    known = Known()
+    known = StoredGroup()
     found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
     (_, group), (table, row) = rows(found)
     assert group["members"] == []
     assert (table, row["group_id"], row["topic"], row["partition"]) == ("offset_commits", "billing", "orders", 0)
     assert (row["committed_offset"], row["leader_epoch"], row["metadata"], row["commit_at"]) == (5, 2, "here", None)
-    taken(known, found)
+    apply_changes(known, found)
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(6, 2, "")})))
     assert row["committed_offset"] == 6
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={})))
@@ -110,8 +110,8 @@ def test_removal_gives_a_tombstone_for_each_record() -> None:
     known, _ = polled(classic_group("Stable", member("a", 0), commits=AT_5))
     found = removal("billing", known)
     assert [(change.key.type, change.value) for change in found] == [(1, None), (2, None)]
-    taken(known, found)
-    assert known == Known()
+    apply_changes(known, found)
+    assert known == StoredGroup()
 
 
 # --- the history of polled groups --------------------------------------------------------------------------------

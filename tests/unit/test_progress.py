@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from grouptrail.decode.progress import BatchError, batch_progress
-from grouptrail.decode.tasks import Landed
+from grouptrail.decode.tasks import PartitionCounts
 from grouptrail.kafka.log import LogBounds
 
 
-def landed(commits: int, first_offset: int) -> Landed:
-    found = Landed(first_offset=first_offset, earliest=0, latest=0)
+def landed(commits: int, first_offset: int) -> PartitionCounts:
+    found = PartitionCounts(first_offset=first_offset, earliest=0, latest=0)
     found.rows["offset_commits"] = commits
     return found
 

@@ -1,4 +1,4 @@
-"""`grouptrail decode`: a line of JSON with a record's bytes in hex in, a line of JSON with what they say out."""
+"""`grouptrail decode`: read lines of JSON with records in hex, write lines of JSON with the decoded records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
 class _LineError(Exception):
-    """A line that holds no bytes to decode: its error in the answer's form."""
+    """A line without bytes to decode; `answer` is the output line that reports it."""
 
     def __init__(self, kind: str, position: int = 0) -> None:
         super().__init__(kind)
@@ -31,10 +31,10 @@ class _LineError(Exception):
 
 
 def decode_lines(lines: Iterable[str], out: TextIO) -> int:
-    """Writes one line for each line, in order; returns how many held no bytes to decode.
+    """Write one line for each line, in order; return how many had no bytes to decode.
 
     A line is `{"key_hex", "value_hex"}`, a null or absent value_hex being a tombstone, or `{"blob", "value_hex"}` for
-    a blob by the name of its layout; other fields are passed over. A record's answer is `{"key", "value", "error"}`,
+    a blob by the name of its layout; other fields are ignored. A record's answer is `{"key", "value", "error"}`,
     a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}`. The error of a line without bytes is
     "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex or unknown_blob.
     """
@@ -50,7 +50,7 @@ def decode_lines(lines: Iterable[str], out: TextIO) -> int:
 
 
 def arriving_lines(stream: BufferedIOBase, flush: Callable[[], None]) -> Iterator[str]:
-    """The lines of a stream as soon as they are there; calls `flush` before it waits for more."""
+    """Yield the lines of a stream as soon as they arrive; call `flush` before waiting for more."""
     rest = b""
     while chunk := stream.read1(_CHUNK_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")

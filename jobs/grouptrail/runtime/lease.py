@@ -155,9 +155,7 @@ class Lease:
     def take(self, report: Report) -> None:
         """Take the lease. Raises AlreadyRunningError if its holder renews it, or another driver is quicker."""
         if before := self._file.read():
-            report(
-                f"job {self._job}: {self._file.path} exists: waiting {EXPIRE_SECONDS:.0f} s to see whether its holder renews it"
-            )
+            report(f"job {self._job}: {self._file.path} exists: waiting to see whether its holder renews it")
             waited = 0.0
             while waited < EXPIRE_SECONDS and (now := self._file.read()) is not None:
                 if now != before:

@@ -55,7 +55,8 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     if metadata is None and newest["offsets"] is None:
         if hadoop.read_text(spark, f"{folder}/{START_FILE}") or not _has_landed(spark, config, writes):
             return None
-        return "does not exist, but its tables have rows: check the setting checkpoints; if it is lost, run grouptrail recover"
+        remedy = "check the setting checkpoints; if it is lost, run grouptrail recover"
+        return f"does not exist, but its tables have rows: {remedy}"
     read = "metadata"
     try:
         identity = json.loads(metadata or "")["id"]

@@ -26,7 +26,7 @@ from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from grouptrail.config import Config
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 OPEN_BUCKETS = 8
 
-_TRIES = 5
+TRIES = 5
 
 # So many rows are collected on the driver: some hundred megabytes at most.
 _FEW_ROWS = 200_000
@@ -240,7 +240,7 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     """
     changed = _whole(with_open_bucket(rows), config, name)
     key = tables()[name].key
-    ours = f"cluster = {spark_literal(config.cluster)} AND {_among(buckets)}"
+    ours = f"{_ours(config)} AND {_among(buckets)}"
     there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
     rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
@@ -269,14 +269,30 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
     """Replace all rows of this cluster."""
-    _overwrite(
-        _whole(with_open_bucket(rows), config, name), f"cluster = {spark_literal(config.cluster)}", config, name, {}
-    )
+    _overwrite(_whole(with_open_bucket(rows), config, name), _ours(config), config, name, {})
+
+
+def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: str, config: Config, name: str) -> None:
+    """Replace this cluster's rows that match an SQL condition by a few rows, which must match it, too, in one commit.
+
+    It is not repeated after a conflict: rows computed from the table's content have to be computed again
+    (`with_retries`).
+    """
+    frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
+    _overwriting(frame, f"{_ours(config)} AND {condition}").save(config.table_path(name))
+
+
+def _ours(config: Config) -> str:
+    return f"cluster = {spark_literal(config.cluster)}"
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
+    writer = _overwriting(rows, where).options(**options)
     _one_writer(lambda: writer.save(config.table_path(name)), config, name)
+
+
+def _overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+    return rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
 
 
 def _one_writer(write: Callable[[], None], config: Config, name: str) -> None:
@@ -286,7 +302,7 @@ def _one_writer(write: Callable[[], None], config: Config, name: str) -> None:
     and `grouptrail maintain` sorts the files of some tables while jobs run.
     """
     with _locks[config.table_path(name)]:
-        with_retries(write, _TRIES)
+        with_retries(write, TRIES)
 
 
 def with_retries(work: Callable[[], T], tries: int) -> T:
