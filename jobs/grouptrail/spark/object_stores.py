@@ -29,7 +29,7 @@ _S3A = {
 }
 _PATH_STYLE = "fs.s3a.path.style.access"
 
-# hadoop-aws depends on the whole AWS SDK, a jar of 500 MB, but uses only these modules; the version is Hadoop 3.5.0's.
+# hadoop-aws depends on the whole AWS SDK, a jar of 500 MB, but uses only these modules (the version: Hadoop 3.5.0's).
 _AWS_SDK = "2.35.4"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
