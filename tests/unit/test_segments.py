@@ -162,7 +162,7 @@ def _old() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"not a segment at all, but a log of some program's", r"is no Kafka log segment: give a broker's log"),
         (b"short", "is no Kafka log segment"),
@@ -170,10 +170,10 @@ def _old() -> bytes:
     ],
 )
 def test_partition_folders_invalid_segment_raises_one_line_error(
-    segment: Segment, tmp_path: Path, content: bytes, told: str
+    segment: Segment, tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = segment(content)
-    with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + told) as error:
+    with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + message) as error:
         partition_folders(tmp_path)
     assert "\n" not in str(error.value)
 

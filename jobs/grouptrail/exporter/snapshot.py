@@ -72,15 +72,15 @@ _STALE_INTERVALS = 3
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment. Rows are as in the tables that the fields are named for, of one cluster.
+    """The tables of one cluster at one moment; fields are named for tables or their columns.
 
     `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
     protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
     `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
-    __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `stable`: for each of them
-    last_stable_offset (null where no transaction is open) and `lag`, by how much it is behind the end. `failures`:
-    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits to be
-    told, +Inf where none does. `not_ready`: why the figures are not known to be those of now, None when they are.
+    __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds. `stable`: for each of
+    them last_stable_offset (null if no transaction is open) and `lag`, its distance to the log's end. `failures`:
+    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits for the
+    history job, +Inf if none does. `not_ready`: why the values may not be current, None if they are.
     """
 
     cluster: str
