@@ -38,8 +38,8 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
-from grouptrail.kafka.brokers import OffsetsTopic
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.spark.streams import read_offsets_topic, start_query

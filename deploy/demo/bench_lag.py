@@ -33,7 +33,7 @@ from demo.kafka_cluster import KafkaCluster
 from demo.measure import cpu_seconds, resident
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
-from grouptrail.kafka.brokers import Cluster
+from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import coordinator_partition
 
 OFFSETS_PARTITIONS = 50
@@ -70,7 +70,7 @@ class Load:
                 admin.create_topics([NewTopic(topic, self._each, 1)], timeout_ms=60_000)
         deadline = time.monotonic() + _READY_SECONDS
         with Cluster({"bootstrap.servers": self._bootstrap}) as cluster:
-            while (there := len(cluster.places())) < self._partitions:
+            while (there := len(cluster.partition_metadata())) < self._partitions:
                 assert time.monotonic() < deadline, f"{there:,} of {self._partitions:,} partitions are there"
                 time.sleep(2)
         producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 50, "log_level": 3})

@@ -20,7 +20,7 @@ from demo import processes
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import run_sql
 

@@ -32,7 +32,8 @@ from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.kafka.brokers import ClusterError, OffsetsTopic
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
 
 _EPISODE_SECONDS = 90

@@ -25,8 +25,8 @@ from demo import processes
 from demo.kafka import OFFSETS_TOPIC, Broker, load_raw, read_records
 from demo.kafka_cluster import KafkaCluster
 from grouptrail.config import Config
-from grouptrail.kafka.brokers import OffsetsTopic
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
 from support.cli_in_process import Cli, succeeded

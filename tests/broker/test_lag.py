@@ -21,9 +21,9 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.kafka.brokers import OffsetsTopic
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.groups import Coordinators
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

@@ -18,7 +18,8 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
-from grouptrail.kafka.brokers import KafkaDenied, OffsetsTopic
+from grouptrail.kafka.errors import KafkaDeniedError
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
@@ -60,7 +61,7 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
     for group in (billing, search):
         broker.allow("reader", "DESCRIBE", "GROUP", group)
     broker.allow("reader", "DESCRIBE", "TOPIC", topic)
-    with pytest.raises(KafkaDenied), OffsetsTopic(config) as offsets_topic:
+    with pytest.raises(KafkaDeniedError), OffsetsTopic(config) as offsets_topic:
         offsets_topic.bounds()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     with closing(admin), ExitStack() as members:

@@ -116,7 +116,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     write(log_offsets / "metadata", b"{")
     write(newest(of_history / "offsets"), newest(of_history / "offsets").read_bytes()[:20])
     write(newest(lag / "commits"), b"\xff\x00garbage")
-    assert f"job decode, {decode}, is not there, but its tables hold rows" in (line := refused(cli, config))
+    assert f"job decode, {decode}, does not exist, but its tables have rows" in (line := refused(cli, config))
     assert line.endswith("run grouptrail recover")
 
     printed = succeeded(cli(config, "recover"))

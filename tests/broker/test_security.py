@@ -29,7 +29,7 @@ from kafka.errors import KafkaError
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.kafka.brokers import GROUP_PREFIX
+from grouptrail.kafka.cluster import GROUP_PREFIX
 from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded
@@ -212,7 +212,7 @@ def test_sasl_login_valid_password_connects_and_wrong_one_exits_with_one_line(
     wrong = run_cli(config, "run", environ=login(mechanism, name, "hunter2") | through_sasl)
     line = only_line(wrong.printed)
     assert wrong.returncode == 1
-    assert 'refuses this user or password: correct kafka."sasl.jaas.config"' in line
+    assert 'refuses this user or password: check kafka."sasl.jaas.config"' in line
     assert "hunter2" not in known + line
 
 

@@ -166,7 +166,7 @@ def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     content[len(content) // 2] ^= 0xFF
     largest.write_bytes(content)
     lines: list[str] = []
-    with pytest.raises(SegmentsError, match=r"1 places could not be read.*all else has landed"):
+    with pytest.raises(SegmentsError, match=r"1 places could not be read.*all else was ingested"):
         ingest.ingest(spark, config, partition_folders(tmp_path / "disk"), lines.append)
     assert any(line.startswith(f"{largest}, byte ") for line in lines), lines
     assert landed.records(config) == disk.topic

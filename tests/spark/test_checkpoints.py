@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from grouptrail.config import Config
-from grouptrail.runtime.lease import AlreadyRun, sole_driver
+from grouptrail.runtime.lease import AlreadyRunningError, sole_driver
 from grouptrail.spark.streams import query_id, read_table_appends, start_query
 from grouptrail.storage import checkpoints, tables
 from support.small_tables import lay
@@ -51,16 +51,16 @@ def remove(*files: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "deleted": (shutil.rmtree, "is not there, but its tables hold rows"),
+    "deleted": (shutil.rmtree, "does not exist, but its tables have rows"),
     "metadata lost": (lambda at: remove(at / "metadata"), r"cannot be read \(metadata\)"),
     "metadata garbage": (lambda at: write(at / "metadata", b"\xff{"), r"cannot be read \(metadata\)"),
     "offsets empty": (lambda at: write(at / "offsets" / "3", b""), r"cannot be read \(offsets/3\)"),
     "offsets cut": (lambda at: write(at / "offsets" / "3", b'v1\n{"batchW'), r"cannot be read \(offsets/3\)"),
     "commits garbage": (lambda at: write(at / "commits" / "3", b"\x00\x01"), r"cannot be read \(commits/3\)"),
-    "offsets lost": (lambda at: shutil.rmtree(at / "offsets"), "is older than the tables .*batch -1, 3 has landed"),
+    "offsets lost": (lambda at: shutil.rmtree(at / "offsets"), "is older than the tables .*batch is -1, theirs 3"),
     "a batch behind": (
         lambda at: remove(at / "offsets" / "3", at / "commits" / "3"),
-        "is older than the tables .*batch 2, 3 has landed",
+        "is older than the tables .*batch is 2, theirs 3",
     ),
 }
 
@@ -71,7 +71,7 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     whole = shutil.copytree(folder, tmp_path / "whole")
     for name, (damage, told) in DAMAGE.items():
         damage(folder)
-        with pytest.raises(checkpoints.CheckpointUnfit, match=f"checkpoint of job copy, .*{told}") as refusal:
+        with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{told}") as refusal:
             checkpoints.begin(spark, config, JOB, [TABLE])
         assert "\n" not in str(refusal.value), name
         assert str(refusal.value).endswith("run grouptrail recover"), name
@@ -102,7 +102,7 @@ def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
             write(lease, held.replace("1}", "2}").encode())
 
         with (
-            pytest.raises(AlreadyRun, match=r"job copy is already run by pid \d+"),
+            pytest.raises(AlreadyRunningError, match=r"job copy is already run by pid \d+"),
             sole_driver(spark, of_store, [JOB], report),
         ):
             pass

@@ -19,7 +19,7 @@ from grouptrail.history.job import PROGRESS, HistoryBatchWriter, HistoryError, e
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
-from grouptrail.kafka.brokers import LogBounds
+from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables

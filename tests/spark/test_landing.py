@@ -19,7 +19,8 @@ from grouptrail.decode import job, redecode, tasks
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka.brokers import KafkaUnreachable, LogBounds
+from grouptrail.kafka.errors import KafkaUnreachableError
+from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
@@ -121,7 +122,7 @@ def test_landing_broker_unreachable_lands_records_without_log_end_offset(
     """What was read is landed; only what the broker would have said of its log is unknown."""
 
     def no_answer() -> Mapping[int, LogBounds]:
-        raise KafkaUnreachable("gone")
+        raise KafkaUnreachableError("gone")
 
     monkeypatch.setattr(landing, "_bounds", no_answer)
     landing.land(records, 0)

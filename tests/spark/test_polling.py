@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
-from grouptrail.decode.progress import OtherSource, refuse_other_source
+from grouptrail.decode.progress import SourceChangedError, refuse_other_source
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.admin.job import PROGRESS, Polling
 from grouptrail.decode.sources.admin.poller import Poll
@@ -94,7 +94,7 @@ def test_polling_restarted_lands_each_change_once(
     landed.assert_progress_adds_up(config)
     progress = tables.read(spark, config, PROGRESS)
     refuse_other_source(progress, "test", is_polled=True)
-    with pytest.raises(OtherSource, match="cluster test was polled before, and cannot be read"):
+    with pytest.raises(SourceChangedError, match="cluster test was polled before, and cannot be read"):
         refuse_other_source(progress, "test", is_polled=False)
 
 

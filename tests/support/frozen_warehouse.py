@@ -20,7 +20,7 @@ from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job as decode
 from grouptrail.history.job import HistoryBatchWriter, ensure_tables
-from grouptrail.kafka.brokers import LogBounds
+from grouptrail.kafka.log import LogBounds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session

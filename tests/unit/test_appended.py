@@ -1,4 +1,4 @@
-"""Following a Delta table without Spark: what it gains, and what OPTIMIZE writes anew."""
+"""Following a Delta table without Spark: new rows, and files that OPTIMIZE has rewritten."""
 
 from __future__ import annotations
 

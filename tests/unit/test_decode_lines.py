@@ -46,7 +46,7 @@ def test_decode_lines_vector_matches_kafka(vector: dict[str, Any]) -> None:
 
 
 def test_decode_lines_absent_or_null_value_is_tombstone() -> None:
-    """As null is; other fields are passed over."""
+    """Like null; other fields are ignored."""
     key = {"key_hex": "00010001670001740000000a", "offset": 5}
     answers, _ = decoded(json.dumps(key), json.dumps({**key, "value_hex": None}))
     assert answers[0] == answers[1]

@@ -1,4 +1,4 @@
-"""Settings of Kafka's Java client as kafka-python's arguments, and what is said where no broker answers."""
+"""Settings of Kafka's Java client as kafka-python's arguments, and errors where no broker answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import time
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.kafka.brokers import KafkaSettingError, KafkaUnreachable, OffsetsTopic, client_arguments, jaas_options
+from grouptrail.kafka.errors import KafkaSettingError, KafkaUnreachableError
+from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.kafka.settings import client_arguments, jaas_options
 from support.deadlines import scaled
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
@@ -42,7 +44,7 @@ def test_client_arguments_jaas_login_becomes_username_and_password() -> None:
 
 
 def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
-    """What only Java's client knows does no harm; -1 is the system's own buffer size."""
+    """Settings that only Java's client has are ignored; -1 stands for the system's own buffer size."""
     tuning = {"request.timeout.ms": "1234", "receive.buffer.bytes": "-1", "fetch.max.bytes": "1", "acme.x": "y"}
     arguments = client_arguments(tuning)
     assert (arguments["request_timeout_ms"], arguments["receive_buffer_bytes"]) == (1234, None)
@@ -50,7 +52,7 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"request.timeout.ms": "soon"}, "whole number"),
@@ -74,16 +76,16 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
         ),
     ],
 )
-def test_client_arguments_unsupported_setting_raises_one_line_error(settings: dict[str, str], told: str) -> None:
-    """In one line with a remedy: a client that trusts or logs in otherwise than was asked would be worse."""
+def test_client_arguments_unsupported_setting_raises_one_line_error(settings: dict[str, str], message: str) -> None:
+    """One line with a remedy; ignoring the setting would change whom the client trusts or how it logs in."""
     with pytest.raises(KafkaSettingError) as caught:
         client_arguments(settings)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_client_arguments_plaintext_ignores_ssl_and_sasl_settings() -> None:
-    """As in Java: a PLAINTEXT client looks at no trust store."""
+    """As in Java, a PLAINTEXT client reads no trust store."""
     assert "ssl_context" not in client_arguments({"ssl.truststore.location": "x.jks", "sasl.mechanism": "GSSAPI"})
 
 
@@ -98,13 +100,13 @@ def test_client_arguments_hostname_check_is_off_only_if_disabled(algorithm: str 
 
 
 def test_client_arguments_enabled_protocols_set_the_minimum_tls_version() -> None:
-    """TLSv1.3 alone takes nothing older."""
+    """TLSv1.3 alone excludes older versions."""
     settings = {"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}
     assert client_arguments(settings)["ssl_context"].minimum_version == ssl.TLSVersion.TLSv1_3
 
 
 def test_client_arguments_invalid_key_error_does_not_contain_the_key() -> None:
-    """What stands in ssl.keystore.key is not repeated."""
+    """An error does not repeat the value of ssl.keystore.key."""
     settings = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.key": "hunter2"}
     with pytest.raises(KafkaSettingError) as caught:
         client_arguments(settings)
@@ -122,7 +124,7 @@ def test_offsets_topic_connection_refused_raises_before_any_deadline() -> None:
     """A refused connection needs no deadline; every server that was tried is named."""
     servers = f"127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}"
     started = time.monotonic()
-    with pytest.raises(KafkaUnreachable, match="connection refused") as caught:
+    with pytest.raises(KafkaUnreachableError, match="connection refused") as caught:
         OffsetsTopic(Config(kafka={"bootstrap.servers": servers})).partitions()
     assert time.monotonic() - started < scaled(5)
     assert servers in str(caught.value)
@@ -130,14 +132,14 @@ def test_offsets_topic_connection_refused_raises_before_any_deadline() -> None:
 
 
 def test_offsets_topic_unknown_host_raises_naming_the_host() -> None:
-    """By the name that was given."""
+    """The error has the name from the settings."""
     topic = OffsetsTopic(Config(kafka={"bootstrap.servers": "no-such-host.invalid:9092"}))
-    with pytest.raises(KafkaUnreachable, match=r"no-such-host\.invalid:9092"):
+    with pytest.raises(KafkaUnreachableError, match=r"no-such-host\.invalid:9092"):
         topic.bounds()
 
 
 def test_offsets_topic_tls_to_plaintext_port_raises_naming_security_protocol() -> None:
-    """A port that answers, but not with TLS, is named with the setting to correct."""
+    """The error for a port that answers without TLS names the setting to check."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
         config = Config(
@@ -152,10 +154,11 @@ def test_offsets_topic_tls_to_plaintext_port_raises_naming_security_protocol() -
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(KafkaUnreachable, match=r"does not take a TLS connection.*security\.protocol"):
+        with pytest.raises(KafkaUnreachableError, match=r"does not accept a TLS connection.*security\.protocol"):
             OffsetsTopic(config).partitions()
 
 
 def test_kafka_python_logger_is_disabled_for_errors() -> None:
     """kafka-python logs every retry, and whole configurations at DEBUG."""
+    OffsetsTopic(Config(kafka={"bootstrap.servers": "kafka:9092"}))
     assert not logging.getLogger("kafka.net.manager").isEnabledFor(logging.ERROR)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.kafka.brokers import FirstRecord, Wanted
+from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.board import COLUMNS, Board, Rules
 from grouptrail.lag.groups import Group
 from grouptrail.lag.positions import COMMITS
@@ -214,9 +214,9 @@ class Records:
 
     def __init__(self, records: Mapping[int, FirstRecord | None]) -> None:
         self.records = records
-        self.asked: list[list[Wanted]] = []
+        self.asked: list[list[RecordRequest]] = []
 
-    def __call__(self, wanted: Sequence[Wanted]) -> dict[Wanted, FirstRecord | None]:
+    def __call__(self, wanted: Sequence[RecordRequest]) -> dict[RecordRequest, FirstRecord | None]:
         self.asked.append(list(wanted))
         return {one: self.records[one.offset] for one in wanted if one.offset in self.records}
 
@@ -235,7 +235,7 @@ def test_lag_seconds_exact_group_uses_the_record_timestamp_fetched_once() -> Non
         row = told(made, log(seconds, 150), ask=records)
         assert (row["lag"], row["lag_seconds_method"], row["lag_seconds_error"]) == (50, "exact", 0)
         assert row["lag_seconds"] == seconds + 7
-    assert records.asked == [[Wanted("orders", 0, 100)], []]
+    assert records.asked == [[RecordRequest("orders", 0, 100)], []]
     assert made.rows({}).to_pylist() == [row]
 
 
@@ -342,7 +342,7 @@ def test_status_where_only_markers_are_left_is_ok_and_asked_once() -> None:
         "nothing is left to read: no committed record is in the 1 offsets behind the committed one"
     )
     assert (row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]) == (0, "exact", 0)
-    assert records.asked == [[Wanted("orders", 0, 100, is_isolated=True)]]
+    assert records.asked == [[RecordRequest("orders", 0, 100, is_isolated=True)]]
     assert made.rows({}).to_pylist() == [row]
 
 

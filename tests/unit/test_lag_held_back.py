@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.kafka.brokers import KafkaUnreachable
+from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.lag import job
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.board import Board, Rules
@@ -288,7 +288,7 @@ def test_fetch_without_any_broker_is_reported_once(
 ) -> None:
     class Silent(Coordinators):
         def offsets(self, _groups: Mapping[str, int], **_how: float) -> Mapping[str, Offsets | str]:
-            raise KafkaUnreachable("no Kafka broker answers at b:9092")
+            raise KafkaUnreachableError("no Kafka broker answers at b:9092")
 
     monkeypatch.setattr(watch, "_coordinators", Silent({}))
     assert watch._fetch({"billing": 7}) == watch._fetch({"billing": 7}) == {"billing": "no broker can be asked"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config, load_config
-from grouptrail.runtime.lease import EXPIRE_SECONDS, AlreadyRun, Lease, sole_driver
+from grouptrail.runtime.lease import EXPIRE_SECONDS, AlreadyRunningError, Lease, sole_driver
 
 HOLD = """
 import sys
@@ -38,7 +38,9 @@ def test_local_lock_refuses_second_driver_of_a_job_until_sigkill(tmp_path: Path)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(AlreadyRun, match=rf"job lag is already run by pid {holder.pid} on .* UTC, .*lag\.lock"):
+        with pytest.raises(
+            AlreadyRunningError, match=rf"job lag is already run by pid {holder.pid} on .* UTC, .*lag\.lock"
+        ):
             hold(tmp_path, "lag")
         hold(tmp_path, "history")
         holder.send_signal(signal.SIGKILL)
@@ -49,14 +51,14 @@ def test_local_lock_foreign_content_is_not_shown_in_the_error(tmp_path: Path) ->
     lock = Path(f"{config(tmp_path).checkpoint_path('lag')}.lock")
     with sole_driver(None, config(tmp_path), ["lag"], print):  # type: ignore[arg-type]
         lock.write_text('{"pid": "\x1b[31mrm"}')
-        with pytest.raises(AlreadyRun, match="is already run by another driver") as refusal:
+        with pytest.raises(AlreadyRunningError, match="is already run by another driver") as refusal:
             hold(tmp_path, "lag")
     assert "\x1b" not in str(refusal.value)
 
 
 def test_local_lock_unwritable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "_checkpoints").touch()
-    with pytest.raises(AlreadyRun, match="cannot be written"):
+    with pytest.raises(AlreadyRunningError, match="cannot be written"):
         hold(tmp_path, "lag")
 
 
@@ -99,7 +101,7 @@ def test_lease_take_while_holder_renews_is_refused(place: Shared) -> None:
     holder = place.lease()
     holder.take(print)
     place.meanwhile = holder.renew
-    with pytest.raises(AlreadyRun, match=r"job lag is already run by pid \d+ on .*, which holds s3a://lake"):
+    with pytest.raises(AlreadyRunningError, match=r"job lag is already run by pid \d+ on .*, which holds s3a://lake"):
         place.lease().take(print)
     assert holder.renew() is None
 
@@ -134,6 +136,6 @@ def test_lease_take_after_release_does_not_wait_for_expiry(place: Shared) -> Non
 def test_lease_two_concurrent_takes_refuses_one(place: Shared) -> None:
     other = Lease(place, "lag", lambda _seconds: None)
     place.meanwhile = lambda: other.take(print) if place.waited == 2.0 else None
-    with pytest.raises(AlreadyRun):
+    with pytest.raises(AlreadyRunningError):
         place.lease().take(print)
     assert other.renew() is None

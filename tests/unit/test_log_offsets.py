@@ -11,15 +11,9 @@ import pytest
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.kafka.brokers import (
-    ClusterError,
-    KafkaDenied,
-    KafkaUnreachable,
-    LogBounds,
-    Place,
-    _bounds_or_reason,
-    _places,
-)
+from grouptrail.kafka.cluster import bounds_or_reason, partitions_of
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
+from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.log_offsets.job import summary, which_partitions
@@ -30,12 +24,12 @@ from support import small_tables
 SERVERS = {"bootstrap.servers": "kafka:9092"}
 OPTIONS = {"kafka.bootstrap.servers": "kafka:9092"}
 ORDERS = "b3JkZXJzAAAAAAAAAAAAAA"
-ORDERS_0 = Place("orders", 0, ORDERS, 1, "one:9092")
-ORDERS_1 = Place("orders", 1, ORDERS, 2, "two:9092")
-ORDERS_2 = Place("orders", 2, ORDERS, 1, "one:9092")
-GONE = Place("gone", 0, error="no such topic")
+ORDERS_0 = PartitionMetadata("orders", 0, ORDERS, 1, "one:9092")
+ORDERS_1 = PartitionMetadata("orders", 1, ORDERS, 2, "two:9092")
+ORDERS_2 = PartitionMetadata("orders", 2, ORDERS, 1, "one:9092")
+GONE = PartitionMetadata("gone", 0, error="no such topic")
 # Of the offsets topic: stable, held back by a transaction, and one that does not answer.
-OFFSETS = [Place("__consumer_offsets", partition, None, 1, "one:9092") for partition in (0, 1, 3)]
+OFFSETS = [PartitionMetadata("__consumer_offsets", partition, None, 1, "one:9092") for partition in (0, 1, 3)]
 _BOUNDS: dict[tuple[str, int], LogBounds | str] = {
     ("orders", 2): "topic deleted",
     ("__consumer_offsets", 0): LogBounds(0, 9, 9),
@@ -65,7 +59,9 @@ class Cluster:
         if self._servers in self.states:
             raise self.states[self._servers]
 
-    def places(self, wanted: Mapping[str, Collection[int] | None] | None = None) -> list[Place]:
+    def partition_metadata(
+        self, wanted: Mapping[str, Collection[int] | None] | None = None
+    ) -> list[PartitionMetadata]:
         self._answer()
         there = {(place.topic, place.partition): place for place in (ORDERS_0, ORDERS_1, ORDERS_2, *OFFSETS)}
         if wanted is None:
@@ -75,7 +71,7 @@ class Cluster:
             for topic, chosen in wanted.items()
             for partition in (chosen if chosen is not None else [at for of, at in there if of == topic])
         ]
-        return [there.get(at, Place(*at, error="no such topic")) for at in places]
+        return [there.get(at, PartitionMetadata(*at, error="no such topic")) for at in places]
 
     def log_bounds(
         self, leader: int, partitions: Collection[tuple[str, int]]
@@ -151,7 +147,10 @@ def test_log_offsets_without_assign_queries_all_partitions() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "told"),
-    [(KafkaUnreachable("down"), "broker 2 did not answer"), (KafkaDenied("no"), "broker 2 refuses this principal")],
+    [
+        (KafkaUnreachableError("down"), "broker 2 did not answer"),
+        (KafkaDeniedError("no"), "broker 2 refuses this principal"),
+    ],
 )
 def test_log_offsets_one_failing_broker_affects_only_its_partitions(
     cluster: type[Cluster], fault: ClusterError, told: str
@@ -167,7 +166,7 @@ def test_log_offsets_no_broker_gives_an_error_row_per_known_partition(cluster: t
     """Also where all are asked of: those that were there the last time. None of it ends the stream."""
     stream = LogOffsetsSource(OPTIONS).streamReader(None)  # type: ignore[arg-type]
     assert len(stream.partitions({}, {})) == 2
-    cluster.states = {"kafka:9092": KafkaUnreachable("down")}
+    cluster.states = {"kafka:9092": KafkaUnreachableError("down")}
     assert set(rows_of(OPTIONS | {"assign": '{"orders": [1]}'})) == {("orders", 1)}
     (asked,) = stream.partitions({}, {})
     assert [row["error"] for batch in stream.read(asked) for row in batch.to_pylist()] == ["no broker answered"] * 3
@@ -240,11 +239,11 @@ METADATA = {
 def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
     """Each wanted partition has one, with its leader's address, or with the reason."""
     wanted = {"orders": [0, 1, 2, 3, 9], "old": [0], "gone": [0], "secret": [0], "odd": [0], "unheard": [0]}
-    places = {(place.topic, place.partition): place for place in _places(METADATA, wanted)}
+    places = {(place.topic, place.partition): place for place in partitions_of(METADATA, wanted)}
     assert sorted(places) == sorted((topic, partition) for topic in wanted for partition in wanted[topic])
     assert places[("orders", 0)] == ORDERS_0
     assert (places[("orders", 1)].leader, places[("orders", 1)].server) == (2, "[::2]:9092")
-    assert places[("old", 0)] == Place("old", 0, None, 1, "one:9092")
+    assert places[("old", 0)] == PartitionMetadata("old", 0, None, 1, "one:9092")
     assert {at: place.error for at, place in places.items() if place.leader is None} == {
         ("orders", 2): "leader not available",
         ("orders", 3): "leader not available",
@@ -258,7 +257,7 @@ def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
 
 def test_metadata_without_selection_lists_partitions_of_existing_topics() -> None:
     """Those of topics that are there."""
-    found = [(place.topic, place.partition) for place in _places(METADATA, None)]
+    found = [(place.topic, place.partition) for place in partitions_of(METADATA, None)]
     assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
 
 
@@ -274,7 +273,7 @@ def test_metadata_without_selection_lists_partitions_of_existing_topics() -> Non
 def test_log_bounds_with_an_error_among_the_answers_is_the_error(
     answers: list[tuple[int, int]], told: LogBounds | str
 ) -> None:
-    assert _bounds_or_reason(answers) == told
+    assert bounds_or_reason(answers) == told
 
 
 # --- which partitions ----------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
 ) -> None:
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
-    cluster.states = {"kafka:9092": KafkaUnreachable("down")}
+    cluster.states = {"kafka:9092": KafkaUnreachableError("down")}
     assert set(rows_of({"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)})) == {("orders", 0)}
 
 

@@ -1,4 +1,4 @@
-"""What polls show of groups, as records: changes alone, in Kafka's own form, and what is told of them."""
+"""Polled groups as records: only changes, in Kafka's own format, and reports of problems."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
+from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poller
 from grouptrail.kafka import groups
-from grouptrail.kafka.brokers import KafkaDenied, KafkaUnreachable
+from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.kafka.groups import Throttle
 from grouptrail.wire.records import encode_key, encode_value
@@ -22,17 +22,17 @@ from support.group_records import classic, gone, of, told
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
-def rows(found: Sequence[Change]) -> list[tuple[str, dict[str, Any]]]:
+def rows(found: Sequence[PolledChange]) -> list[tuple[str, dict[str, Any]]]:
     """As the decoder reads them."""
     return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
 
 
-def polled(*polls: PolledGroup) -> tuple[Known, list[Change]]:
+def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
     """What is known after some polls, and what the last has changed."""
-    known, found = Known(), list[Change]()
+    known, found = StoredGroup(), list[PolledChange]()
     for seen in polls:
         found = changes("billing", known, seen)
-        taken(known, found)
+        apply_changes(known, found)
     return known, found
 
 
@@ -41,13 +41,13 @@ def polled(*polls: PolledGroup) -> tuple[Known, list[Change]]:
 
 def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
     """In the columns of a commit; its time is not known."""
-    known = Known()
+    known = StoredGroup()
     found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
     (_, group), (table, row) = rows(found)
     assert group["members"] == []
     assert (table, row["group_id"], row["topic"], row["partition"]) == ("offset_commits", "billing", "orders", 0)
     assert (row["committed_offset"], row["leader_epoch"], row["metadata"], row["commit_at"]) == (5, 2, "here", None)
-    taken(known, found)
+    apply_changes(known, found)
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(6, 2, "")})))
     assert row["committed_offset"] == 6
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={})))
@@ -70,7 +70,7 @@ def test_changes_same_poll_twice_gives_nothing(seen: PolledGroup) -> None:
 
 
 def test_changes_classic_group_new_members_give_the_next_generation() -> None:
-    """Who joined and what is assigned is there as if it had been read; the leader and timeouts are not told."""
+    """Members and assignments are the same as if they had been read; the leader and timeouts are unknown."""
     _, found = polled(
         classic_group("Stable", member("a", 0, 1)), classic_group("Stable", member("b", 1), member("a", 0))
     )
@@ -83,7 +83,7 @@ def test_changes_classic_group_new_members_give_the_next_generation() -> None:
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
 def test_changes_classic_group_without_described_assignment_gives_nothing(state: str) -> None:
-    """What was not told does as well: no tombstones follow from a silence."""
+    """Data that a poll did not return is kept: a missing answer makes no tombstones."""
     steady = classic_group("Stable", member("a", 0), commits=AT_5)
     assert polled(steady, classic_group(state, commits=AT_5))[1] == []
     assert polled(steady, PolledGroup("billing", "classic", "consumer", "Stable", None, None, "denied"))[1] == []
@@ -97,9 +97,9 @@ def test_changes_group_with_only_commits_gives_no_group_record() -> None:
 def test_changes_consumer_group_gives_epochs_assignments_and_member_tombstones() -> None:
     """A member that goes takes its records with it."""
     known, found = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
-    told_of = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
-    assert told_of[2] == ("ConsumerGroupMetadata", None, 3)
-    assert told_of.count(("ConsumerGroupCurrentMemberAssignment", "b", 3)) == 1
+    parts = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
+    assert parts[2] == ("ConsumerGroupMetadata", None, 3)
+    assert parts.count(("ConsumerGroupCurrentMemberAssignment", "b", 3)) == 1
     found = changes("billing", known, consumer_group(4, {"a": [0, 1, 2]}))
     tombstones = [(change.key.type, change.key.data["memberId"]) for change in found if change.value is None]
     assert tombstones == [(8, "b"), (7, "b"), (5, "b")]
@@ -110,8 +110,8 @@ def test_removal_gives_a_tombstone_for_each_record() -> None:
     known, _ = polled(classic_group("Stable", member("a", 0), commits=AT_5))
     found = removal("billing", known)
     assert [(change.key.type, change.value) for change in found] == [(1, None), (2, None)]
-    taken(known, found)
-    assert known == Known()
+    apply_changes(known, found)
+    assert known == StoredGroup()
 
 
 # --- the history of polled groups --------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
     group = DescribeGroupsResponse.DescribedGroup
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
     answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
-    [told] = DescribeGroupsResponse.decode(answer.encode(version=0), version=0).groups
-    [described] = groups._classic(told)["members"]
+    [description] = DescribeGroupsResponse.decode(answer.encode(version=0), version=0).groups
+    [described] = groups._classic(description)["members"]
     assert (described["member_metadata"], described["member_assignment"]) == (b"\0\1\xff", b"")
     assert described["group_instance_id"] is None
 
@@ -175,14 +175,14 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
 class FakeBroker:
     """Tells its groups, or raises."""
 
-    def __init__(self, node: int, told: list[PolledGroup] | Exception) -> None:
+    def __init__(self, node: int, answer: list[PolledGroup] | Exception) -> None:
         self._node = node
-        self._told = told
+        self._answer = answer
 
     def listed(self) -> list[PolledGroup]:
-        if isinstance(self._told, Exception):
-            raise self._told
-        return self._told
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
 
     def describe(self, groups: list[PolledGroup]) -> None:
         """They are described."""
@@ -199,17 +199,17 @@ def config() -> Config:
 def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group is gone where its coordinator told its groups, and it is not among them."""
+    """A group is gone if its coordinator listed its groups without it."""
     poller = Poller(config)
     nodes = {
         1: FakeBroker(1, [classic_group("Stable"), PolledGroup("tmp-1", "classic", "", "Empty")]),
-        2: FakeBroker(2, KafkaUnreachable("no Kafka broker answers at b:9092")),
+        2: FakeBroker(2, KafkaUnreachableError("no Kafka broker answers at b:9092")),
     }
     coordinates = {"gone": 1, "out-of-sight": 2, "tmp-2": 1}
 
     def coordinator(group_id: str) -> int:
         if group_id not in coordinates:
-            raise KafkaDenied("denied")
+            raise KafkaDeniedError("denied")
         return coordinates[group_id]
 
     monkeypatch.setattr(poller, "_brokers", SimpleNamespace(groups=lambda node, _server: nodes[node]))

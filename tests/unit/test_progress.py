@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.decode.progress import BatchUnfit, batch_progress
-from grouptrail.decode.tasks import Landed
-from grouptrail.kafka.brokers import LogBounds
+from grouptrail.decode.progress import BatchError, batch_progress
+from grouptrail.decode.tasks import PartitionCounts
+from grouptrail.kafka.log import LogBounds
 
 
-def landed(commits: int, first_offset: int) -> Landed:
-    found = Landed(first_offset=first_offset, earliest=0, latest=0)
+def landed(commits: int, first_offset: int) -> PartitionCounts:
+    found = PartitionCounts(first_offset=first_offset, earliest=0, latest=0)
     found.rows["offset_commits"] = commits
     return found
 
@@ -25,5 +25,5 @@ def test_batch_progress_more_rows_than_offsets_raises() -> None:
     """Before its progress is written: what reads on from there never hears of it."""
     [row] = batch_progress({3: landed(50, 10)}, start={3: 10}, end={3: 60}, bounds={})
     assert row["holes"] == 0
-    with pytest.raises(BatchUnfit, match="partition 3 has 51 rows for offsets 10 to 60"):
+    with pytest.raises(BatchError, match="partition 3 has 51 rows for offsets 10 to 60"):
         list(batch_progress({3: landed(51, 10)}, start={3: 10}, end={3: 60}, bounds={}))

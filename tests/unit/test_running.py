@@ -1,4 +1,4 @@
-"""What the person on call is told when a job fails."""
+"""The one line that a failed job ends with, and how queries are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from grouptrail.runtime import pipeline
-from grouptrail.runtime.running import Clock, JobFailed, any_runs, reason, told_of_the_warehouse
+from grouptrail.runtime.running import Clock, JobFailedError, any_runs, reason, storage_errors_explained
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -19,11 +19,11 @@ PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: 
     return_value = getattr(self.pool[obj_id], method)(*params)
                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """
-REMEDY = "grouptrail doctor looks for the reason"
+REMEDY = "run grouptrail doctor"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (f"{HEAD}Connection reset SQLSTATE: XXKST\n=== Streaming Query ===", "Connection reset"),
         (f"{PYTHON}OSError: [Errno 5] Input/output error\n", "[Errno 5] Input/output error"),
@@ -40,8 +40,8 @@ REMEDY = "grouptrail doctor looks for the reason"
         ("", "RuntimeError"),
     ],
 )
-def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, told: str) -> None:
-    assert reason(RuntimeError(text)) == f"{told}: {REMEDY}"
+def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, message: str) -> None:
+    assert reason(RuntimeError(text)) == f"{message}: {REMEDY}"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, told: str) -
 )
 def test_reason_checkpoint_error_names_the_fix(text: str, remedy: str) -> None:
     """Of a file that is not looked at beforehand, or of a driver that no lease kept out."""
-    told = reason(RuntimeError(f"{HEAD}{text} SQLSTATE: XXKST\n=== Streaming Query ==="))
-    assert told.startswith(text.rstrip("."))
-    assert told.endswith(remedy)
+    message = reason(RuntimeError(f"{HEAD}{text} SQLSTATE: XXKST\n=== Streaming Query ==="))
+    assert message.startswith(text.rstrip("."))
+    assert message.endswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_reason_checkpoint_error_names_the_fix(text: str, remedy: str) -> None:
     ],
 )
 def test_reason_full_disk_in_any_error_text_is_recognised(text: str) -> None:
-    told = reason(RuntimeError(text))
-    assert told.startswith("the disk is full: make room")
-    assert "\n" not in told
+    message = reason(RuntimeError(text))
+    assert message.startswith("the disk is full: make room")
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "o\n: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found\n",
@@ -87,14 +87,14 @@ def test_reason_full_disk_in_any_error_text_is_recognised(text: str) -> None:
             'o\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"\n',
             "no file system",
         ),
-        ("o\n: java.nio.file.AccessDeniedException: s3a://lake/x: PUT 0-byte object\n", "denies writing"),
+        ("o\n: java.nio.file.AccessDeniedException: s3a://lake/x: PUT 0-byte object\n", "denies write access"),
         ("o\n: java.io.IOException: No space left on device\n", "the disk is full"),
     ],
 )
-def test_table_creation_storage_error_becomes_job_failed_and_others_pass(text: str, told: str) -> None:
-    with pytest.raises(JobFailed, match=told), told_of_the_warehouse():
+def test_table_creation_storage_error_becomes_job_failed_and_others_pass(text: str, message: str) -> None:
+    with pytest.raises(JobFailedError, match=message), storage_errors_explained():
         raise RuntimeError(text)
-    with pytest.raises(RuntimeError, match="anything else"), told_of_the_warehouse():
+    with pytest.raises(RuntimeError, match="anything else"), storage_errors_explained():
         raise RuntimeError("anything else")
 
 
@@ -122,7 +122,7 @@ def test_any_runs_failed_query_raises_job_failed(looks: int) -> None:
 
     failed = Query(looks, StreamingQueryException(f"{HEAD}No space left on device"))
     queries = [Query(looks=1), failed]
-    with pytest.raises(JobFailed, match="the disk is full"):
+    with pytest.raises(JobFailedError, match="the disk is full"):
         [any_runs(queries) for _ in range(looks + 1)]  # type: ignore[arg-type]
     assert any_runs([Query(), Query(looks=1)])  # type: ignore[list-item]
     assert not any_runs([Query(), Query()])  # type: ignore[list-item]
@@ -136,17 +136,17 @@ def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> N
     for shift[0] in (5.0, 0.0, 3600.0):
         clock.refuse_step_back()
     shift[0] = 0.0
-    with pytest.raises(JobFailed, match=r"went back by 3600 s, .*: start it again"):
+    with pytest.raises(JobFailedError, match=r"went back by 3600 s, .*: restart grouptrail"):
         clock.refuse_step_back()
     clock.refuse_step_back()
 
 
-@pytest.mark.parametrize(("call", "found"), [("collect_soon()", True), ("", False)])
-def test_collect_soon_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
+@pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
+def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
     """In a process of its own: its garbage collector is set for good."""
     program = f"""
         import gc, weakref
-        from grouptrail.runtime.running import collect_soon
+        from grouptrail.runtime.running import collect_garbage_sooner
 
         class Plan: pass
 
@@ -182,14 +182,14 @@ class OneCluster:
 
 
 def test_run_python_worker_started_too_late_restarts_the_jobs() -> None:
-    fault = JobFailed(reason(RuntimeError(f"{HEAD}Python worker failed to connect back.")))
+    fault = JobFailedError(reason(RuntimeError(f"{HEAD}Python worker failed to connect back.")))
     cluster = OneCluster(fault)
     pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
     assert cluster.gave_up == [fault]
 
 
 def test_run_job_of_the_only_cluster_fails_ends_the_run() -> None:
-    cluster = OneCluster(JobFailed("a file of the checkpoint is damaged"))
-    with pytest.raises(JobFailed, match="damaged"):
+    cluster = OneCluster(JobFailedError("a file of the checkpoint is damaged"))
+    with pytest.raises(JobFailedError, match="damaged"):
         pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
     assert cluster.gave_up == []

@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from grouptrail.decode.sources.segments import Found, SegmentsError, partition_folders, read_partition
+from grouptrail.decode.sources.segments import SegmentsError, SegmentSummary, partition_folders, read_partition
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
@@ -57,9 +57,9 @@ def segment(tmp_path: Path) -> Segment:
     return write
 
 
-def read(*paths: Path) -> tuple[list[int], Found]:
+def read(*paths: Path) -> tuple[list[int], SegmentSummary]:
     """The offsets that were read, and what was found; each record is the one that was written there."""
-    found = Found()
+    found = SegmentSummary()
     records = list(read_partition(paths, found))
     for offset, time, key, value in records:
         assert (time, key, value) == (1_700_000_000_000 + offset, b"key-%d" % offset, b"value" * 40)
@@ -77,7 +77,7 @@ def test_read_partition_every_compression_codec_is_read(segment: Segment, codec:
 def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     builder.append(0, 7, b"key", None, [])
-    assert list(read_partition([segment(bytes(builder.build()))], Found())) == [(0, 7, b"key", None)]
+    assert list(read_partition([segment(bytes(builder.build()))], SegmentSummary())) == [(0, 7, b"key", None)]
 
 
 def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
@@ -140,7 +140,7 @@ def test_read_partition_batch_emptied_by_compaction_only_moves_the_end(segment: 
 
 
 def test_partition_folders_lists_segments_by_partition_and_replica(segment: Segment, tmp_path: Path) -> None:
-    """Other topics' and other files are passed over; replicas come apart."""
+    """Other topics and other files are skipped; replicas are returned separately."""
     later, first = segment(batch(9), first=9, partition=10), segment(batch(0), partition=10)
     third = segment(batch(0), partition=3)
     (first.parent / "00000000000000000000.index").write_bytes(b"")
@@ -162,18 +162,18 @@ def _old() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        (b"not a segment at all, but a log of some program's", r"is no log segment of Kafka's: give a broker's log"),
-        (b"short", "is no log segment"),
+        (b"not a segment at all, but a log of some program's", r"is no Kafka log segment: give a broker's log"),
+        (b"short", "is no Kafka log segment"),
         (_old(), "is of message format v1, which brokers wrote before Kafka 0.11"),
     ],
 )
 def test_partition_folders_invalid_segment_raises_one_line_error(
-    segment: Segment, tmp_path: Path, content: bytes, told: str
+    segment: Segment, tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = segment(content)
-    with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + told) as error:
+    with pytest.raises(SegmentsError, match=re.escape(str(path)) + ".*" + message) as error:
         partition_folders(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -181,7 +181,7 @@ def test_partition_folders_invalid_segment_raises_one_line_error(
 def test_partition_folders_missing_folder_and_no_segments_raise_different_errors(tmp_path: Path) -> None:
     with pytest.raises(SegmentsError, match=r"there is no folder .*/absent: give a broker's log folder"):
         partition_folders(tmp_path / "absent")
-    with pytest.raises(SegmentsError, match=r"no segment .* lies below"):
+    with pytest.raises(SegmentsError, match=r"no segment .* found below"):
         partition_folders(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""A warehouse on an object store: what Spark is told of it, what delta-rs reads of it, and what is wrong with it."""
+"""A warehouse on an object store: Spark's settings, reading by delta-rs, and errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def config(options: dict[str, str]) -> Config:
 
 def test_storage_spark_settings_map_delta_rs_options_to_hadoop_names(config: Config, options: dict[str, str]) -> None:
     """By Hadoop's names; s3:// is s3a:// there."""
-    told = object_stores.spark_settings("s3a://lake/x", options)
-    assert told["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
-    assert told["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
-    assert told["spark.hadoop.fs.s3a.access.key"] == "reader"
-    assert told["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
-    assert told["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    settings = object_stores.spark_settings("s3a://lake/x", options)
+    assert settings["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
+    assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+    assert settings["spark.hadoop.fs.s3a.access.key"] == "reader"
+    assert settings["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
+    assert settings["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert object_stores.spark_settings("s3://lake/x", {"REGION": "eu-central-1"}) == {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore",
@@ -86,12 +86,12 @@ def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: 
     absent = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})
     with pytest.raises(
         TableError, match=r"s3a://nobodys/grouptrail cannot be reached \(The specified bucket"
-    ) as told:
+    ) as caught:
         tables.check_warehouse(absent)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     nowhere = config.model_copy(update={"storage": config.storage | {"aws_endpoint_url": "http://127.0.0.1:1"}})
-    with pytest.raises(TableError, match=r"cannot be reached \(.*refused") as told:
+    with pytest.raises(TableError, match=r"cannot be reached \(.*refused") as caught:
         tables.check_warehouse(nowhere)
-    assert "\n" not in str(told.value)
-    assert "hunter2" not in str(told.value)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
     assert object_stores.fault("hdfs://name-node/x", {}) is None

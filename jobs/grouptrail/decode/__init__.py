@@ -1,1 +1,1 @@
-"""The decode job: records of `__consumer_offsets` to rows of the decoded tables."""
+"""The decode job: turn records of `__consumer_offsets` into rows of the decoded tables."""

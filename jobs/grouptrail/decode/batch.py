@@ -1,4 +1,4 @@
-"""Arrow batches of records in, Arrow batches of rows out, each for the table its rows belong to."""
+"""Decode Arrow batches of records into Arrow batches of rows, one for each table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENOUGH_BYTES = 16 << 20
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Decodes every record of the batches into a row of exactly one table; never raises over a record.
+    """Decode every record of the batches into a row of exactly one table; no record raises an error.
 
     In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: a table's
-    name and rows of it, in the form of `schema.row_schema(table)`.
+    name and rows of it, with the columns of `schema.row_schema(table)`.
     """
     for enough in gathered(batches, rows=_ENOUGH_ROWS, size=_ENOUGH_BYTES):
         yield from _decode(pa.concat_batches(enough))
@@ -34,10 +34,10 @@ def _decode(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         return
     if len(commits):
         yield COMMITS, _with_records(COMMITS, batch.filter(pa.array(plain)), commits)
-    yield from _interpret(batch.take(pa.array(np.flatnonzero(~plain))))
+    yield from _decode_one_by_one(batch.take(pa.array(np.flatnonzero(~plain))))
 
 
-def _interpret(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _decode_one_by_one(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
     for index, (key, value) in enumerate(zip(keys, values, strict=True)):

@@ -1,9 +1,8 @@
 """The vectorised path: offset commits decoded by numpy over whole Arrow buffers, no Python per record.
 
-It decodes the offset commits that Kafka itself writes, and says of every other record that it did not: those take
-the interpreter, which decodes anything and gives the same rows. What it takes on: key types 0 and 1 with exactly
-their fields, a null value or versions 0 to 4 in the one encoding Kafka's writer gives them, times that fit a
-timestamp, strings that are UTF-8.
+It decodes the offset commits that Kafka itself writes. All other records are left to the interpreter (`rows`), which
+decodes anything and returns the same rows. Supported are key types 0 and 1 with exactly their fields, a null value or
+versions 0 to 4 in the encoding of Kafka's writer, times that fit a timestamp, and strings that are UTF-8.
 """
 
 from __future__ import annotations
@@ -42,18 +41,21 @@ class Slices:
         self.length: Ints = np.diff(ends)
 
     def integers(self, form: str, at: Ints) -> Ints:
-        """Big-endian integers at byte positions; a position beyond the buffer reads somewhere inside it, so whoever
-        asks must have checked, or must check later, that the position is the record's own."""
+        """Return the big-endian integers at byte positions.
+
+        A position beyond the buffer reads somewhere inside it, so the caller must check, before or after, that the
+        position is within the record.
+        """
         width = np.dtype(form).itemsize
         view: npt.NDArray[Any] = np.ndarray(len(self.data) - width + 1, form, self.data, strides=(1,))
         return view[np.clip(at, 0, len(view) - 1)].astype(np.int64)
 
     def octets(self, at: Ints) -> Ints:
-        """Single bytes at positions."""
+        """Return the single bytes at positions."""
         return self.data.take(at, mode="clip").astype(np.int64)
 
     def texts(self, start: Ints, length: Ints) -> tuple[pa.Array, Bools | None]:
-        """Strings cut out of the buffer, and which of them are not UTF-8 (None: all are)."""
+        """Return strings of the buffer, and which of them are not UTF-8 (None: all are)."""
         ends = np.zeros(len(start) + 1, np.int32)
         np.cumsum(length, out=ends[1:])
         source = np.repeat((start - ends[:-1]).astype(np.int32), length)
@@ -70,7 +72,7 @@ class Slices:
 
 
 def _not_utf8(strings: pa.Array) -> Bools:
-    """Which values of a string array, one by one, are not UTF-8: only asked where one is known not to be."""
+    """Return which values of a string array are not UTF-8, by a slow check of each one."""
     faulty = np.zeros(len(strings), np.bool_)
     for index, value in enumerate(strings.cast(pa.binary())):
         try:
@@ -106,12 +108,12 @@ class _Value:
 
 
 def decode_commits(key: pa.Array, value: pa.Array) -> tuple[Bools, pa.RecordBatch]:
-    """Decodes the plain offset commits among records.
+    """Decode the plain offset commits among records.
 
-    In: the keys and values of records, binary. Out: which records it decoded, and the columns of `offset_commits`
+    In: the keys and values of records, binary. Out: which records were decoded, and the columns of `offset_commits`
     (without those that every decoded row shares) for these, in order.
     """
-    # Keys repeat: each is read once. A null one is as little a commit's as an empty one.
+    # Keys repeat: each is read once. A null key is no more a commit's than an empty one.
     keys = (key.fill_null(b"") if key.null_count else key).dictionary_encode()
     of_key = keys.indices.to_numpy()
     key_fields = _read_keys(Slices(keys.dictionary))
@@ -202,7 +204,7 @@ def _read_values(values: Slices, null: Bools) -> _Value:
 def _columns(
     rows: Ints, of_key: npt.NDArray[np.int32], key: _Key, value: _Value
 ) -> tuple[dict[str, pa.Array], Bools | None]:
-    """The table's columns for some rows; or which of the rows hold a string that is not UTF-8."""
+    """Return the table's columns for some rows, or which of the rows have a string that is not UTF-8."""
     values, gone = value.slices, value.null[rows]
     metadata_length = np.where(gone, 0, value.metadata_length[rows])
     metadata, faulty = values.texts(value.metadata_start[rows], metadata_length)
@@ -245,7 +247,7 @@ def _with_nulls(strings: pa.Array, null: Bools) -> pa.Array:
 
 
 def _uuids(values: Slices, at: Ints, present: Bools) -> pa.Array:
-    """Kafka's text of the 16 bytes at each position where one is present. Topics are few, so each is spelt once."""
+    """Return Kafka's text of the UUID at each position, if present. Topics are few, so each is encoded once."""
     here = at[present]
     if not len(here):
         return pa.nulls(len(at), pa.string())
@@ -261,7 +263,7 @@ def _uuids(values: Slices, at: Ints, present: Bools) -> pa.Array:
 
 
 def _uuid_texts(uuids: Octets) -> pa.Array:
-    """URL-safe base64 without padding of rows of 16 bytes."""
+    """Return URL-safe base64 without padding of rows of 16 bytes."""
     padded = np.zeros((len(uuids), 18), np.uint8)
     padded[:, :_UUID_BYTES] = uuids
     triples = padded.reshape(len(uuids), 6, 3)

@@ -1,4 +1,4 @@
-"""Lands what is missing of a batch that was broken off, where the checkpoint that knew of it is lost."""
+"""Complete a batch that was interrupted and whose checkpoint is lost: write its missing rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from grouptrail.decode.job import append_progress, land_records
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES
-from grouptrail.decode.tasks import Landed
-from grouptrail.kafka.brokers import OffsetsTopic
+from grouptrail.decode.tasks import PartitionCounts
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import read_offsets_range
 from grouptrail.storage import tables
 
@@ -26,10 +26,12 @@ _COORDINATES = ["record_partition", "record_offset"]
 def complete(
     spark: SparkSession, config: Config, known: Mapping[int, int], report: Callable[[str], None]
 ) -> dict[int, int]:
-    """Reads again what lies between the known positions and the last row beyond them, lands what is not there, and
-    tells `ingest_progress`; the positions then. Broken off and run again, it ends the same."""
-    torn = _beyond(spark, config, known)
-    ends = {row["record_partition"]: row["max(record_offset)"] + 1 for row in _newest(torn)}
+    """Read the topic again from the known positions to the last row beyond them, and write the rows that are missing.
+
+    Then appends to `ingest_progress` and returns the new positions. After an interruption it can be run again.
+    """
+    written = _beyond(spark, config, known)
+    ends = {row["record_partition"]: row["max(record_offset)"] + 1 for row in _newest(written)}
     if not ends:
         return dict(known)
     app = f"recover-{uuid.uuid4()}"
@@ -37,29 +39,29 @@ def complete(
         group, bounds = topic.answering_group(), topic.bounds()
     ranges = {at: (known.get(at), end) for at, end in ends.items()}
     records = read_offsets_range(spark, config, ranges, group=group)
-    missing = records.join(torn.select(_COORDINATES), _COORDINATES, "left_anti").select(*records.columns).persist()
+    missing = records.join(written.select(_COORDINATES), _COORDINATES, "left_anti").select(*records.columns).persist()
     try:
         count = missing.count()
         land_records(missing, config, app=app, batch=0)
     finally:
         missing.unpersist()
-    landed = _landed(_beyond(spark, config, known))
-    progress = list(batch_progress(landed, start=known, end=ends, bounds=bounds))
+    counts = _counts(_beyond(spark, config, known))
+    progress = list(batch_progress(counts, start=known, end=ends, bounds=bounds))
     append_progress(spark, config, progress, app=app, batch=0)
-    report(f"decode: a batch had been broken off: {count:,} of its records were missing, and have landed")
+    report(f"decode: a batch was interrupted: {count:,} of its records were missing and have been written")
     return {**known, **ends}
 
 
 def _beyond(spark: SparkSession, config: Config, known: Mapping[int, int]) -> DataFrame:
-    """Rows (`RECORD_COLUMNS`, and `of`, their table) at or behind the known positions."""
+    """Return rows (`RECORD_COLUMNS`, and `of`, their table) at or after the known positions."""
     from pyspark.sql import functions as F
 
-    told = spark.createDataFrame(list(known.items()), "record_partition int, told_to bigint")
+    positions = spark.createDataFrame(list(known.items()), "record_partition int, known_to bigint")
 
     def of(table: str) -> DataFrame:
         rows = tables.read(spark, config, table).select(*RECORD_COLUMNS, F.lit(table).alias("of"))
-        rows = rows.join(F.broadcast(told), "record_partition", "left")
-        return rows.where("told_to IS NULL OR record_offset >= told_to")
+        rows = rows.join(F.broadcast(positions), "record_partition", "left")
+        return rows.where("known_to IS NULL OR record_offset >= known_to")
 
     return reduce(lambda rows, more: rows.unionByName(more), map(of, TABLES))
 
@@ -68,11 +70,11 @@ def _newest(rows: DataFrame) -> list[dict[str, int]]:
     return [row.asDict() for row in rows.groupBy("record_partition").agg({"record_offset": "max"}).collect()]
 
 
-def _landed(rows: DataFrame) -> dict[int, Landed]:
-    """Of rows as in `_beyond`, what a batch's tasks would have reported."""
+def _counts(rows: DataFrame) -> dict[int, PartitionCounts]:
+    """Return what a batch's tasks would have reported of rows as in `_beyond`."""
     from pyspark.sql import functions as F
 
-    found: dict[int, Landed] = {}
+    found: dict[int, PartitionCounts] = {}
     counted = rows.groupBy("record_partition", "of").agg(
         F.count("*").alias("count"),
         F.min("record_offset").alias("first"),
@@ -80,7 +82,7 @@ def _landed(rows: DataFrame) -> dict[int, Landed]:
         F.unix_micros(F.max("record_at")).alias("latest"),
     )
     for row in counted.collect():
-        part = Landed(first_offset=row["first"], earliest=row.earliest, latest=row.latest)
+        part = PartitionCounts(first_offset=row["first"], earliest=row.earliest, latest=row.latest)
         part.rows[row.of] = row["count"]
-        found.setdefault(row.record_partition, Landed()).add(part)
+        found.setdefault(row.record_partition, PartitionCounts()).add(part)
     return found

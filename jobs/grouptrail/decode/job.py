@@ -1,4 +1,4 @@
-"""The decode job: wires the Kafka source, the decoder and the Delta tables into one streaming query."""
+"""The decode job: one streaming query of the Kafka source, the decoder and the Delta tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
 from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
 from grouptrail.jobs import DECODE, Progress, Start
-from grouptrail.kafka.brokers import ClusterError, LogBounds, OffsetsTopic
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.files import Rows
@@ -27,19 +29,19 @@ if TYPE_CHECKING:
 
 PROGRESS = "ingest_progress"
 
-# By default Spark asks after each record how large its batch has become, which takes longer than all else about the
-# record. Groups of the largest records Kafka takes by default, 1 MB, come to 1 GB at most with so few at a time.
+# By default Spark computes a batch's size after each record, which takes longer than all other work on the record.
+# So few of the largest records that Kafka accepts by default, 1 MB, are at most 1 GB together.
 _BATCHES = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
 }
 
-# A denied read is told at once; one that finds only what compaction left of a log may find nothing.
+# A denied read fails at once; a log may have nothing left to read after compaction.
 _FIRST_READ_SECONDS = 2.0
 
 
 def check(config: Config) -> None:
-    """Whether the topic can be read, and the warehouse written; raises before Spark is started."""
+    """Check that the topic can be read and the warehouse written, before Spark is started."""
     if config.source == "admin":
         polling.check(config)
         return
@@ -48,24 +50,24 @@ def check(config: Config) -> None:
         bounds = topic.bounds()
         filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
         if (partition := next(filled, None)) is not None:
-            topic.read_some(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
+            topic.count_readable(partition, bounds[partition].log_start_offset, seconds=_FIRST_READ_SECONDS)
         topic.answering_group()
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Starts the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
+    """Start the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
     tables.ensure_tables(spark, config, DECODE.writes)
-    told: dict[int, int] = {}
+    ingested: dict[int, int] = {}
     if not tables.is_new(spark, config, PROGRESS):
         progress = tables.read(spark, config, PROGRESS)
         refuse_other_source(progress, config.cluster, is_polled=False)
-        told = segment_ends(progress)
+        ingested = segment_ends(progress)
     begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
     topic = OffsetsTopic(config)
-    # What log segments have told already is not read again, nor what had landed before `recover`.
-    begin = told | {int(at): offset for at, offset in begun.items()}
+    # What was read from log segments, or before `recover`, is not read again.
+    begin = ingested | {int(at): offset for at, offset in begun.items()}
     records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     landing = Landing(
         spark,
@@ -87,18 +89,18 @@ def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> S
 
 
 def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:
-    """Fewer, larger tasks: each of the topic's partitions would otherwise pay for a Python worker of its own.
+    """Return the records in one task for each core: each partition would otherwise have a Python worker of its own.
 
-    As many as there are cores now: a cluster's executors come and go.
+    Cores are counted for each batch, as a cluster's executors come and go.
     """
     return records.coalesce(spark.sparkContext.defaultParallelism)
 
 
 class Landing:
-    """Lands micro-batches: every table, then the progress; each append once, however often a batch is tried.
+    """Writes micro-batches: every table, then the progress, with each append done once, even if a batch is repeated.
 
-    `app` names the query in the tables' transaction log, `end_offsets` says where a micro-batch ends in each
-    partition, `bounds` what the broker says of the topic's logs now.
+    `app` returns the query's id in the tables' transaction logs, `end_offsets` a micro-batch's end offsets by
+    partition, `bounds` the current bounds of the topic's logs.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Landing:
         self._report = report
 
     def land(self, records: DataFrame, batch: int) -> None:
-        """One micro-batch of records (record_partition, record_offset, record_at, key, value)."""
+        """Write one micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
         set_batches(records.sparkSession)
@@ -136,7 +138,7 @@ class Landing:
         self._report(summary(batch, progress, time.monotonic() - started))
 
     def _known_bounds(self) -> Mapping[int, LogBounds]:
-        """Nothing while the broker does not answer: the batch's records are read, and must land."""
+        """Return no bounds if the broker does not answer: the batch's records are read and must be written."""
         try:
             return self._bounds()
         except ClusterError:
@@ -144,7 +146,7 @@ class Landing:
 
 
 def set_batches(spark: SparkSession) -> None:
-    """How many records a task that decodes is handed at a time."""
+    """Set how many records Spark passes to a decoding task at a time."""
     for name, value in _BATCHES.items():
         spark.conf.set(name, value)
 
@@ -152,7 +154,7 @@ def set_batches(spark: SparkSession) -> None:
 def append_progress(
     spark: SparkSession, config: Config, progress: Sequence[Mapping[str, Any]], *, app: str, batch: int
 ) -> None:
-    """Appends `batch_progress`'s rows."""
+    """Append rows of `batch_progress` to `ingest_progress`."""
     shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
     rows = pa.Table.from_pylist([{**row, **shared} for row in progress], row_schema(PROGRESS))
     tables.append(spark, rows, config, PROGRESS, app=app, version=batch)
@@ -161,10 +163,10 @@ def append_progress(
 def land_records(
     records: DataFrame, config: Config, *, app: str, batch: int, source: str | None = None
 ) -> BatchReport:
-    """Decodes records (record_partition, record_offset, record_at, key, value) and appends each to its table.
+    """Decode records (record_partition, record_offset, record_at, key, value) and append each to its table.
 
-    Each append is done once for an `app` and a `batch`, which must then have the same records. `source` is where they
-    were read.
+    Each append is done once for an `app` and a `batch`, which must always have the same records. `source` is the
+    column's value.
     """
     spark = records.sparkSession
     reports = spark.sparkContext.accumulator({}, BY_TASK)
@@ -173,7 +175,7 @@ def land_records(
         tables.append_made(records, rows, row_ddl(table), config, table, source=source, app=app, version=batch)
 
     append_made(COMMITS, commits_reporting(reports))
-    if not reports.value:  # they had landed before
+    if not reports.value:  # they were written before
         records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS)).write.format("noop").mode("append").save()
     found = BatchReport.of(reports.value)
     for table in RARE_TABLES:

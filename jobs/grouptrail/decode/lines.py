@@ -1,4 +1,4 @@
-"""`grouptrail decode`: a line of JSON with a record's bytes in hex in, a line of JSON with what they say out."""
+"""`grouptrail decode`: read lines of JSON with records in hex, write lines of JSON with the decoded records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOT_HEX = re.compile(r"[^0-9a-fA-F\s]")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
-class _Unusable(Exception):
-    """A line that holds no bytes to decode: its error in the answer's form."""
+class _LineError(Exception):
+    """A line without bytes to decode; `answer` is the output line that reports it."""
 
     def __init__(self, kind: str, position: int = 0) -> None:
         super().__init__(kind)
@@ -31,10 +31,10 @@ class _Unusable(Exception):
 
 
 def decode_lines(lines: Iterable[str], out: TextIO) -> int:
-    """Writes one line for each line, in order; returns how many held no bytes to decode.
+    """Write one line for each line, in order; return how many had no bytes to decode.
 
     A line is `{"key_hex", "value_hex"}`, a null or absent value_hex being a tombstone, or `{"blob", "value_hex"}` for
-    a blob by the name of its layout; other fields are passed over. A record's answer is `{"key", "value", "error"}`,
+    a blob by the name of its layout; other fields are ignored. A record's answer is `{"key", "value", "error"}`,
     a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}`. The error of a line without bytes is
     "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex or unknown_blob.
     """
@@ -42,7 +42,7 @@ def decode_lines(lines: Iterable[str], out: TextIO) -> int:
     for line in lines:
         try:
             answer = _answer(_parsed(line))
-        except _Unusable as fault:
+        except _LineError as fault:
             answer = fault.answer
             unusable += 1
         out.write(harmless_json(_encode(answer)) + "\n")
@@ -50,7 +50,7 @@ def decode_lines(lines: Iterable[str], out: TextIO) -> int:
 
 
 def arriving_lines(stream: BufferedIOBase, flush: Callable[[], None]) -> Iterator[str]:
-    """The lines of a stream as soon as they are there; calls `flush` before it waits for more."""
+    """Yield the lines of a stream as soon as they arrive; call `flush` before waiting for more."""
     rest = b""
     while chunk := stream.read1(_CHUNK_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -64,11 +64,11 @@ def _parsed(line: str) -> dict[str, Any]:
     try:
         parsed = json.loads(line)
     except json.JSONDecodeError as error:
-        raise _Unusable("not_json", error.pos) from None
+        raise _LineError("not_json", error.pos) from None
     except (ValueError, RecursionError):
-        raise _Unusable("not_json") from None
+        raise _LineError("not_json") from None
     if not isinstance(parsed, dict):
-        raise _Unusable("not_object")
+        raise _LineError("not_object")
     return parsed
 
 
@@ -77,15 +77,15 @@ def _answer(line: dict[str, Any]) -> dict[str, Any]:
     if blob is not None:
         return _blob_answer(blob, _bytes(line.get("value_hex")))
     if "key_hex" not in line:
-        raise _Unusable("no_key")
+        raise _LineError("no_key")
     return record_json(decode_record(_bytes(line["key_hex"]), _bytes(line.get("value_hex")), strict=False))
 
 
 def _blob_answer(name: Any, content: bytes | None) -> dict[str, Any]:
     if not isinstance(name, str) or not is_blob(name):
-        raise _Unusable("unknown_blob")
+        raise _LineError("unknown_blob")
     if content is None:
-        raise _Unusable("no_value")
+        raise _LineError("no_value")
     answer = blob_json(decode_blob(name, content, strict=False))
     return answer if answer["error"] is None else {"blob": name, "error": answer["error"]}
 
@@ -96,7 +96,7 @@ def _bytes(text: Any) -> bytes | None:
     try:
         return bytes.fromhex(text)
     except TypeError:
-        raise _Unusable("not_hex") from None
+        raise _LineError("not_hex") from None
     except ValueError:
         wrong = _NOT_HEX.search(text)
-        raise _Unusable("not_hex", wrong.start() if wrong else len(text)) from None
+        raise _LineError("not_hex", wrong.start() if wrong else len(text)) from None

@@ -1,4 +1,4 @@
-"""A classic group's members as rows, with the blobs that group protocols put into them, and back to values."""
+"""Convert a classic group's members to rows and back, with the blobs that group protocols put into them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONSUMER_COLUMNS = {"ConsumerProtocolSubscription": _SUBSCRIPTION, "ConsumerPro
 
 
 def member_row(member: dict[str, Any], *, protocol_type: str, protocol: str | None) -> Row:
-    """A member of a GroupMetadata value as an element of the column `members`."""
+    """Return a member of a GroupMetadata value as an element of the column `members`."""
     subscription = _blob_row(SUBSCRIPTIONS.get(protocol_type), member["subscription"])
     previous = _sticky(protocol, subscription.get("user_data"))
     return {
@@ -45,7 +45,7 @@ def member_row(member: dict[str, Any], *, protocol_type: str, protocol: str | No
 
 
 def member_values(row: Row) -> dict[str, Any]:
-    """The inverse of `member_row`."""
+    """Return the member of a row: the inverse of `member_row`."""
     return {
         **{name: row[column] for name, column in _PLAIN_COLUMNS},
         "subscription": _blob_bytes(row["subscription"]),
@@ -54,7 +54,7 @@ def member_values(row: Row) -> dict[str, Any]:
 
 
 def _blob_row(layout: str | None, content: bytes) -> Row:
-    """A blob's columns. `verbatim` is kept where the others would not give the same bytes back."""
+    """Return a blob's columns; `verbatim` has its bytes if the other columns do not encode to the same ones."""
     if layout is None:
         return {"layout": None, "verbatim": content}
     blob = decode_blob(layout, content)
@@ -85,7 +85,7 @@ def _blob_bytes(row: Row) -> bytes:
 
 
 def _sticky(protocol: str | None, user_data: bytes | None) -> dict[str, Any]:
-    """What a sticky assignor remembers in its user data; nothing where that is none or not readable."""
+    """Return the decoded user data of a sticky assignor; empty if there is none or it cannot be read."""
     for layout in USER_DATA.get(protocol or "", ()) if user_data else ():
         if (data := decode_blob(layout, user_data or b"").data) is not None:
             return data

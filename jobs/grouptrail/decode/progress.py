@@ -1,4 +1,4 @@
-"""What became of a micro-batch's offsets, partition by partition: rows landed, holes, losses."""
+"""The progress of the decode job by partition: rows written, holes and lost records of each micro-batch."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from grouptrail.storage.schema import ADMIN, SEGMENTS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from grouptrail.decode.tasks import Landed
-    from grouptrail.kafka.brokers import LogBounds
+    from grouptrail.decode.tasks import PartitionCounts
+    from grouptrail.kafka.log import LogBounds
 
 
 def batch_progress(
-    landed: Mapping[int, Landed],
+    counts: Mapping[int, PartitionCounts],
     *,
     start: Mapping[int, int],
     end: Mapping[int, int],
     bounds: Mapping[int, LogBounds],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `ingest_progress` that follow from one batch, for the partitions that are new or in which it moved.
+    """Yield the rows of `ingest_progress` of one batch, for partitions that are new or have new offsets.
 
-    `start` and `end` are the batch's offset range by partition (a partition new to the query has no start: it
-    begins at its log's start), `bounds` what the broker says of the log now (empty if it does not answer). Raises
-    BatchUnfit before anything downstream hears of a batch whose rows cannot be right.
+    `counts` are the batch's rows by partition, `start` and `end` its offset range (a partition that is new to the
+    query has no start: it begins at its log's start), `bounds` the current bounds of the log (empty if the broker
+    does not answer). Raises BatchError for a batch with more rows than offsets, before any later job sees it.
     """
     for partition, end_offset in sorted(end.items()):
         log = bounds.get(partition)
-        found = landed.get(partition)
+        found = counts.get(partition)
         rows = found.rows if found else dict.fromkeys(TABLES, 0)
         first_read = found.first_offset if found else end_offset
         log_start = log.log_start_offset if log else 0
@@ -42,10 +42,10 @@ def batch_progress(
         lost = max(0, min(log_start, first_read) - start_offset)
         holes = end_offset - start_offset - lost - sum(rows.values())
         if holes < 0:
-            raise BatchUnfit(
+            raise BatchError(
                 f"partition {partition} has {sum(rows.values()):,} rows for offsets {start_offset:,} to "
-                f"{end_offset:,}: is its topic another one than before, or are its checkpoint or tables copies? "
-                "Run grouptrail check"
+                f"{end_offset:,}: was its topic deleted and created again, or are its checkpoint or tables "
+                "copies? Run grouptrail check"
             )
         yield {
             "record_partition": partition,
@@ -63,7 +63,7 @@ def batch_progress(
 
 
 def summary(batch: int, progress: list[dict[str, Any]], seconds: float) -> str:
-    """One line for people about a batch that has landed."""
+    """Return one line of output about a batch that was written."""
     rows = {table: sum(row[table] for row in progress) for table in TABLES}
     total = sum(rows.values())
     lost = sum(row["lost"] for row in progress)
@@ -77,7 +77,7 @@ def summary(batch: int, progress: list[dict[str, Any]], seconds: float) -> str:
 
 
 def decoded_to(progress: DataFrame) -> dict[int, int]:
-    """By partition, up to where rows of `ingest_progress` go."""
+    """Return the end offset of `ingest_progress` by partition."""
     from pyspark.sql import functions as F
 
     rows = progress.groupBy("record_partition").agg(F.max("end_offset").alias("end")).collect()
@@ -85,26 +85,26 @@ def decoded_to(progress: DataFrame) -> dict[int, int]:
 
 
 def segment_ends(progress: DataFrame) -> dict[int, int]:
-    """Up to where log segments alone have been read, of the partitions that the decode job has not begun."""
+    """Return the end offsets of partitions that were read from log segments only, not by the decode job."""
     begun = decoded_to(progress.where("source IS NULL"))
     ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
     return {partition: end for partition, end in ends.items() if partition not in begun}
 
 
-class BatchUnfit(GrouptrailError):
-    """A batch has more rows than its partition has offsets: something landed twice, or was read from elsewhere."""
+class BatchError(GrouptrailError):
+    """A batch has more rows than offsets: rows were written twice, or read from another topic."""
 
 
-class OtherSource(GrouptrailError):
-    """What has landed of this cluster came another way, and has other offsets."""
+class SourceChangedError(GrouptrailError):
+    """The tables have rows of this cluster from another source, whose offsets differ."""
 
 
 def refuse_other_source(progress: DataFrame, cluster: str, *, is_polled: bool) -> None:
-    """Raises where rows of `ingest_progress` tell of polls and records are to be read, or the other way round."""
+    """Raise SourceChangedError if the cluster was polled and its topic is to be read, or the other way round."""
     others = progress.where(f"coalesce(source, '') {'<>' if is_polled else '='} '{ADMIN}'")
     if not others.isEmpty():
         had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
-        raise OtherSource(
+        raise SourceChangedError(
             f"cluster {cluster} was {had} before, and cannot be {wanted} into the same rows: give it another name "
             "(cluster = ...), or another warehouse and checkpoints"
         )

@@ -1,4 +1,4 @@
-"""Decodes the records of `undecodable_records` again, e.g. after an upgrade that knows more record versions."""
+"""`grouptrail redecode`: decode the records of `undecodable_records` again, e.g. after an upgrade."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 UNDECODABLE = "undecodable_records"
 
 
-class NothingToDecode(GrouptrailError):
+class NothingToDecodeError(GrouptrailError):
     """There is no table of undecodable records."""
 
 
 def redecode(config: Config, report: Callable[[str], None] = print) -> None:
-    """Moves what can be decoded now from `undecodable_records` to the other decoded tables, and reports how much."""
+    """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and report it."""
     spark = start_session(config, "grouptrail-redecode", report)
     try:
         if not table_exists(spark, config, UNDECODABLE):
-            raise NothingToDecode(
+            raise NothingToDecodeError(
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
             )
         ensure_table(spark, config, UNDECODABLE)
@@ -44,8 +44,10 @@ def redecode(config: Config, report: Callable[[str], None] = print) -> None:
 
 
 def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | None) -> int:
-    """Rows are added to their new table before they leave the old one, each by key: broken off and run again, it
-    ends the same."""
+    """Move one cluster's records of one source; return how many.
+
+    Rows are added to their new table by key before they are deleted, so an interrupted run can be repeated.
+    """
     from delta.tables import DeltaTable
     from pyspark.sql import functions as F
 
@@ -60,7 +62,7 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
         if table == UNDECODABLE:
             continue
         origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
-        origin["not_before"] = F.lit(None).cast("timestamp")  # what is polled can be decoded
+        origin["not_before"] = F.lit(None).cast("timestamp")  # only polled rows have one, and they are decodable
         decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumns(origin).persist()
         if count := decoded.count():
             ensure_table(spark, config, table)

@@ -1,4 +1,4 @@
-"""The interpreter's path: any record as a row of exactly one decoded table, and rows back to the record's bytes."""
+"""The interpreter: convert any record to a row of exactly one decoded table, and rows back to the record's bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DECODER_VERSION = version("grouptrail")
 
 
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, Row]:
-    """The table a record belongs to, and its row without the columns that say where the record came from.
+    """Return a record's table and its row, without the columns that say where the record came from.
 
-    Never raises; what cannot be decoded is a row of `undecodable_records`. What a table's columns could not give
-    back byte for byte stays in `verbatim_key` and `verbatim_value`.
+    Never raises: a record that cannot be decoded is a row of `undecodable_records`. Keys and values that the columns
+    do not encode to the same bytes are kept in `verbatim_key` and `verbatim_value`.
     """
     record = decode_record(key, value)
     if record.key is None or key is None or record.error is not None:
@@ -48,14 +48,14 @@ def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, Row]:
 
 
 def table_of(key_type: int) -> str:
-    """The table that holds the records of a type."""
+    """Return the table that has the records of a type."""
     if key_type in _COMMIT_TYPES:
         return "offset_commits"
     return "group_metadata" if key_type == _GROUP_METADATA_TYPE else "group_records"
 
 
 def encode_row(table: str, row: Row) -> tuple[bytes | None, bytes | None]:
-    """The key and value that a row of a decoded table was read from, byte for byte."""
+    """Return the key and value that a row of a decoded table was decoded from, byte for byte."""
     if table == "undecodable_records":
         return row["record_key"], row["record_value"]
     key, value = _RECORDS[table](row)

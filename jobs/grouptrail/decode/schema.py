@@ -29,15 +29,15 @@ RECORD_SCHEMA = pa.schema(
 
 @cache
 def own_columns(table: str) -> pa.Schema:
-    """A table's columns without the ones that say which record a row is."""
+    """Return a table's columns without those that identify a row's record."""
     return pa.schema([field for field in row_schema(table) if field.name not in RECORD_COLUMNS])
 
 
 def row_schema(table: str) -> pa.Schema:
-    """A decoded table's columns but those that a decoder cannot know."""
+    """Return a decoded table's columns without those that a decoder cannot know."""
     return table_schema(table, without=UNDECODED)
 
 
 def row_ddl(table: str) -> str:
-    """`row_schema` as Spark's DDL."""
+    """Return `row_schema` as Spark's DDL."""
     return contracts.tables()[table].ddl(without=UNDECODED)

@@ -1,8 +1,8 @@
-"""What Spark's Python workers run, and what each task sends home beside its rows.
+"""The decoding tasks in Spark's Python workers, and what each task reports to the driver beside its rows.
 
-A micro-batch is read from Kafka once, though it feeds several tables: nearly all records are offset commits, which
-flow through Spark into their table; each task reports its few other rows, and what it counted, to the driver,
-which lands them. A task whose other rows are too many for that says so, and they are decoded again.
+A micro-batch is read from Kafka once, though it feeds several tables. Nearly all records are offset commits, which
+flow through Spark into their table. Each task reports its few other rows and its counts to the driver, which writes
+them. If a task has too many other rows for that, it sets `too_many`, and they are decoded again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ _NOTHING = np.iinfo(np.int64)
 
 
 @dataclass
-class Landed:
-    """The rows of one partition of the topic: how many for each table, the lowest offset among them, and between
-    which times (microseconds) they were written."""
+class PartitionCounts:
+    """Counts of one partition's rows: by table, with their lowest offset and range of times (microseconds)."""
 
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, 0))
     first_offset: int = _NOTHING.max
     earliest: int = _NOTHING.max
     latest: int = _NOTHING.min
 
-    def add(self, other: Landed) -> None:
-        """Adds other rows of the same partition."""
+    def add(self, other: PartitionCounts) -> None:
+        """Add the counts of other rows of the same partition."""
         for table, count in other.rows.items():
             self.rows[table] += count
         self.first_offset = min(self.first_offset, other.first_offset)
@@ -47,31 +46,31 @@ class Landed:
 
 @dataclass
 class TaskReport:
-    """One task's counts by partition of the topic, and its rows for the rare tables.
+    """One task's counts by partition of the topic, and its rows of the rare tables.
 
-    `too_many` is set where these were too many to send; `rare` is incomplete then.
+    If `too_many` is set, these were too many to send, and `rare` is incomplete.
     """
 
-    landed: dict[int, Landed] = field(default_factory=dict)
+    landed: dict[int, PartitionCounts] = field(default_factory=dict)
     rare: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     rare_bytes: int = 0
     too_many: bool = False
 
     def count(self, table: str, rows: pa.RecordBatch) -> None:
-        """Counts rows that the task has decoded for a table."""
+        """Count rows that the task has decoded for a table."""
         partitions = rows.column("record_partition").to_numpy()
         offsets = rows.column("record_offset").to_numpy()
         times = rows.column("record_at").cast(pa.int64()).to_numpy()
         for partition in np.unique(partitions).tolist():
             own = partitions == partition
-            found = Landed(
+            found = PartitionCounts(
                 first_offset=int(offsets[own].min()), earliest=int(times[own].min()), latest=int(times[own].max())
             )
             found.rows[table] = int(own.sum())
-            self.landed.setdefault(partition, Landed()).add(found)
+            self.landed.setdefault(partition, PartitionCounts()).add(found)
 
     def keep(self, table: str, rows: pa.RecordBatch) -> None:
-        """Keeps rows of a rare table, as long as the report stays small."""
+        """Keep rows of a rare table while the report is small."""
         self.rare_bytes += rows.nbytes
         self.too_many |= self.rare_bytes > MOST_RARE_BYTES
         if not self.too_many:
@@ -82,7 +81,7 @@ Reports = dict[int, TaskReport]
 
 
 class ByTask(AccumulatorParam[dict[int, T]]):
-    """Keeps one report a task: a task that Spark runs twice reports the same twice, and counts once."""
+    """An accumulator of one report for each task: a task that Spark runs twice counts once."""
 
     def zero(self, value: dict[int, T]) -> dict[int, T]:  # noqa: ARG002
         return {}
@@ -96,7 +95,7 @@ BY_TASK: ByTask[TaskReport] = ByTask()
 
 
 def commits_reporting(reports: Accumulator[Reports]) -> Rows:
-    """For `DataFrame.mapInArrow`: rows of `offset_commits`; of the others the task reports to `reports`."""
+    """Return a function for `DataFrame.mapInArrow` that yields rows of `offset_commits` and reports the others."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = TaskReport()
@@ -114,7 +113,7 @@ def commits_reporting(reports: Accumulator[Reports]) -> Rows:
 
 
 def rows_of(table: str) -> Rows:
-    """For `DataFrame.mapInArrow`: the rows of one table."""
+    """Return a function for `DataFrame.mapInArrow` that yields the rows of one table."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (decoded for found, decoded in decode_batches(batches) if found == table)
@@ -124,19 +123,19 @@ def rows_of(table: str) -> Rows:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What all tasks of a micro-batch report together."""
+    """The combined reports of all tasks of a micro-batch."""
 
-    landed: dict[int, Landed]
+    landed: dict[int, PartitionCounts]
     rare: dict[str, pa.Table]
     too_many: bool
 
     @classmethod
     def of(cls, reports: Reports) -> BatchReport:
-        """Adds up the tasks' reports. A partition of the topic is read by one task or by several."""
-        landed: dict[int, Landed] = {}
+        """Combine the tasks' reports; a partition of the topic may be read by several tasks."""
+        landed: dict[int, PartitionCounts] = {}
         for report in reports.values():
             for partition, found in report.landed.items():
-                landed.setdefault(partition, Landed()).add(found)
+                landed.setdefault(partition, PartitionCounts()).add(found)
         rare = {
             table: pa.Table.from_batches(batches)
             for table in RARE_TABLES
@@ -145,5 +144,5 @@ class BatchReport:
         return cls(landed, rare, any(report.too_many for report in reports.values()))
 
     def has(self, table: str) -> bool:
-        """Whether the micro-batch has rows for the table."""
+        """Return whether the micro-batch has rows of the table."""
         return any(found.rows[table] for found in self.landed.values())

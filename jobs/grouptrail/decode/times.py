@@ -12,12 +12,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_time(time_ms: int | None) -> datetime | None:
-    """None for what Kafka calls unknown (-1) and for what no timestamp column can hold."""
+    """Return Kafka's time; None if it is unknown (-1) or outside the range of timestamp columns."""
     if time_ms is None or time_ms == UNKNOWN_MS or not MIN_MS <= time_ms <= MAX_MS:
         return None
     return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def from_time(time: datetime | None) -> int:
-    """The inverse of `to_time`; None becomes -1."""
+    """Return milliseconds, -1 for None: the inverse of `to_time`."""
     return UNKNOWN_MS if time is None else round((time - _EPOCH) / timedelta(milliseconds=1))

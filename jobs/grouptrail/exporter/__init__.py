@@ -1,10 +1,10 @@
-"""The exporter: Prometheus metrics from the tables. It knows neither Spark nor decoding.
+"""The exporter: Prometheus metrics from the tables. It imports neither Spark nor decoding.
 
     consumer_lag, group_states, generations, rebalances, offset_commits, ingest_progress
         --snapshot--> Snapshot --families--> Family, … --governor--> those to serve --text--> /metrics
 
-`grouptrail serve` runs it over the tables alone. A job that has the newest lag in its hands runs it in its
-own process and spares it the way through the table:
+`grouptrail serve` reads the tables only. A job that computes lag runs the exporter in its own process and passes the
+newest sample directly:
 
     from grouptrail.exporter.service import Exporter
 
@@ -12,5 +12,5 @@ own process and spares it the way through the table:
         while sampling:
             exporter.publish(cluster, lag_rows) # a pyarrow Table: one sample, with the columns of consumer_lag
 
-`publish` may be called from any thread and does not wait: the rows are served once the rest of the snapshot is read.
+`publish` may be called from any thread and does not block: the rows are served once the rest of the snapshot is read.
 """

@@ -1,4 +1,4 @@
-"""What keeps metrics from being served."""
+"""Errors of the exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot as the metrics of `schemas/metrics.yaml`, in its order."""
+"""The metric families of a snapshot, in the order of `schemas/metrics.yaml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATUSES = contracts.statuses()[::-1]
 
 Rows = Mapping[str, pa.Table]
 
-# Gauges that say something of many groups together; counters of changing groups would fall.
+# Gauges that can be aggregated over groups; counters would fall when the set of groups changes.
 _TOGETHER = (
     "sum_lag",
     "max_lag",
@@ -36,14 +36,14 @@ _TOGETHER = (
 
 
 def group_families(snapshot: Snapshot) -> list[Family]:
-    """What is measured of groups and of the topics they consume."""
+    """Return the families of groups and of the topics they consume."""
     lag = _with_group(snapshot.lag)
     rows = {**_partitions(lag), **_topics(lag), **_lag_of_groups(lag), **_history(snapshot), **_logs(lag)}
     return list(_families(snapshot.cluster, rows))
 
 
 def other_families(snapshot: Snapshot) -> list[Family]:
-    """All groups of a snapshot as one, named `OTHER`."""
+    """Return the families of all groups of a snapshot as one group, named `OTHER`."""
     lag = _with_group(snapshot.lag)
     together = lag.set_column(0, "group", pa.array([OTHER] * len(lag), pa.string()))
     members = pc.sum(snapshot.groups["member_count"]).as_py()
@@ -53,7 +53,7 @@ def other_families(snapshot: Snapshot) -> list[Family]:
 
 
 def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list[Family]:
-    """What is known of the pipeline and the exporter, but for what changes between snapshots."""
+    """Return the families of the pipeline and the exporter, without those that change between snapshots."""
     progress = snapshot.progress
     reads = [(*OUTCOMES[name], pc.sum(progress[name]).as_py() or 0) for name in OUTCOMES]
     backlog = {"partition": progress["record_partition"]}
@@ -75,7 +75,7 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
 
 
 def momentary_families(snapshot: Snapshot, *, errors: int) -> list[Family]:
-    """How old the tables' newest rows are now, and how many snapshots could not be made."""
+    """Return the families of the tables' ages now, and of the number of snapshots that failed."""
     now = time.time()
     ages = [(table, max(0.0, now - at)) for table, at in snapshot.newest.items()]
     rows = {
@@ -125,13 +125,13 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
 
 
 def _error(lag: pa.Table) -> pa.Array:
-    """Without bound where only the least is known that `lag_seconds` can be: the table has null there."""
+    """Return the error bound: infinite if only the minimum of `lag_seconds` is known; the table has null there."""
     bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
     return pc.if_else(bounded, float("inf"), lag["lag_seconds_error"])
 
 
 def _catch_up(lag: pa.Table) -> pa.Array:
-    """Never, where both rates are known and lag does not fall: the table has null there."""
+    """Return the time to catch up, infinite if both rates are known and lag does not fall (null in the table)."""
     rates_known = pc.and_(pc.is_valid(lag["consume_rate"]), pc.is_valid(lag["produce_rate"]))
     never = pc.and_(pc.is_null(lag["catch_up_seconds"]), pc.and_(rates_known, pc.greater(lag["lag"], 0)))
     return pc.if_else(pc.fill_null(never, False), float("inf"), lag["catch_up_seconds"])
@@ -171,7 +171,7 @@ def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
 
 
 def _max_error(lag: pa.Table) -> pa.Table:
-    """How much greater the greatest lag of a group may be than the greatest that is told."""
+    """Return by how much the true maximum lag of a group may exceed the reported one."""
     found = lag.group_by(["group"]).aggregate([("most", "max"), ("lag_seconds", "max")])
     return pa.table({"group": found["group"], "value": pc.subtract(found["most_max"], found["lag_seconds_max"])})
 
@@ -195,7 +195,7 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
 
 
 def _states(groups: pa.Table) -> pa.Table:
-    """Each group in each state, 1 for its own; a state that is not known yet is one more."""
+    """Return 1 for each group's state and 0 for the others; unknown states are added."""
     states = list(dict.fromkeys([*STATES, *pc.unique(groups["state"]).to_pylist()]))
     every = np.repeat(np.arange(len(groups)), len(states))
     each = pa.array(states * len(groups), pa.string())
@@ -213,7 +213,7 @@ def _logs(lag: pa.Table) -> dict[str, pa.Table]:
 
 
 def _grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table:
-    """One figure for each key."""
+    """Return one value for each key."""
     found = rows.group_by(keys).aggregate([(column, how)])
     return found.select([*keys, f"{column}_{how}"]).rename_columns([*keys, "value"])
 

@@ -1,4 +1,4 @@
-"""Which of a snapshot's series are served: those the patterns allow, as fine as asked for, within the budget."""
+"""Select the series of a snapshot that are served: by the patterns, the granularity and the series budget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topic")}
 
-# At most so many series has `group="other"` in metrics of our own; its aliases have no more than as many each.
+# The maximum number of series with `group="other"`, in our metrics and again in their aliases.
 _OTHER_SERIES = 16
 
 
-# A group that has series of its own gives way to one with so many times its lag: lag rises and falls all the time.
+# A group with series of its own is replaced by one with so many times its lag, as lag rises and falls all the time.
 _STAYS = 1.5
 
 
@@ -44,7 +44,7 @@ class Governed:
 def governed(
     snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias] = (), before: Collection[str] = ()
 ) -> Governed:
-    """What is served of a snapshot; `before` are the groups that were kept of the one before."""
+    """Return what is served of a snapshot; `before` are the groups that the previous one kept."""
 
     def families(own: list[Family]) -> list[Family]:
         finer = _FINER[config.granularity]
@@ -66,7 +66,7 @@ def governed(
 
 
 def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:
-    """The snapshot itself where the patterns leave nothing out."""
+    """Return the snapshot of the allowed groups and topics; the same object if all are allowed."""
     groups = _groups(snapshot)
     topics = set(pc.unique(snapshot.lag["topic"]).to_pylist())
     kept_groups = {group for group in groups if _matches(group, config.allow_groups, config.deny_groups)}
@@ -84,7 +84,7 @@ def _matches(name: str, allow: Iterable[str], deny: Iterable[str]) -> bool:
 
 
 def _greatest(snapshot: Snapshot, costs: Mapping[str, int], budget: int, before: Collection[str]) -> set[str]:
-    """The groups with the most lag whose series fit; one that is named as the rest will be is none of them."""
+    """Return the groups with the most lag whose series fit the budget, without one that is named `OTHER`."""
     sums = snapshot.lag.group_by("group_id").aggregate([("lag", "sum")])
     lag = dict(zip(sums["group_id"].to_pylist(), sums["lag_sum"].to_pylist(), strict=True))
     weight = {group: (lag.get(group) or 0) * (_STAYS if group in before else 1) for group in _groups(snapshot)}
@@ -97,7 +97,7 @@ def _greatest(snapshot: Snapshot, costs: Mapping[str, int], budget: int, before:
 
 
 def _costs(snapshot: Snapshot, families: Iterable[Family]) -> Counter[str]:
-    """How many series each group has, those of its topics' logs at most."""
+    """Return an upper bound of each group's number of series, with those of its topics' logs."""
     costs: Counter[str] = Counter()
     partitions = _counts(snapshot.lag["group_id"])
     for family in families:
@@ -112,7 +112,7 @@ def _counts(values: pa.ChunkedArray) -> Mapping[str, int]:
 
 
 def _together(families: list[Family], rest: list[Family]) -> list[Family]:
-    """One family of each name."""
+    """Return one family for each name."""
     others = {family.name: family.rows for family in rest}
     return [
         replace(family, rows=_concatenated(family.rows, others[family.name])) if family.name in others else family

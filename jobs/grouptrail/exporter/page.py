@@ -1,4 +1,4 @@
-"""What a scrape is answered with: the snapshots' text, made once for each format however many ask for it."""
+"""The page of a scrape: the snapshots' text, rendered once for each format and served to all scrapers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from grouptrail.exporter.text import EOF, Family, written
 if TYPE_CHECKING:
     from grouptrail.config import ExporterConfig
 
-_GZIP = 31  # zlib's word for gzip's format with its greatest window
+_GZIP = 31  # zlib's `wbits` for gzip's format with the largest window
 _LEVEL = 1  # a page shrinks to a twentieth; level 9 takes twenty times as long for a quarter less
 
 
 class ClusterPage:
-    """The families of one cluster's snapshot. Only those at its end change: they tell how old things are."""
+    """The metric families of one cluster's snapshot. Only those at its end, ages, change between snapshots."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ClusterPage:
         errors: Callable[[], int] = lambda: 0,
         before: ClusterPage | None = None,
     ) -> None:
-        """`errors()`: how many snapshots could not be made, at the time of asking. `before`: the page of before."""
+        """`errors()` returns how many snapshots have failed; `before` is the previous page."""
         aliases = [alias for exporter in dict.fromkeys(config.also_as) for alias in ALIASES[exporter]]
         self._governed: Governed = governed(snapshot, config, aliases, before._governed.kept if before else ())
         pipeline = pipeline_families(snapshot, dropped=self._governed.dropped)
@@ -40,12 +40,12 @@ class ClusterPage:
         self._errors = errors
 
     def momentary(self) -> Sequence[Family]:
-        """The families at its end, as of now."""
+        """Return the families at its end, as of now."""
         return momentary_families(self.snapshot, errors=self._errors())
 
 
 class Page:
-    """The text of all clusters' families for those who ask."""
+    """The text of all clusters' families."""
 
     def __init__(self, clusters: Sequence[ClusterPage]) -> None:
         self._clusters = clusters
@@ -55,22 +55,22 @@ class Page:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """What it shows."""
+        """Return the snapshots that it shows."""
         return [cluster.snapshot for cluster in self._clusters]
 
     @property
     def series(self) -> int:
-        """How many series it has, without those at its end."""
+        """Return how many series it has, without those at its end."""
         return sum(family.series for cluster in self._clusters for family in cluster.families)
 
     def text(self, *, openmetrics: bool) -> list[bytes]:
-        """The page as of now, in pieces: the long one is not copied for each who asks."""
+        """Return the page as of now, in pieces: the long one is not copied for each request."""
         with self._making:
             made = self._made(openmetrics)
         return [made, self._end(openmetrics)]
 
     def gzipped(self, *, openmetrics: bool) -> list[bytes]:
-        """The page as of now in gzip's format: only its end is compressed anew."""
+        """Return the page as of now, compressed by gzip: only its end is compressed for each request."""
         with self._making:
             if openmetrics not in self._compressed:
                 packer = zlib.compressobj(_LEVEL, wbits=_GZIP)

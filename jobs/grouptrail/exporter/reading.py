@@ -1,4 +1,4 @@
-"""The Delta tables as the exporter reads them: by delta-rs, without a JVM, each time what is new."""
+"""Incremental reading of the Delta tables by delta-rs, without a JVM."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """The tables of a warehouse, opened once; all queries see them as the last `refresh` found them."""
+    """The tables of a warehouse, opened once; all queries see the versions of the last `refresh`."""
 
     def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
-        """`columns` names the tables, and what is read of each."""
+        """`columns` are the columns to read, by table."""
         self._config = config
         self._columns = columns
         self._tables: dict[str, DeltaTable] = {}
         self._engine = QueryBuilder()
 
     def refresh(self) -> None:
-        """Brings all tables up to date. Raises ExporterError where one cannot be read."""
+        """Update all tables to their newest versions. Raises ExporterError if one cannot be read."""
         self._engine = QueryBuilder()
         for name in self._columns:
             table = self._newest(name)
@@ -40,11 +40,11 @@ class Tables:
                 self._engine.register(name, table)
 
     def get(self, name: str) -> DeltaTable | None:
-        """The table; None while there is none."""
+        """Return the table; None if it does not exist yet."""
         return self._tables.get(name)
 
     def rows(self, query: str) -> pa.Table:
-        """What a query gives. Raises ExporterError."""
+        """Return the rows of a query. Raises ExporterError."""
         try:
             found = pa.table(self._engine.execute(query))
         except (DeltaError, OSError, ValueError) as error:
@@ -53,7 +53,7 @@ class Tables:
         return found.cast(pa.schema(plain))
 
     def newest(self, name: str, column: str) -> datetime | None:
-        """The latest time in a column as the statistics of the files tell it, of files that may hold this cluster."""
+        """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
         table = self._tables.get(name)
         if table is None:
             return None
@@ -72,7 +72,7 @@ class Tables:
         if table is not None and _moved_on(table):
             self._tables[name] = table
             return table
-        # Where nothing is new another table may have been made in its place, with a log of its own.
+        # If there is no new version, the table may have been deleted and created again, with a new log.
         table = open_table(self._config, name)
         if table is not None:
             self._require_columns(name, table)
@@ -90,7 +90,7 @@ class Tables:
 
 
 def _moved_on(table: DeltaTable) -> bool:
-    """Brings a table up to date; whether there was anything new."""
+    """Update a table; return whether it has a new version."""
     version = table.version()
     try:
         table.update_incremental()
@@ -100,7 +100,7 @@ def _moved_on(table: DeltaTable) -> bool:
 
 
 def table_id(table: DeltaTable) -> str:
-    """What tells a table from one that was made anew in its place."""
+    """Return the table's id, which differs if it was deleted and created again."""
     return str(table.metadata().id)
 
 
@@ -128,7 +128,7 @@ class Totals:
         keys: tuple[str, ...],
         values: Mapping[str, tuple[str, str]],
     ) -> None:
-        """`values`: by name the column (`!` before a boolean one counts where it is false) and `sum` or `max`."""
+        """`values`: by name, a column (`!` before a boolean one counts false values) and `sum` or `max`."""
         self._name = name
         self._cluster = config.cluster
         self._storage = config.storage_options()
@@ -146,7 +146,7 @@ class Totals:
         self._totals = pa.schema([*types, *numbers]).empty_table()
 
     def now(self, table: DeltaTable | None) -> pa.Table:
-        """The totals, with a row for each key and the greatest `position` beside them."""
+        """Return the totals, with a row for each key and its greatest `position`."""
         if table is None:
             return self._totals
         if table_id(table) != self._table_id:
@@ -170,7 +170,7 @@ class Totals:
         return self._totals.group_by("record_partition").aggregate([("position", "max")])
 
     def _counted(self, rows: pa.Table) -> pa.Table:
-        """Rows in the totals' columns."""
+        """Return rows with the totals' columns."""
         columns = {key: rows[key] for key in self._keys} | {"position": rows[self._position].cast("int64")}
         for name, (of, _) in self._values.items():
             value = rows[of.lstrip("!")]
@@ -186,7 +186,7 @@ class Totals:
 
 
 def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:
-    """The rows behind what had been counted of their partition."""
+    """Return the rows after those that have been counted of their partition."""
     if not marks:
         return rows
     known = pc.index_in(rows["record_partition"], pa.array(list(marks), pa.int32()))
@@ -199,12 +199,12 @@ def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
     return pa.schema([schema.field(column) for column in dict.fromkeys(columns)])
 
 
-# What a change of topic metadata was shows when the assignment after it is computed (docs/history.md).
+# The cause of a change of topic metadata is refined when the next assignment is computed (docs/history.md).
 _REFINED_LATER = "topic_metadata_changed"
 
 
 class Rising:
-    """Counts that do not fall while the process lives, though rows that were counted are deleted or made anew."""
+    """Counters that do not fall while the process lives, even if counted rows are deleted or recomputed."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = list(keys)
@@ -212,7 +212,7 @@ class Rising:
         self._risen: pa.Table | None = None
 
     def now(self, counted: pa.Table) -> pa.Table:
-        """What `counted` came to, and all that was counted before and is not there any more."""
+        """Return the counts, including rows that were counted before and are deleted now."""
         if self._counted is None or self._risen is None:
             self._counted = self._risen = counted
             return counted
@@ -226,7 +226,7 @@ class Rising:
 
     @staticmethod
     def _refined(change: pa.Table) -> pa.ChunkedArray | pa.BooleanArray:
-        """The falls of a cause that is refined later, where as many of the group's rebalances have another now."""
+        """Return which decreases are of a refined cause: as many of the group's rebalances have another one now."""
         if not {"group_id", "cause", "count"} <= set(change.column_names):
             return pa.array([False] * len(change))
         rises: dict[str, int] = defaultdict(int)

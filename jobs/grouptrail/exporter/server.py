@@ -1,4 +1,4 @@
-"""HTTP: /metrics, /ready and /healthz, each asker in a thread of its own."""
+"""The HTTP server of /metrics, /ready and /healthz, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -32,18 +32,22 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Server:
-    """Serves the page that `page()` gives at the time; `problem()` says why it is not ready, None when it is.
+    """Serves the current page, `page()`; `problem()` returns why it is not ready, or None.
 
-    `tells_password`: whether the password that it asks for crosses a network in clear.
+    `exposes_password`: whether basic authentication's password crosses a network in clear.
     """
 
     def __init__(
         self, config: ExporterConfig, page: Callable[[], Page | None], problem: Callable[[], str | None]
     ) -> None:
-        """Listens from now on. Raises ExporterError where it cannot."""
+        """Start listening. Raises ExporterError if that fails."""
         host, _, port = config.listen.rpartition(":")
-        told = {"page": staticmethod(page), "problem": staticmethod(problem), "credentials": _credentials(config)}
-        handler = type("Handler", (_Handler,), told)
+        attributes = {
+            "page": staticmethod(page),
+            "problem": staticmethod(problem),
+            "credentials": _credentials(config),
+        }
+        handler = type("Handler", (_Handler,), attributes)
         tls = _tls(config)
         try:
             self._http = _listening(host.strip("[]"), int(port), handler)
@@ -52,22 +56,22 @@ class Server:
                 f"cannot listen on {config.listen} ({error.strerror or error}): choose another with --listen"
             ) from error
         if tls is not None:
-            # The handshake is left to the asker's thread: who is silent in it holds up nobody else.
+            # The handshake is done in the connection's thread, so that a silent client blocks no other.
             self._http.socket = tls.wrap_socket(
                 self._http.socket, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
             )
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
         address = ipaddress.ip_address(str(self._http.server_address[0]).partition("%")[0])
-        self.tells_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
+        self.exposes_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
         self._thread = threading.Thread(target=self._http.serve_forever, name="exporter", daemon=True)
 
     def start(self) -> None:
-        """Answers, in threads of its own."""
+        """Answer requests, in threads of its own."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends listening; answers under way are given."""
+        """Stop listening; responses in progress are completed."""
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
@@ -79,7 +83,7 @@ class _Listener(ThreadingHTTPServer):
     request_queue_size = _WAITING
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who hangs up, or speaks no TLS, is no error of ours."""
+        """Ignore clients that hang up or do not speak TLS."""
 
 
 def _listening(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Listener:
@@ -108,7 +112,7 @@ def _tls(config: ExporterConfig) -> ssl.SSLContext | None:
 
 
 def _credentials(config: ExporterConfig) -> bytes | None:
-    """What an asker sends after `Basic` (RFC 7617); None where anybody may ask."""
+    """Return what a client sends after `Basic` (RFC 7617); None without authentication."""
     if config.basic_auth_password is None:
         return None
     return base64.b64encode(f"{config.basic_auth_user}:{config.basic_auth_password.get_secret_value()}".encode())
@@ -123,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answers the three paths."""
+        """Answer the three paths."""
         answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive, "/": self._index}
         answer = answers.get(self.path.partition("?")[0])
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -133,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer()
 
     def do_HEAD(self) -> None:
-        """As GET, without the body."""
+        """Answer like GET, without the body."""
         self.do_GET()
 
     def _metrics(self) -> None:
@@ -180,11 +184,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(piece)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: scrapes come every few seconds."""
+        """Log nothing: scrapes come every few seconds."""
 
 
 def _quality(accepted: str, name: str) -> float:
-    """How much a header of the kind of Accept wants something: 0 where it does not name it."""
+    """Return the q-value of a name in a header like Accept; 0 if it is not named."""
     best = 0.0
     for entry in accepted.lower().split(","):
         named, *parameters = (part.strip() for part in entry.split(";"))

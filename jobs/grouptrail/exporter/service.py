@@ -1,4 +1,4 @@
-"""The exporter as a service: a thread that makes snapshots, and a server that shows the newest."""
+"""The exporter: a thread that takes snapshots, and a server that serves the newest."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ Report = Callable[[str], None]
 
 
 class Exporter:
-    """Serves the metrics of clusters, whose configurations share a warehouse, from `start` to `stop`; also a context
-    manager.
+    """Serves the metrics of clusters that share a warehouse, from `start` to `stop`; also a context manager.
 
-    A new page takes the place of the one before in one assignment: every scrape is of one snapshot of each cluster,
-    and none waits for the next. Where a snapshot cannot be made, the one before goes on being served, without its
-    groups once it is too old, and `report` is told why.
+    A new page replaces the old one in one assignment: every scrape returns one snapshot of each cluster, and none
+    waits for the next. If a snapshot fails, `report` gets the reason and the old page is still served, without its
+    groups once it is too old.
 
-    `awaits_lag`: a lag job of this process will `publish`. What an earlier one left is served meanwhile, and
-    nothing is ready before a newer sample is served.
+    `awaits_lag`: a lag job of this process will `publish`. Until then an earlier job's lag is served, and /ready
+    waits for a newer sample.
     """
 
     def __init__(self, configs: Sequence[Config], report: Report = print, *, awaits_lag: bool = False) -> None:
@@ -48,17 +47,17 @@ class Exporter:
 
     @property
     def url(self) -> str:
-        """Where it listens, with the port that it was given for port 0."""
+        """Return the URL, with the actual port if port 0 was configured."""
         return self._server.url
 
     @property
     def page(self) -> Page | None:
-        """What is served now; None before the first snapshot."""
+        """Return the page that is served now; None before the first snapshot."""
         return self._page
 
     def start(self) -> Self:
-        """Begins to make snapshots and to answer."""
-        if self._server.tells_password:
+        """Start taking snapshots and answering requests."""
+        if self._server.exposes_password:
             self._report(
                 f"metrics: whoever listens on the network reads the password that {self.url} asks for: "
                 "set exporter.tls_certificate and exporter.tls_key, unless a proxy before it speaks TLS"
@@ -68,7 +67,7 @@ class Exporter:
         return self
 
     def stop(self) -> None:
-        """Ends both; a snapshot under way is not waited for longer than it takes to see that."""
+        """Stop both; wait at most five seconds for a snapshot in progress."""
         self._stopping = True
         self._wake.set()
         self._server.stop()
@@ -84,17 +83,16 @@ class Exporter:
         self.stop()
 
     def publish(self, cluster: str, lag_rows: pa.Table) -> None:
-        """Takes a cluster's newest sample, with the columns of `consumer_lag`, and serves it as soon as the rest is
-        read.
+        """Pass a cluster's newest sample, with the columns of `consumer_lag`, to be served with the next snapshot.
 
-        From the first call on the table itself is not read any more; a sample that nobody follows up grows old as it
-        would there. May be called from any thread; it does not wait.
+        After the first call the table itself is no longer read; a sample without a successor becomes stale as it
+        would there. May be called from any thread; it does not block.
         """
         self._clusters[cluster].lag = lag_rows
         self._wake.set()
 
     def _problem(self) -> str | None:
-        """None once one cluster is ready: what is wrong with another keeps nobody from its figures."""
+        """Return why no cluster is ready; None once one is: problems of one cluster do not affect the others."""
         problems = {name: cluster.problem for name, cluster in self._clusters.items()}
         if None in problems.values():
             return None
@@ -113,7 +111,7 @@ class Exporter:
 
 
 class _Cluster:
-    """What is served of one cluster, by the refresher's thread."""
+    """The page of one cluster, updated by the refresher's thread."""
 
     def __init__(self, config: Config, report: Report, *, awaits_lag: bool) -> None:
         self.page: ClusterPage | None = None
@@ -125,7 +123,7 @@ class _Cluster:
         self._errors = 0
 
     def refresh(self) -> None:
-        """Makes a snapshot and its page; what keeps it from that is counted, reported and told by /ready."""
+        """Take a snapshot and make its page; an error is counted, reported and shown by /ready."""
         fault = None
         try:
             snapshot = self._reader.read(self.lag)
@@ -133,13 +131,13 @@ class _Cluster:
         except GrouptrailError as error:
             fault = str(error)
         except Exception as error:
-            # A thread that dies would leave old figures standing for ever.
+            # If this thread ended, old values would be served forever.
             fault = f"{type(error).__name__}: {error}; report it"
         self._errors += fault is not None
         if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
             self._show(self.page.snapshot.of([]))
         if fault not in (None, self.problem):
-            # Whoever read what is reported may be gone; metrics are served all the same.
+            # The reader of the output may be gone; metrics are served all the same.
             with contextlib.suppress(OSError, ValueError):
                 self._report(f"metrics: {fault}")
         self.problem = fault or snapshot.not_ready
@@ -149,7 +147,7 @@ class _Cluster:
 
 
 def serve(configs: Sequence[Config], report: Report = print) -> None:
-    """Serves over the tables alone until SIGINT or SIGTERM, which end the process with 130 or 143."""
+    """Serve metrics from the tables until SIGINT or SIGTERM, which end the process with 130 or 143."""
     await_end = signals.ending()
     with Exporter(configs, report) as exporter:
         report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")

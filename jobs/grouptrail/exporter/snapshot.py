@@ -1,7 +1,7 @@
-"""What the tables say at one moment, as Arrow tables: made once, then only read.
+"""A snapshot of the tables at one moment, as immutable Arrow tables.
 
-`SnapshotReader.read` makes it. A group is in it while its state is not Dead or its lag is sampled; what was deleted
-is in none that is made later.
+`SnapshotReader.read` takes it. It has the groups whose state is not Dead or whose lag is sampled; deleted groups are
+not in later snapshots.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ _STALE_INTERVALS = 3
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment. Rows are as in the tables that the fields are named for, of one cluster.
+    """The tables of one cluster at one moment; fields are named for tables or their columns.
 
     `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
     protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
     `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
-    __consumer_offsets what `OUTCOMES` and `_OFFSETS` name, and landed_at in microseconds. `stable`: for each of them
-    last_stable_offset (null where no transaction is open) and `lag`, by how much it is behind the end. `failures`:
-    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits to be
-    told, +Inf where none does. `not_ready`: why the figures are not known to be those of now, None when they are.
+    __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds. `stable`: for each of
+    them last_stable_offset (null if no transaction is open) and `lag`, its distance to the log's end. `failures`:
+    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits for the
+    history job, +Inf if none does. `not_ready`: why the values may not be current, None if they are.
     """
 
     cluster: str
@@ -98,21 +98,21 @@ class Snapshot:
     not_ready: str | None
 
     def of(self, groups: Collection[str]) -> Snapshot:
-        """What it says of some groups, and of the pipeline."""
+        """Return the snapshot of some groups, and of the pipeline."""
         names = pa.array(sorted(groups), pa.string())
         by_group = ("lag", "groups", "rebalances", "intervals", "commits")
         return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
 
 
-# The assignment computed for it will tell its cause; a counter cannot take back what it has counted.
+# The cause is known when the next assignment is computed; a counter cannot be corrected afterwards.
 _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_changed' AND certainty = 'recorded'"
 
 
 class SnapshotReader:
-    """Makes snapshots of a warehouse, each reading what has come since the one before."""
+    """Takes snapshots of a warehouse; each reads the rows since the previous one."""
 
     def __init__(self, config: Config, lag_since: datetime | None = None) -> None:
-        """`lag_since`: not ready before lag is of a sample since then."""
+        """`lag_since`: snapshots are not ready before there is a lag sample since that time."""
         self._config = config
         self._lag_since = lag_since
         self._tables = Tables(config, _READ)
@@ -135,12 +135,12 @@ class SnapshotReader:
         self._rising = Rising(("group_id", "cause"))
         self._counted = _NO_REBALANCES
         self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
-        self._told_before: datetime | None = None
+        self._processed_before: datetime | None = None
         self._backlog: dict[int, int] = {}
         self._is_ready = False
 
     def read(self, lag: pa.Table | None = None) -> Snapshot:
-        """The newest snapshot; `lag` in place of what `consumer_lag` holds. Raises ExporterError."""
+        """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError."""
         started = time.perf_counter()
         self._tables.refresh()
         rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
@@ -177,7 +177,7 @@ class SnapshotReader:
         return max(STALE_SECONDS, _STALE_INTERVALS * self._config.log_offsets.interval_seconds)
 
     def _lag(self) -> pa.Table:
-        """The samples that may be the newest of their partition."""
+        """Return the samples that may be the newest of their partition."""
         if self._tables.get("consumer_lag") is None:
             return _empty(**_types("consumer_lag", LAG_COLUMNS))
         stale = datetime.now(UTC) - timedelta(seconds=self._stale_seconds())
@@ -251,16 +251,16 @@ class SnapshotReader:
         )
 
     def _history_waits_since(self) -> float | None:
-        """When the first batch landed that has records of groups and is not told; +Inf where all are."""
+        """Return the time of the first batch with group records that history has not processed; +Inf if none."""
         if self._tables.get("history_positions") is None or self._tables.get("ingest_progress") is None:
             return None
-        told = self._tables.rows(
+        positions = self._tables.rows(
             "SELECT record_partition, MAX(told_to) AS told_to FROM history_positions "
             f"WHERE {self._ours()} GROUP BY record_partition"
         )
-        told_to = dict(zip(*(column.to_pylist() for column in told.columns), strict=True))
-        # Below 0 lies the mark of a rebuild, which tells all batches again.
-        since = None if min(told_to, default=0) < 0 else self._told_before
+        processed_to = dict(zip(*(column.to_pylist() for column in positions.columns), strict=True))
+        # A partition below 0 marks a rebuild, which processes all batches again.
+        since = None if min(processed_to, default=0) < 0 else self._processed_before
         batches = self._tables.rows(
             "SELECT record_partition, start_offset, landed_at, group_metadata + group_records > 0 AS of_groups "
             f"FROM ingest_progress WHERE {self._ours()}"
@@ -269,9 +269,9 @@ class SnapshotReader:
         waiting = [
             row["landed_at"]
             for row in batches.filter(batches["of_groups"]).to_pylist()
-            if row["start_offset"] >= told_to.get(row["record_partition"], 0)
+            if row["start_offset"] >= processed_to.get(row["record_partition"], 0)
         ]
-        self._told_before = min(waiting, default=pc.max(batches["landed_at"]).as_py()) or since
+        self._processed_before = min(waiting, default=pc.max(batches["landed_at"]).as_py()) or since
         return min(waiting).timestamp() if waiting else math.inf
 
     def _stable(self, progress: pa.Table) -> pa.Table:
@@ -290,11 +290,11 @@ class SnapshotReader:
             "FROM log_offsets "
             f"WHERE {self._ours()} AND topic = '__consumer_offsets' AND sampled_at >= {datafusion_literal(since)}"
         )
-        told = {row["partition"]: (row["stable"] if row["lag"] else None, row["lag"]) for row in rows.to_pylist()}
-        return _stable_offsets(dict.fromkeys(partitions, (None, 0)) | told)
+        sampled = {row["partition"]: (row["stable"] if row["lag"] else None, row["lag"]) for row in rows.to_pylist()}
+        return _stable_offsets(dict.fromkeys(partitions, (None, 0)) | sampled)
 
     def _failures(self) -> pa.Table:
-        """How many expectations each table's newest check found broken."""
+        """Return how many expectations failed in each table's newest check."""
         if self._tables.get("check_results") is None:
             return _empty(table=pa.string(), count=pa.int64())
         ours = self._ours()
@@ -308,8 +308,7 @@ class SnapshotReader:
     def _not_ready(
         self, progress: pa.Table, sampled_at: datetime | None, lag: pa.Table, *, has_commits: bool
     ) -> str | None:
-        """None once all has been read that lay there at first, by a pipeline that samples lag if it ever did; and
-        lag, where there is any, is as new as it must be."""
+        """Return why the values are not current; None once the initial backlog is read and lag, if any, is recent."""
         if self._is_ready:
             return None
         if not len(progress):
@@ -334,9 +333,9 @@ class SnapshotReader:
         return f"cluster = {datafusion_literal(self._config.cluster)}"
 
 
-def _stable_offsets(told: Mapping[int, tuple[int | None, int | None]]) -> pa.Table:
-    stable, lag = ([row[number] for row in told.values()] for number in (0, 1))
-    columns = {"record_partition": list(told), "last_stable_offset": stable, "lag": lag}
+def _stable_offsets(offsets: Mapping[int, tuple[int | None, int | None]]) -> pa.Table:
+    stable, lag = ([row[number] for row in offsets.values()] for number in (0, 1))
+    columns = {"record_partition": list(offsets), "last_stable_offset": stable, "lag": lag}
     types = {"record_partition": pa.int32(), "last_stable_offset": pa.int64(), "lag": pa.int64()}
     return pa.table(columns, schema=pa.schema(list(types.items())))
 
@@ -350,7 +349,7 @@ def _lag_columns(rows: pa.Table) -> pa.Table:
 
 
 def _newest_sample(rows: pa.Table, stale_seconds: float) -> pa.Table:
-    """The newest row of each group and partition, without those that the newest sample does not have any more."""
+    """Return the newest row of each group and partition, without those that the newest sample lacks."""
     newest = pc.max(rows["sampled_at"]).as_py()
     if newest is None:
         return rows
@@ -360,7 +359,7 @@ def _newest_sample(rows: pa.Table, stale_seconds: float) -> pa.Table:
 
 
 def _last(rows: pa.Table, order: str, keys: list[str]) -> pa.Table:
-    """Of each key the row that is last in an order."""
+    """Return the last row of each key in the order of a column."""
     rows = rows.sort_by(order)
     numbered = rows.select(keys).append_column("row", pa.array(np.arange(len(rows))))
     last = numbered.group_by(keys).aggregate([("row", "max")])["row_max"]

@@ -1,7 +1,7 @@
-"""Families as text: Prometheus' format 0.0.4, or OpenMetrics 1.0.
+"""Metric families as text: Prometheus' format 0.0.4, or OpenMetrics 1.0.
 
-Arrow puts a family's lines together as one array of text; no line costs a step of Python. The text is what
-prometheus-client's encoder writes but for the spelling of numbers (5 for 5.0, 1000000 for 1e+06).
+Arrow joins a family's lines as one array of strings, without a Python step for each line. The text equals that of
+prometheus-client's encoder except for the format of numbers (5 for 5.0, 1000000 for 1e+06).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Family:
 
     @property
     def series_a_row(self) -> int:
-        """A histogram has its buckets, +Inf among them, its count and its sum."""
+        """Return the number of series of a row: for a histogram its buckets with +Inf, its count and its sum."""
         return len(self.buckets) + 3 if self.buckets else 1
 
     @property
     def series(self) -> int:
-        """How many lines its text has, where no row holds a null."""
+        """Return how many lines its text has, if no row has a null."""
         return len(self.rows) * self.series_a_row
 
 
 def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """The families one after the other, those of one name under one head, without the `EOF` that ends OpenMetrics."""
+    """Return the families' text, one head for each name, without the `EOF` that ends OpenMetrics."""
     by_name: dict[str, list[Family]] = {}
     for family in families:
         by_name.setdefault(family.name, []).append(family)
@@ -77,7 +77,7 @@ def _lines(family: Family) -> bytes:
 
 
 def _line(name: str, labels: Mapping[str, pa.Array | str], value: pa.Array) -> list[pa.Array | str]:
-    """The pieces of a line, of every row alike or as arrays."""
+    """Return the pieces of a line: strings that all rows share, and arrays."""
     parts: list[pa.Array | str] = [name]
     for number, (label, text) in enumerate(sorted(labels.items())):
         parts += [f'{"," if number else "{"}{label}="', text, '"']
@@ -107,7 +107,7 @@ def _joined(parts: Iterable[pa.Array | str]) -> bytes:
 
 
 def _data(lines: pa.Array) -> memoryview:
-    """The text of all values one after the other, as Arrow holds it."""
+    """Return the concatenated text of all values from Arrow's buffer."""
     ends = memoryview(lines.buffers()[1]).cast("i")
     return memoryview(lines.buffers()[2])[ends[lines.offset] : ends[lines.offset + len(lines)]]
 

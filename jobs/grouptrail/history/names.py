@@ -6,7 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.kafka.brokers import ClusterError, OffsetsTopic
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.storage import tables
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Kafka clients: admin requests, offsets and records of the brokers. The only room that knows one."""
+"""Kafka clients: admin requests, offsets and records of the brokers; no other room uses a Kafka client."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Committed(NamedTuple):
-    """A group's position in a partition."""
+    """A group's committed offset in a partition."""
 
     offset: int
     leader_epoch: int
@@ -17,10 +17,10 @@ class Committed(NamedTuple):
 
 @dataclass
 class PolledGroup:
-    """A group as its coordinator tells it.
+    """A group as its coordinator describes it.
 
-    `kind` is classic, consumer, share or streams. `described` is the group in the answer's fields, `commits` by topic
-    and partition; None where it was not told, `problem` why.
+    `kind` is classic, consumer, share or streams. `described` has the fields of the coordinator's response, `commits`
+    are by topic and partition; both are None where the coordinator returned none, `problem` says why.
     """
 
     group_id: str

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.kafka.brokers import FirstRecord, Wanted
+from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.groups import Group, Position
 from grouptrail.lag.held_back import CoordinatorOffsets, Fetch, HeldBack
 from grouptrail.lag.index import (
@@ -101,7 +101,7 @@ class Board:
         self._ends = LogEnds()
         self._window = Window(rules.thresholds)
         self._sample: tuple[int, pa.Table, Ints] | None = None
-        self._first: Mapping[Wanted, FirstRecord | None] = {}
+        self._first: Mapping[RecordRequest, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._remade_at = np.empty(0, np.int64)
         self._last_commits = LastCommits(recall)
@@ -255,7 +255,7 @@ class Board:
         is_isolated = matching(asked["group_id"], self._rules.read_committed_groups).tolist()
         offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[places].tolist()
         columns = (asked["topic"].to_pylist(), asked["partition"].to_pylist(), offsets, is_isolated)
-        wanted = dict(zip(places.tolist(), map(Wanted, *columns), strict=True))
+        wanted = dict(zip(places.tolist(), map(RecordRequest, *columns), strict=True))
         if ask is not None:
             # Where there was none before, there may be one now.
             known = {at: record for at, record in self._first.items() if record is not None}

@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.jobs import LAG, Progress, Publish, Start
-from grouptrail.kafka.brokers import ClusterError, FirstRecord, RecordReader, Wanted
+from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
+from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.kafka.records import RecordReader
 from grouptrail.lag.board import COLUMNS, TABLE, Board, Rules
 from grouptrail.lag.groups import LEAST_SESSION_SECONDS, Groups
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
@@ -277,7 +279,7 @@ class Watch:
     def _ours(self) -> pc.Expression:
         return pc.field("cluster") == self._config.cluster
 
-    def _ask(self, wanted: Sequence[Wanted]) -> Mapping[Wanted, FirstRecord | None]:
+    def _ask(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Where nobody tells, the samples do."""
         try:
             return self._records.first_records(wanted, seconds=_ASK_SECONDS)

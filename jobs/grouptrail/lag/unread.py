@@ -9,11 +9,11 @@ from itertools import islice
 
 import numpy as np
 
-from grouptrail.kafka.brokers import FirstRecord, Wanted
+from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.index import Bools, ints
 from grouptrail.lag.offsets import Entries, Lag
 
-Ask = Callable[[Sequence[Wanted]], Mapping[Wanted, FirstRecord | None]]
+Ask = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
 """Finds first records, as far as they can be told; None: none is left in the log."""
 
 _MICROS = 1_000_000
@@ -65,7 +65,7 @@ class UnreadOffsets:
         starts = ints(entries.logs["log_start_offset"])
         for topic, some in islice(of_topic.items(), _MOST_TOPICS):
             wanted = {
-                place: Wanted(topic, partitions[place], max(committed, int(starts[place])), is_isolated=True)
+                place: RecordRequest(topic, partitions[place], max(committed, int(starts[place])), is_isolated=True)
                 for place, _, committed, _ in some
             }
             told = ask(list(dict.fromkeys(wanted.values())))

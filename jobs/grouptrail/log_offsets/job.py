@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from grouptrail.jobs import LOG_OFFSETS, Progress, Start
-from grouptrail.kafka.brokers import Cluster
-from grouptrail.spark.streams import OFFSETS_TOPIC, query_id, read_log_offsets, start_query
+from grouptrail.kafka.cluster import Cluster
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.spark.streams import query_id, read_log_offsets, start_query
 from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:

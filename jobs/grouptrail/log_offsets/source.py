@@ -32,7 +32,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from grouptrail import contracts
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka.brokers import Cluster, ClusterError, KafkaDenied, LogBounds, Place
+from grouptrail.kafka.cluster import Cluster
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
+from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.storage.schema import table_schema
 
@@ -128,7 +130,7 @@ class Asked(InputPartition):
 
     leader: int | None
     server: str | None
-    places: tuple[Place, ...]
+    places: tuple[PartitionMetadata, ...]
     held_back: str | None = None
 
 
@@ -148,7 +150,7 @@ class Planner:
             else None
         )
         self._held_back = request.which.get(_HELD_BACK)
-        self._seen: list[Place] = []
+        self._seen: list[PartitionMetadata] = []
 
     def plan(self) -> list[Asked]:
         """At least one: Spark takes none for one that it made itself."""
@@ -162,19 +164,27 @@ class Planner:
         """Closes the connection."""
         self._cluster.close()
 
-    def _places(self, wanted: Wanted | None) -> list[Place]:
+    def _places(self, wanted: Wanted | None) -> list[PartitionMetadata]:
         """Where no broker answers, all that is wanted, or was there the last time, with the reason."""
         try:
-            self._seen = self._cluster.places(wanted)
+            self._seen = self._cluster.partition_metadata(wanted)
         except ClusterError as error:
-            reason = "the brokers refuse this principal" if isinstance(error, KafkaDenied) else "no broker answered"
+            reason = (
+                "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
+            )
             if wanted is None:
-                return [Place(seen.topic, seen.partition, seen.topic_id, error=reason) for seen in self._seen]
-            return [Place(topic, partition, error=reason) for topic in wanted for partition in wanted[topic] or ()]
+                return [
+                    PartitionMetadata(seen.topic, seen.partition, seen.topic_id, error=reason) for seen in self._seen
+                ]
+            return [
+                PartitionMetadata(topic, partition, error=reason)
+                for topic in wanted
+                for partition in wanted[topic] or ()
+            ]
         return self._seen
 
 
-def by_leader(places: Iterable[Place]) -> list[Asked]:
+def by_leader(places: Iterable[PartitionMetadata]) -> list[Asked]:
     """One for each leader, and one for the places without."""
     with_leader = sorted((place for place in places if place.leader is not None), key=_leader)
     asked = [Asked(*leader, tuple(led)) for leader, led in groupby(with_leader, _leader)]
@@ -182,7 +192,7 @@ def by_leader(places: Iterable[Place]) -> list[Asked]:
     return [*asked, Asked(None, None, unled)] if unled or not asked else asked
 
 
-def _leader(place: Place) -> tuple[Any, Any]:
+def _leader(place: PartitionMetadata) -> tuple[Any, Any]:
     return place.leader, place.server
 
 
@@ -196,20 +206,20 @@ def sample(settings: Mapping[str, str], asked: Asked) -> pa.RecordBatch:
             with Cluster({**settings, "bootstrap.servers": str(asked.server)}) as broker:
                 told = broker.log_bounds(asked.leader, [(place.topic, place.partition) for place in asked.places])
         except ClusterError as error:
-            reason = "refuses this principal" if isinstance(error, KafkaDenied) else "did not answer"
+            reason = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
             silence = f"broker {asked.leader} {reason}"
     times = {"asked_at": asked_at, "sampled_at": datetime.now(UTC)}
     places = [place for place in asked.places if place.topic != asked.held_back or not _is_stable(told, place)]
     return _rows([replace(place, error=place.error or silence) for place in places], told, times)
 
 
-def _is_stable(told: Mapping[tuple[str, int], LogBounds | str], place: Place) -> bool:
+def _is_stable(told: Mapping[tuple[str, int], LogBounds | str], place: PartitionMetadata) -> bool:
     found = told.get((place.topic, place.partition))
     return isinstance(found, LogBounds) and found.last_stable_offset == found.log_end_offset
 
 
 def _rows(
-    places: list[Place], told: Mapping[tuple[str, int], LogBounds | str], times: Mapping[str, datetime]
+    places: list[PartitionMetadata], told: Mapping[tuple[str, int], LogBounds | str], times: Mapping[str, datetime]
 ) -> pa.RecordBatch:
     rows = []
     for place in places:

@@ -17,7 +17,7 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.retention import ORDER, Removal, removals
 from grouptrail.query.formats import console_on, displayed
 from grouptrail.spark.session import start_session
-from grouptrail.storage.tables import is_conflict, table_exists, tried_again
+from grouptrail.storage.tables import is_conflict, table_exists, with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def run(
     """Maintain tables like `maintain`, but in an existing session."""
 
     def work(name: str) -> None:
-        report(tried_again(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES))
+        report(with_retries(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES))
 
     _each(spark, config, names, work)
 

@@ -1,1 +1,1 @@
-"""Runtime: runs the jobs, stops them, and puts them back on their feet."""
+"""Runtime: run the jobs, stop them, and restart or recover them."""

@@ -1,4 +1,4 @@
-"""`grouptrail doctor`: whether this machine and this configuration can run the pipeline, without running it."""
+"""`grouptrail doctor`: check whether this machine and configuration can run the pipeline, without running it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from grouptrail.spark.java import JavaError, cache_folder, find_java
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.kafka.brokers import LogBounds, OffsetsTopic
+    from grouptrail.kafka.log import LogBounds
+    from grouptrail.kafka.offsets_topic import OffsetsTopic
 
 Status = Literal["ok", "warn", "FAIL"]
 
@@ -35,7 +36,7 @@ _IDLE_READ_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, what was found and, where it is not ok, what to do."""
+    """One line of output: the subject, the result and, if the status is not ok, the remedy."""
 
     status: Status
     subject: str
@@ -46,7 +47,7 @@ Check = Callable[["Config"], Iterable[Finding]]
 
 
 def examine(configs: Sequence[Config]) -> Iterator[Finding]:
-    """The findings of every check, each as soon as it is known; the brokers' may take about ten seconds a cluster."""
+    """Yield the findings of every check as they are made; a cluster's brokers may take about ten seconds."""
     for check in CHECKS:
         yield from check(configs[0])
     for config in configs:
@@ -58,17 +59,17 @@ def examine(configs: Sequence[Config]) -> Iterator[Finding]:
 
 
 def print_findings(findings: Iterable[Finding], out: TextIO) -> bool:
-    """One line a finding; returns whether none of them is a FAIL."""
-    is_well = True
+    """Print one line for each finding, and return whether none is a FAIL."""
+    is_healthy = True
     for finding in findings:
         out.write(f"{finding.status:<4}  {finding.subject:<9}  {finding.text}\n")
         out.flush()
-        is_well = is_well and finding.status != "FAIL"
-    return is_well
+        is_healthy = is_healthy and finding.status != "FAIL"
+    return is_healthy
 
 
 def check_python(_config: Config) -> Iterator[Finding]:
-    """Whether this Python is one that the package says it runs on."""
+    """Check that the package supports this Python."""
     least = _numbers(metadata("grouptrail")["Requires-Python"])
     here = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[: len(least)] >= least:
@@ -79,7 +80,7 @@ def check_python(_config: Config) -> Iterator[Finding]:
 
 
 def check_java(_config: Config) -> Iterator[Finding]:
-    """Which Java would run Spark, if there is one."""
+    """Find the Java that would run Spark."""
     try:
         java = find_java()
     except JavaError as error:
@@ -89,7 +90,7 @@ def check_java(_config: Config) -> Iterator[Finding]:
 
 
 def check_versions(_config: Config) -> Iterator[Finding]:
-    """Whether pyspark, delta-spark, deltalake and kafka-python are installed, in versions that grouptrail allows."""
+    """Check that pyspark, delta-spark, deltalake and kafka-python are installed in supported versions."""
     found: dict[str, str] = {}
     for package in ("pyspark", "delta-spark", "deltalake", "kafka-python"):
         try:
@@ -97,7 +98,7 @@ def check_versions(_config: Config) -> Iterator[Finding]:
         except PackageNotFoundError:
             yield Finding("FAIL", "versions", f"{package} is not installed: pip install grouptrail again")
             return
-    told = ", ".join(f"{package} {number}" for package, number in found.items())
+    installed = ", ".join(f"{package} {number}" for package, number in found.items())
     old, untested = [], []
     for package, relation, wanted in _required():
         if relation == ">=" and package in found and _numbers(found[package]) < _numbers(wanted):
@@ -105,16 +106,18 @@ def check_versions(_config: Config) -> Iterator[Finding]:
         if relation == "==" and found.get(package, wanted) != wanted:
             untested.append(f"{package}=={wanted}")
     if old:
-        yield Finding("FAIL", "versions", f"{told}: too old, run: pip install {' '.join(map(repr, old))}")
+        yield Finding("FAIL", "versions", f"{installed}: too old, run: pip install {' '.join(map(repr, old))}")
     elif untested:
         remedy = f"pip install {' '.join(map(repr, untested))}"
-        yield Finding("warn", "versions", f"{told}: not what grouptrail was tested with; if Spark fails, {remedy}")
+        yield Finding(
+            "warn", "versions", f"{installed}: not what grouptrail was tested with; if Spark fails, {remedy}"
+        )
     else:
-        yield Finding("ok", "versions", f"{told}, {_CONNECTOR} {found['pyspark']}")
+        yield Finding("ok", "versions", f"{installed}, {_CONNECTOR} {found['pyspark']}")
 
 
 def _required() -> Iterator[tuple[str, str, str]]:
-    """Package, `>=` or `==`, and version, by grouptrail's own package data."""
+    """Yield package, `>=` or `==`, and version from grouptrail's own package metadata."""
     for requirement in requires("grouptrail") or []:
         bound = re.match(r"([\w-]+)[^;]*([>=]=)\s*([\d.]+)", requirement)
         if bound and "extra ==" not in requirement:
@@ -126,7 +129,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def check_jars(_config: Config) -> Iterator[Finding]:
-    """Whether the first run will have to download Spark's connectors."""
+    """Report whether the first run has to download Spark's connectors."""
     with contextlib.suppress(PackageNotFoundError):
         connector = f"{_CONNECTOR}-{version('pyspark')}.jar"
         for jar in (cache_folder() / "connectors").glob(f"*/{connector}"):
@@ -136,13 +139,13 @@ def check_jars(_config: Config) -> Iterator[Finding]:
 
 
 def check_warehouse(config: Config) -> Iterator[Finding]:
-    """Whether tables can be written in a local warehouse, and how much room there is."""
+    """Check that a local warehouse can be written and has free space, or that an object store can be reached."""
     if is_uri(config.warehouse):
         if reason := object_stores.fault(config.warehouse, config.storage_options()):
-            remedy = "correct --warehouse or [storage], or the rights there"
+            remedy = "check --warehouse, [storage] and the access rights"
             yield Finding("FAIL", "warehouse", f"{config.warehouse} cannot be reached ({reason}): {remedy}")
         else:
-            yield Finding("ok", "warehouse", f"{config.warehouse}: whether it can be written is not tried here")
+            yield Finding("ok", "warehouse", f"{config.warehouse}: reachable; write access is not tested")
         return
     folder = _nearest(config.warehouse)
     try:
@@ -158,7 +161,7 @@ def check_warehouse(config: Config) -> Iterator[Finding]:
 
 
 def _nearest(path: str) -> Path:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest parent folder that exists."""
     folder = Path(path)
     while not os.path.exists(folder):
         folder = folder.parent
@@ -176,8 +179,8 @@ def _disk(folder: Path) -> Finding:
 
 
 def check_kafka(config: Config) -> Iterator[Finding]:
-    """The broker, then the topic, then whether its records may be read; stops at the first that fails."""
-    from grouptrail.kafka.brokers import OffsetsTopic
+    """Check the brokers, then the topic, then that its records can be read; stop at the first failure."""
+    from grouptrail.kafka.offsets_topic import OffsetsTopic
 
     if config.source == "admin":
         yield from _check_polling(config)
@@ -197,7 +200,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
 
 
 def _check_polling(config: Config) -> Iterator[Finding]:
-    """The brokers, then the groups as a poll shows them; nothing is asked of the topic."""
+    """Check the brokers, then the groups that a poll returns; the topic is not used."""
     from grouptrail.decode.sources.admin.poller import Poller
 
     poller = Poller(config)
@@ -209,17 +212,17 @@ def _check_polling(config: Config) -> Iterator[Finding]:
     finally:
         poller.close()
     if poll.listed:
-        yield Finding("ok", "broker", f"{len(poll.listed)} told their groups")
+        yield Finding("ok", "broker", f"{len(poll.listed)} listed their groups")
     for problem in poll.problems:
         yield Finding("warn" if poll.listed else "FAIL", "broker", problem)
     hidden = sorted(name for name, group in poll.groups.items() if group.problem)
     if hidden:
-        told = f"{len(hidden):,} of {len(poll.groups):,} groups, such as {hidden[0]!r}, are not told"
-        yield Finding("warn", "groups", f"{told} ({poll.groups[hidden[0]].problem}): grant DESCRIBE on them")
+        failed = f"{len(hidden):,} of {len(poll.groups):,} groups, such as {hidden[0]!r}, cannot be described"
+        yield Finding("warn", "groups", f"{failed} ({poll.groups[hidden[0]].problem}): grant DESCRIBE on them")
     elif poll.groups:
         yield Finding("ok", "groups", f"{len(poll.groups):,} can be polled")
     elif poll.listed:
-        yield Finding("warn", "groups", "none are told: there are none, or the principal may DESCRIBE none")
+        yield Finding("warn", "groups", "none found: there are none, or the principal may DESCRIBE none")
 
 
 def _bounds(bounds: dict[int, LogBounds]) -> Finding:
@@ -235,7 +238,7 @@ def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
     partition, log = max(bounds.items(), key=lambda item: item[1].last_stable_offset - item[1].log_start_offset)
     is_empty = log.last_stable_offset == log.log_start_offset
     waiting = {"seconds": _IDLE_READ_SECONDS} if is_empty else {}
-    found = topic.read_some(partition, log.log_start_offset, **waiting)
+    found = topic.count_readable(partition, log.log_start_offset, **waiting)
     if found:
         return Finding("ok", "records", f"can be read ({found} of partition {partition} tried)")
     if is_empty:
@@ -243,7 +246,7 @@ def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
     return Finding(
         "warn",
         "records",
-        f"none came from partition {partition} in time: look into the broker's log if that lasts",
+        f"none could be read from partition {partition} in time: see the broker's log if that lasts",
     )
 
 

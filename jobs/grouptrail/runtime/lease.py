@@ -1,9 +1,9 @@
-"""One driver a job: who runs a job from a checkpoint holds it until he ends, however he ends.
+"""One driver for each job: a driver holds its jobs' checkpoints until its process ends.
 
-In a local folder that is a lock on `<checkpoint>.lock`, which the kernel takes back when its holder is gone. In an
-object store, or any file system named by a URI, it is the file `<checkpoint>.lease`, which its holder writes anew
-every ten seconds; whoever comes later watches it for 30 seconds by his own clock, so that clocks need not agree, and
-takes it over where it has not changed. A holder that finds another's word in it ends at once.
+In a local folder it holds a lock on `<checkpoint>.lock`, which the kernel releases with the process. In an object
+store, or any file system named by a URI, it holds the file `<checkpoint>.lease`, which it rewrites every ten seconds.
+A second driver watches that file for 30 seconds by its own clock, so that clocks need not agree, and takes the lease
+over if the file has not changed. A driver that finds another's lease in its file exits at once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ RENEW_SECONDS = 10.0
 EXPIRE_SECONDS = 30.0
 
 _LOOK_EVERY_SECONDS = 1.0
-# As long as two who take over at once may be apart.
+# Two drivers that take over at once write their leases within this time.
 _SETTLE_SECONDS = 2.0
 
 
-class AlreadyRun(GrouptrailError):
-    """Another driver runs the job from the same checkpoint."""
+class AlreadyRunningError(GrouptrailError):
+    """Another driver runs the job from the same checkpoint, or the checkpoint cannot be locked."""
 
 
 @contextlib.contextmanager
@@ -54,9 +54,9 @@ def sole_driver(
     report: Report,
     on_loss: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
-    """Holds the jobs' checkpoints. Raises AlreadyRun where another driver holds one.
+    """Hold the jobs' checkpoints. Raises AlreadyRunningError if another driver holds one.
 
-    `on_loss` is called, from another thread, with what to tell where another has taken one over.
+    `on_loss` is called from another thread, with a message, when another driver has taken one over.
     """
     with contextlib.ExitStack() as held:
         leases = []
@@ -65,7 +65,7 @@ def sole_driver(
             if not is_uri(path):
                 held.enter_context(_locked(Path(f"{path}.lock"), job))
                 continue
-            lease = Lease(File(spark, f"{path}.lease"), job)
+            lease = Lease(HadoopFile(spark, f"{path}.lease"), job)
             leases.append(lease)
             held.callback(lease.release)
         if leases:
@@ -79,14 +79,14 @@ def _myself() -> dict[str, str | int]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def _refusal(job: str, path: str, text: str) -> AlreadyRun:
-    """Who holds it, by his own word."""
+def _refusal(job: str, path: str, text: str) -> AlreadyRunningError:
+    """Return the error that names the holder, as the lock or lease describes it."""
     try:
         holder = json.loads(text)
         who = f"pid {int(holder['pid'])} on {holder['host']!s:.100} since {holder['since']!s:.40}"
     except (ValueError, KeyError, TypeError):
         who = "another driver"
-    return AlreadyRun(
+    return AlreadyRunningError(
         f"job {job} is already run by {who}, which holds {path}: stop that one first; "
         "a second pipeline needs a warehouse and checkpoints of its own"
     )
@@ -98,7 +98,9 @@ def _locked(path: Path, job: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
-        raise AlreadyRun(f"{path} cannot be written ({error.strerror}): give the right to write there") from error
+        raise AlreadyRunningError(
+            f"{path} cannot be written ({error.strerror}): give the right to write there"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +108,7 @@ def _locked(path: Path, job: str) -> Iterator[None]:
             file.seek(0)
             raise _refusal(job, str(path), file.read()) from error
         except OSError as error:
-            raise AlreadyRun(
+            raise AlreadyRunningError(
                 f"{path} cannot be locked ({error.strerror}): give checkpoints as a URI, file:///…, for a lease"
             ) from error
         file.truncate(0)
@@ -115,23 +117,23 @@ def _locked(path: Path, job: str) -> Iterator[None]:
         yield
 
 
-class Place(Protocol):
-    """Where a lease lies."""
+class LeaseFile(Protocol):
+    """The file that a lease is written to."""
 
     path: str
 
     def read(self) -> str | None:
-        """Its text; None where it is not there."""
+        """Return the file's text; None if it does not exist."""
 
     def write(self, text: str) -> None:
-        """In place of what is there."""
+        """Replace the file."""
 
     def delete(self) -> None:
-        """If it is there."""
+        """Delete the file if it exists."""
 
 
-class File:
-    """A file, on whichever Hadoop file system."""
+class HadoopFile:
+    """A file on any Hadoop file system."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
@@ -141,47 +143,47 @@ class File:
 
 
 class Lease:
-    """A job's lease; `pause` waits so many seconds."""
+    """A job's lease; `pause` sleeps for a number of seconds."""
 
-    def __init__(self, place: Place, job: str, pause: Callable[[float], None] = time.sleep) -> None:
-        self._place = place
+    def __init__(self, file: LeaseFile, job: str, pause: Callable[[float], None] = time.sleep) -> None:
+        self._file = file
         self._job = job
         self._pause = pause
         self._name = {**_myself(), "id": uuid.uuid4().hex}
         self._renewals = 0
 
     def take(self, report: Report) -> None:
-        """Raises AlreadyRun where its holder gives a sign of life, or another is quicker."""
-        if before := self._place.read():
-            report(f"job {self._job}: {self._place.path} is there: watching it for a sign of life")
+        """Take the lease. Raises AlreadyRunningError if its holder renews it, or another driver is quicker."""
+        if before := self._file.read():
+            report(f"job {self._job}: {self._file.path} exists: waiting to see whether its holder renews it")
             waited = 0.0
-            while waited < EXPIRE_SECONDS and (now := self._place.read()) is not None:
+            while waited < EXPIRE_SECONDS and (now := self._file.read()) is not None:
                 if now != before:
-                    raise _refusal(self._job, self._place.path, now)
+                    raise _refusal(self._job, self._file.path, now)
                 self._pause(_LOOK_EVERY_SECONDS)
                 waited += _LOOK_EVERY_SECONDS
         self._write()
         self._pause(_SETTLE_SECONDS)
-        text = self._place.read() or ""
+        text = self._file.read() or ""
         if not self._is_mine(text):
-            raise _refusal(self._job, self._place.path, text)
+            raise _refusal(self._job, self._file.path, text)
 
     def renew(self) -> str | None:
-        """Gives a sign of life; who has taken it over, where one has."""
-        text = self._place.read()
+        """Renew the lease; return who has taken it over, if another driver has."""
+        text = self._file.read()
         if text and not self._is_mine(text):
-            return str(_refusal(self._job, self._place.path, text))
+            return str(_refusal(self._job, self._file.path, text))
         self._write()
         return None
 
     def release(self) -> None:
-        """The next driver need not wait."""
-        if self._is_mine(self._place.read() or ""):
-            self._place.delete()
+        """Delete the lease, so that the next driver need not wait."""
+        if self._is_mine(self._file.read() or ""):
+            self._file.delete()
 
     def _write(self) -> None:
         self._renewals += 1
-        self._place.write(json.dumps({**self._name, "renewals": self._renewals}))
+        self._file.write(json.dumps({**self._name, "renewals": self._renewals}))
 
     def _is_mine(self, text: str) -> bool:
         return str(self._name["id"]) in text
@@ -194,7 +196,7 @@ def _renewing(leases: list[Lease], on_loss: Callable[[str], None]) -> Iterator[N
     def renew() -> None:
         while not ended.wait(RENEW_SECONDS):
             for lease in leases:
-                # A store that does not answer now may do so at the next turn; whoever took over meanwhile shows then.
+                # A store that does not answer now may answer at the next renewal, which then shows who took over.
                 with contextlib.suppress(Exception):
                     if loss := lease.renew():
                         on_loss(loss)

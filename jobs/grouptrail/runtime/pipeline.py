@@ -13,14 +13,14 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.jobs import JOBS, Job
 from grouptrail.runtime.running import (
     Clock,
-    JobFailed,
+    JobFailedError,
     any_runs,
-    collect_soon,
+    collect_garbage_sooner,
     end_taken_over,
-    is_passing,
+    is_transient,
     stop_signals,
-    stopped_at_the_end,
-    told_of_the_warehouse,
+    stopped_at_exit,
+    storage_errors_explained,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 _LOOK_EVERY_SECONDS = 0.2
 
-# How long a cluster that failed is left alone.
+# How long to wait before a cluster that failed is tried again.
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 300.0
 
@@ -42,22 +42,22 @@ _LONGEST_PAUSE_SECONDS = 300.0
 def run(
     configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
 ) -> None:
-    """Runs the named jobs (all, where none is named) of every cluster in one Spark application, until all have ended.
+    """Run the named jobs (default: all) of every cluster in one Spark application, until all have ended.
 
-    Jobs run until they are stopped; with `once`, until they have done what is there. SIGINT or SIGTERM lets the
-    batches under way land (for ten seconds at most) and ends the process with 130 or 143; a second signal ends it at
-    once. Raises JobFailed when a job of the only cluster fails; the others are stopped then. Of several clusters one
-    that fails is tried again after a while, and none stops the others; with `once` it is told of at the end.
+    Jobs run until they are stopped; with `once`, until they have processed what is there. SIGINT or SIGTERM waits for
+    the batches under way (ten seconds at most) and ends the process with 130 or 143; a second signal ends it at once.
+    With one cluster, a job that fails stops the others and raises JobFailedError. With several, a cluster that fails
+    does not stop the others: it is tried again after a pause, or with `once` reported at the end.
     """
     from grouptrail.spark.session import start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
-        _Cluster(config, wanted, report if len(configs) == 1 else _told_of(config, report)) for config in configs
+        _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
     ]
     _check(clusters)
     spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
-    collect_soon()
+    collect_garbage_sooner()
     try:
         with stop_signals(spark) as signals:
             if once:
@@ -74,7 +74,7 @@ def run(
 
 
 class _Cluster:
-    """The wanted jobs of one cluster."""
+    """The selected jobs of one cluster."""
 
     def __init__(self, config: Config, jobs: Sequence[Job], report: Report) -> None:
         self.name = config.cluster
@@ -88,13 +88,13 @@ class _Cluster:
         self._pause = _FIRST_PAUSE_SECONDS
 
     def check(self) -> None:
-        """Raises what keeps a job from running."""
+        """Raise an error if a job cannot run."""
         for job in self._jobs:
             job.check(self._config)
         self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
-        """Keeps other drivers from these jobs. Raises AlreadyRun where one has them."""
+        """Keep other drivers from these jobs. Raises AlreadyRunningError if one runs them."""
         from grouptrail.runtime.lease import sole_driver
 
         names = [job.name for job in self._jobs]
@@ -105,17 +105,17 @@ class _Cluster:
         )
 
     def release(self) -> None:
-        """Lets other drivers have the jobs."""
+        """Let other drivers run the jobs."""
         self._held.close()
 
     def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
-        """Starts each job when the one before has ended, and so has left it all that it found."""
+        """Start each job when the one before has ended, so that it finds all of that job's output."""
         self.hold(spark)
         for job in self._jobs:
             yield self._start(spark, job, once=True)
 
     def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
-        """Starts the jobs where they do not run, until there is a signal. Raises what one has failed of."""
+        """Start the jobs if they do not run and there is no signal. Raises JobFailedError if one has failed."""
         if self.queries:
             any_runs(self.queries)
             return
@@ -128,7 +128,7 @@ class _Cluster:
                     self.queries.append(self._start(spark, job, once=False, exporter=exporter))
 
     def give_up_for_now(self, fault: Exception) -> None:
-        """Stops what runs; the jobs are started again later, and later each time."""
+        """Stop the jobs and retry them later, with an increasing pause."""
         for query in self.queries:
             query.stop()
         self.release()
@@ -139,17 +139,17 @@ class _Cluster:
         )
         self.queries = []
         self._again_at = time.monotonic() + self._pause
-        self.report(f"{_one_line(fault)}; tries again in {self._pause:.0f} s")
+        self.report(f"{_one_line(fault)}; retrying in {self._pause:.0f} s")
 
     def _start(
         self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
     ) -> StreamingQuery:
         publish = None if exporter is None else partial(exporter.publish, self.name)
-        with told_of_the_warehouse():
+        with storage_errors_explained():
             return job.start(spark, self._config, once=once, report=self.report, publish=publish)
 
 
-def _told_of(config: Config, report: Report) -> Report:
+def _with_name(config: Config, report: Report) -> Report:
     return lambda line: report(f"{config.cluster}: {line}")
 
 
@@ -160,7 +160,7 @@ def _one_line(fault: Exception) -> str:
 
 
 def _check(clusters: Sequence[_Cluster]) -> None:
-    """Raises where none of the clusters can be run, before Spark is started."""
+    """Raise an error if no cluster can be run, before Spark is started."""
     faults = {}
     for cluster in clusters:
         try:
@@ -170,12 +170,12 @@ def _check(clusters: Sequence[_Cluster]) -> None:
                 raise
             faults[cluster.name] = fault
     if len(faults) == len(clusters):
-        raise JobFailed("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
+        raise JobFailedError("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
 
 
 @contextlib.contextmanager
 def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
-    """What serves the metrics of all clusters, where a job has some and there is an address."""
+    """Serve the metrics of all clusters if a job has some and there is an address to listen on."""
     if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
         yield None
         return
@@ -187,12 +187,12 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
 
 
 def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
-    """One cluster after the other, one job after the other. Raises JobFailed for those that failed, at the end."""
+    """Run one cluster after the other, one job after the other. Raises JobFailedError at the end if any failed."""
     faults = {}
     for cluster in clusters:
         try:
             for query in cluster.one_by_one(spark):
-                with stopped_at_the_end(spark, signals, report) as queries:
+                with stopped_at_exit(spark, signals, report) as queries:
                     queries.append(query)
                     while any_runs(queries) and not signals:
                         time.sleep(_LOOK_EVERY_SECONDS)
@@ -204,7 +204,9 @@ def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[i
             cluster.report(_one_line(fault))
             faults[cluster.name] = fault
     if faults:
-        raise JobFailed(f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done")
+        raise JobFailedError(
+            f"{len(faults)} of {len(clusters)} clusters failed: {', '.join(faults)}; the others are done"
+        )
 
 
 def _run_on(
@@ -214,16 +216,16 @@ def _run_on(
     signals: list[int],
     report: Report,
 ) -> None:
-    """All jobs of all clusters, until a signal comes."""
+    """Run all jobs of all clusters until a signal arrives."""
     clock = Clock()
-    with stopped_at_the_end(spark, signals, report) as queries:
+    with stopped_at_exit(spark, signals, report) as queries:
         while not signals:
             clock.refuse_step_back()
             for cluster in clusters:
                 try:
                     cluster.keep_running(spark, exporter, signals)
                 except Exception as fault:
-                    if len(clusters) == 1 and not is_passing(fault):
+                    if len(clusters) == 1 and not is_transient(fault):
                         raise
                     cluster.give_up_for_now(fault)
                 finally:

@@ -10,7 +10,7 @@ from grouptrail.spark.session import start_session
 
 
 def rebuild_history(config: Config, report: Progress = print) -> None:
-    """Rebuild in a session of its own, with no other driver at work on the history."""
+    """Rebuild in a Spark session of its own, while no other driver runs the history job."""
     spark = start_session(config, "grouptrail-rebuild-history", report)
     try:
         with sole_driver(spark, config, [HISTORY.name], report):

@@ -1,7 +1,7 @@
-"""`grouptrail recover`: a new checkpoint for a job whose own is lost or unreadable; it begins where its tables end.
+"""`grouptrail recover`: replace a lost or unreadable checkpoint by one that begins where the job's tables end.
 
-What has landed is known by its coordinates in the tables, so nothing lands twice; the old checkpoint is put aside.
-After an interruption it can be run again.
+Rows carry the coordinates of their records, so nothing is written twice; the old checkpoint is renamed. After an
+interruption the command can be run again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _recover(spark: SparkSession, config: Config, job: Job, report: Progress, *,
     writes = () if is_polled else job.writes
     tables.ensure_tables(spark, config, writes)
     if checkpoints.fault(spark, config, job.name, writes) is None and not by_name:
-        report(f"{job.name}: its checkpoint is whole, or it has never run: left as it is")
+        report(f"{job.name}: its checkpoint is intact, or it has never run: nothing to do")
         return
     start = {} if is_polled else job.start_after_loss(spark, config, report)
     aside = checkpoints.put_aside(spark, config, job.name)

@@ -1,4 +1,4 @@
-"""Queries while they run: how they are stopped, and what is told when one fails."""
+"""Running queries: stop them on a signal, and explain in one line why one failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_BACK_SECONDS = 60.0
 
 _DISK_FULL = (
     "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
-    "the next run goes on where this one ended"
+    "the next run resumes where this one ended"
 )
 
 _NO_FILE_SYSTEM = (
@@ -34,56 +34,59 @@ _NO_FILE_SYSTEM = (
     "(for s3a: --packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version)"
 )
 
-_NOT_WRITABLE = "the warehouse's store denies writing there: correct the rights, or [storage] or spark.hadoop.fs.…"
+_NOT_WRITABLE = "the warehouse's store denies write access: check the access rights, [storage] and spark.hadoop.fs.…"
 
 
-class JobFailed(GrouptrailError):
-    """A job's query ended with an error."""
+class JobFailedError(GrouptrailError):
+    """A job could not run, or its query ended with an error."""
 
 
-def collect_soon() -> None:
-    """Sets aside what has been imported, so that Python looks for cycles every minute or two, not every six.
+def collect_garbage_sooner() -> None:
+    """Exempt imported objects from garbage collection, so that Python collects every minute or two, not every six.
 
-    Each of py4j's objects is in one, and holds a plan or a snapshot in Java until it is found.
+    Each of py4j's objects is in a reference cycle and keeps a plan or a snapshot in Java alive until it is collected.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # by its count of what is left, Python decides when to look at all of it again
+    gc.collect()  # the number of objects left decides when Python next collects all of them
 
 
 @contextlib.contextmanager
-def told_of_the_warehouse() -> Iterator[None]:
-    """A job makes its tables and its checkpoint before its query runs: what is wrong with their place shows there."""
+def storage_errors_explained() -> Iterator[None]:
+    """Raise errors of the warehouse's storage as JobFailedError with a remedy.
+
+    For the start of a job, which creates its tables and its checkpoint before its query runs.
+    """
     try:
         yield
     except Exception as fault:
         text = str(fault)
         if _shows_full_disk(text):
-            raise JobFailed(_DISK_FULL) from fault
+            raise JobFailedError(_DISK_FULL) from fault
         if "No FileSystem for scheme" in text or re.search(r"Class org\.apache\.hadoop\.fs\.\S+ not found", text):
-            raise JobFailed(_NO_FILE_SYSTEM) from fault
+            raise JobFailedError(_NO_FILE_SYSTEM) from fault
         if "AccessDenied" in text or "AuthorizationPermissionMismatch" in text:
-            raise JobFailed(_NOT_WRITABLE) from fault
+            raise JobFailedError(_NOT_WRITABLE) from fault
         raise
 
 
 @contextlib.contextmanager
-def stopped_at_the_end(
+def stopped_at_exit(
     spark: SparkSession, signals: list[int], report: Callable[[str], None]
 ) -> Iterator[list[StreamingQuery]]:
-    """Queries that are stopped when they have landed what they are at; also where one has failed."""
+    """Yield a list of queries that are stopped at exit, after their current batches; also if one has failed."""
     queries: list[StreamingQuery] = []
     try:
         yield queries
         if signals:
-            report("stopping when the batch under way has landed")
+            report("stopping after the current batch")
     finally:
         if not _await_landing(queries) and signals:
-            # To stop a query is to wait for its batch, however long that takes.
-            report("the batch under way takes longer: the next run lands it")
+            # Stopping a query waits for its batch, however long that takes.
+            report("the current batch takes too long: the next run repeats it")
             _end_at_once(spark, 128 + signals[0])
         running = [query for query in queries if query.isActive]
-        if running:  # Spark would log what is broken off where a batch takes longer, or the next has begun
+        if running:  # Spark would log errors of a batch that is interrupted
             spark.sparkContext.setLogLevel("OFF")
         for query in running:
             query.stop()
@@ -91,9 +94,9 @@ def stopped_at_the_end(
 
 @contextlib.contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
-    """The signal that asked this process to stop, once there is one; the second ends the process.
+    """Yield a list that receives SIGINT and SIGTERM; a second signal ends the process.
 
-    In place of Spark's own handler, which cancels what is being landed.
+    Replaces Spark's own handler, which cancels the batch that is being written.
     """
     received: list[int] = []
 
@@ -114,7 +117,7 @@ def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
 
 
 def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
-    """As a crash would, after which the next run loses and doubles nothing."""
+    """End the process like a crash, after which the next run loses and duplicates nothing."""
     process = getattr(spark.sparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
@@ -122,24 +125,24 @@ def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
 
 
 def end_taken_over(spark: SparkSession, loss: str, report: Callable[[str], None]) -> NoReturn:
-    """Where another driver runs the jobs by now: the process stood still, or was cut off, for too long."""
+    """End the process because another driver has taken over: this one was suspended or disconnected for too long."""
     report(f"grouptrail: {loss}")
     _end_at_once(spark, 1)
 
 
 class Clock:
-    """The machine's clock, by which Spark's trigger goes, watched by the one that nobody sets."""
+    """The machine's clock, which triggers Spark's batches, compared with the monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead = self._now_ahead()
 
     def refuse_step_back(self) -> None:
-        """Raises JobFailed where it went back by more than a minute since it was looked at last."""
+        """Raise JobFailedError if the clock went back by more than a minute since the last call."""
         before, self._ahead = self._ahead, self._now_ahead()
         if before - self._ahead > _MOST_BACK_SECONDS:
-            raise JobFailed(
+            raise JobFailedError(
                 f"the clock of this machine went back by {before - self._ahead:.0f} s, and Spark starts no batch "
-                "until it is where it was: start it again; nothing is lost"
+                "before that time has passed again: restart grouptrail; nothing is lost"
             )
 
     @staticmethod
@@ -148,7 +151,7 @@ class Clock:
 
 
 def any_runs(queries: Sequence[StreamingQuery]) -> bool:
-    """Whether one has not ended yet. Raises JobFailed where one has failed."""
+    """Return whether a query is still running. Raises JobFailedError if one has failed."""
     from pyspark.errors import StreamingQueryException
 
     running = [query for query in queries if query.isActive]
@@ -157,12 +160,12 @@ def any_runs(queries: Sequence[StreamingQuery]) -> bool:
             if query not in running:
                 query.awaitTermination()
         except StreamingQueryException as fault:
-            raise JobFailed(reason(fault)) from fault
+            raise JobFailedError(reason(fault)) from fault
     return bool(running)
 
 
 def _await_landing(queries: list[StreamingQuery]) -> bool:
-    """Gives each query some seconds to end the batch that it is in; whether all have."""
+    """Wait some seconds for each query to end its current batch; return whether all have."""
     deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
     for query, done in [(query, _batches_done(query)) for query in queries]:
         while query.isActive and query.status["isTriggerActive"] and _batches_done(query) == done:
@@ -173,13 +176,13 @@ def _await_landing(queries: list[StreamingQuery]) -> bool:
 
 
 def _batches_done(query: StreamingQuery) -> tuple[int, str]:
-    """The newest batch that has landed: it says so once its commit is in the checkpoint."""
+    """Return the newest completed batch: Spark reports it once its commit is in the checkpoint."""
     progress = query.lastProgress
     return (progress["batchId"], progress["timestamp"]) if progress else (-1, "")
 
 
 def reason(fault: Exception) -> str:
-    """One line of a stream's failure: its cause, without what Spark puts around it, and what to do."""
+    """Return one line about a stream's failure: its cause without what Spark adds around it, and what to do."""
     text = str(fault).strip() or type(fault).__name__
     if _shows_full_disk(text):
         return _DISK_FULL
@@ -188,10 +191,10 @@ def reason(fault: Exception) -> str:
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
 
 
-def is_passing(fault: Exception) -> bool:
-    """Whether a job failed because the machine was too busy, so that it only has to be started again.
+def is_transient(fault: Exception) -> bool:
+    """Return whether a job failed only because the machine was too busy, so that a restart is enough.
 
-    Spark gives a Python process ten seconds to call back, whatever else there is to do; its code fixes that time.
+    Spark gives a Python process ten seconds to connect back, a time that is fixed in its code.
     """
     return "Python worker failed to connect back" in str(fault)
 
@@ -201,7 +204,7 @@ def _remedy(cause: str) -> str:
         return "another driver runs this job: stop one of them"
     if re.search("log file was malformed|incomplete log file", cause, re.IGNORECASE):
         return "a file of the checkpoint is damaged: run grouptrail recover --job NAME"
-    return "grouptrail doctor looks for the reason"
+    return "run grouptrail doctor"
 
 
 def _shows_full_disk(text: str) -> bool:
@@ -209,10 +212,10 @@ def _shows_full_disk(text: str) -> bool:
 
 
 def _python_cause(text: str) -> str | None:
-    """What Python raised while a batch was written: the first line behind the traceback's frames, as in
+    """Return the message of an exception that Python raised while a batch was written.
 
-    `Traceback (most recent call last):`, indented frames, `package.Error: message`; where Java raised it, that line
-    is py4j's and the next one `: java.package.Error: message`.
+    It is the first line after the traceback's frames: `Traceback (most recent call last):`, indented frames,
+    `package.Error: message`. If Java raised it, that line is py4j's and the next one `: java.package.Error: message`.
     """
     _, _, trace = text.partition("Traceback (most recent call last):\n")
     raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]

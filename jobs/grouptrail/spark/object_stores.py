@@ -1,7 +1,7 @@
-"""Object stores: what Hadoop is told of the one that delta-rs is told of, and the jars that it takes.
+"""Object stores: Hadoop's settings derived from those of delta-rs, and the jars that Hadoop needs.
 
-`[storage]` has the options of delta-rs, by its own names (`aws_region`, `azure_storage_account_key` and so on). For
-S3, Hadoop's settings follow from them; for the others they stand in `[spark]` as `spark.hadoop.fs.…`.
+`[storage]` has the options of delta-rs by its own names (`aws_region`, `azure_storage_account_key` and so on). For
+S3, Hadoop's settings follow from them; for other stores they are set in `[spark]` as `spark.hadoop.fs.…`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 _S3 = ("s3", "s3a")
 _OF_DELTA_RS = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
 
-# delta-rs takes its names with and without `aws_`.
+# delta-rs accepts these names with and without `aws_`.
 _S3A = {
     "access_key_id": "fs.s3a.access.key",
     "secret_access_key": "fs.s3a.secret.key",
@@ -29,7 +29,7 @@ _S3A = {
 }
 _PATH_STYLE = "fs.s3a.path.style.access"
 
-# hadoop-aws asks for all of the AWS SDK in one jar of 500 MB; it uses this much, in the version of Hadoop 3.5.0.
+# hadoop-aws depends on the whole AWS SDK, a jar of 500 MB, but uses only these modules (the version: Hadoop 3.5.0's).
 _AWS_SDK = "2.35.4"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
@@ -38,17 +38,17 @@ _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "con
 
 
 def is_s3(location: str) -> bool:
-    """Whether a warehouse lies in an S3 store."""
+    """Return whether a warehouse is in an S3 store."""
     return urlsplit(location).scheme in _S3
 
 
 def is_known(location: str) -> bool:
-    """Whether delta-rs reads and writes there."""
+    """Return whether delta-rs supports a location's scheme."""
     return urlsplit(location).scheme in ("", "file", *_OF_DELTA_RS)
 
 
 def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Spark's settings that lead it where delta-rs's `options` lead; secrets in clear."""
+    """Return Spark's settings for the store that delta-rs's `options` describe; secrets in clear."""
     if not is_s3(location):
         return {}
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
@@ -63,13 +63,13 @@ def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_dependencies(hadoop: str) -> tuple[str, ...]:
-    """The Maven coordinates of what Hadoop of that version takes to reach S3."""
+    """Return the Maven coordinates of the jars that a version of Hadoop needs for S3."""
     sdk = (f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in _AWS_MODULES)
     return (f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk)
 
 
 def fault(location: str, options: Mapping[str, str]) -> str | None:
-    """Why a store cannot be looked into, in one line; None where it can, or delta-rs does not know its kind."""
+    """Return why a store cannot be read, in one line; None if it can, or delta-rs does not support it."""
     if urlsplit(location).scheme not in _OF_DELTA_RS:
         return None
     try:
@@ -80,10 +80,10 @@ def fault(location: str, options: Mapping[str, str]) -> str | None:
 
 
 def one_line(message: str) -> str:
-    """An error of delta-rs's object store: its innermost reason, or what the store said."""
+    """Return the innermost reason of an error of delta-rs's object store, or the store's own message."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", message)
     said = re.search(r"<Message>(.*?)</Message>", plain, re.DOTALL)
     if said:
         return said[1].strip().rstrip(".")
     lines = [line.strip(" ↳") for line in plain.splitlines() if line.strip()]
-    return lines[-1][:200].rstrip(".:? ") if lines else "it failed without a word"
+    return lines[-1][:200].rstrip(".:? ") if lines else "no reason given"

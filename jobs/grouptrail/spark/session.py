@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _SCALA = "2.13"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
-# When a query is stopped in the middle of a batch, Spark looks for the reason in the Python traceback with a regular
-# expression that takes half a kilobyte of stack for each character.
+# When a query is stopped during a batch, Spark searches the Python traceback with a regular expression that needs
+# half a kilobyte of stack for each character.
 _DEEP_STACK = "-Xss64m"
 
-# What the jobs hold is small beside what they pass through. With few cores this collector keeps Java's heap as small
-# as that, and takes no longer; the default one lets it grow to the full (docs/performance.md).
+# The jobs keep little of the data that passes through them. With few cores this collector keeps Java's heap small and
+# takes no longer; with the default one the heap grows to its limit (docs/performance.md).
 _SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
 _FEW_CORES = 4
 
@@ -71,13 +71,13 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Into so many tasks VACUUM cuts what it lists: by default 10,000, for however small a table.
+    # The number of tasks in which VACUUM lists files: by default 10,000, even for a small table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 
-# What only Spark's UI shows; by default a thousand jobs, stages and plans stay for it, with all their tasks.
+# Used by Spark's UI only; by default a thousand jobs, stages and plans are retained, with all their tasks.
 _UNSEEN = {
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -91,7 +91,7 @@ class SessionError(GrouptrailError):
 
 
 def connector_dependencies() -> tuple[str, str]:
-    """The Maven coordinates of Delta and of Spark's Kafka source that go with the installed packages."""
+    """Return the Maven coordinates of Delta and of Spark's Kafka source that match the installed packages."""
     spark = version("pyspark")
     return (
         f"io.delta:delta-spark_{spark.rpartition('.')[0]}_{_SCALA}:{version('delta-spark')}",
@@ -100,13 +100,13 @@ def connector_dependencies() -> tuple[str, str]:
 
 
 def connector_jars(report: Report = silent) -> Path:
-    """The folder of Delta's and the Kafka source's jars, downloaded the first time (about 60 MB)."""
+    """Return the folder of Delta's and the Kafka source's jars, downloaded the first time (about 60 MB)."""
     name = f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}"
     return fetch_jars(name, connector_dependencies(), exclude=_PART_OF_SPARK, report=report)
 
 
 def s3_jars(report: Report = silent) -> Path:
-    """The folder of the jars that take Spark's Hadoop to S3, downloaded the first time (about 20 MB)."""
+    """Return the folder of the jars that Spark's Hadoop needs for S3, downloaded the first time (about 20 MB)."""
     hadoop = _hadoop_version()
     exclude = (object_stores.WHOLE_AWS_SDK, *_PART_OF_SPARK)
     return fetch_jars(
@@ -121,19 +121,19 @@ def _pyspark_jars() -> Path:
 
 
 def _hadoop_version() -> str:
-    """Of the Hadoop in pyspark."""
+    """Return the version of the Hadoop in pyspark."""
     for jar in _pyspark_jars().glob("hadoop-client-api-*.jar"):
         return jar.stem.removeprefix("hadoop-client-api-")
     raise SessionError("pyspark has no Hadoop among its jars: pip install pyspark, which brings one")
 
 
 def driver_java_options() -> str:
-    """What a driver's Java is started with where the package lies in a folder."""
+    """Return the Java options of a driver; the package must be in a folder, not in an archive."""
     return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
 
 
 def collector_options(config: Config) -> str:
-    """Nothing where the configuration or the environment chooses a collector: Java does not start with two."""
+    """Return the garbage collector's options; empty if the user has chosen one: Java does not start with two."""
     given = [config.spark_settings().get("spark.driver.extraJavaOptions", "")]
     given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
     chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
@@ -146,11 +146,11 @@ def class_data_archive(java: Java) -> Path:
 
 
 def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
-    """The Spark session of this process, by the configuration's `[spark]` section over grouptrail's defaults.
+    """Return the Spark session of this process; the `[spark]` section overrides grouptrail's defaults.
 
-    Under spark-submit the cluster's Java and class path stand as they are, and what was submitted goes before
-    grouptrail's defaults. Otherwise Java and the jars are found (or fetched, which `report` tells about) and Spark
-    runs in this process's JVM.
+    Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
+    defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
+    JVM of this process.
     """
     from pyspark.sql import SparkSession
 
@@ -164,19 +164,21 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
         return builder.getOrCreate()
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SessionError(f"Spark did not start ({first_line}): grouptrail doctor looks for the reason") from error
+        raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
 def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
-    """The session's settings, secrets in clear; what goes before comes later."""
+    """Return the session's settings, secrets in clear; later sources override earlier ones."""
     of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
     of_place = _submitted() if _is_submitted() else _embedded(config, report)
     return _SETTINGS | of_store | of_place | config.spark_settings()
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Without secrets, which the session is given later: pyspark writes all it has into the JVM's command line,
-    where everybody on the machine can read it (ps)."""
+    """Start the JVM without secrets, which the session gets later.
+
+    pyspark puts all settings on the JVM's command line, where everybody on the machine can read them (ps).
+    """
     from pyspark import SparkConf, SparkContext
 
     shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
@@ -188,10 +190,10 @@ def _is_submitted() -> bool:
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was given, by flags, `--conf` and spark-defaults.conf."""
+    """Return the settings of spark-submit: flags, `--conf` and spark-defaults.conf."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # SparkConf asks the JVM, if it knows of one
+    SparkContext._ensure_initialized()  # SparkConf reads the JVM's settings, if there is one
     return dict(SparkConf().getAll())
 
 
@@ -209,7 +211,7 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
         options.append(class_data.options(class_data_archive(java)))
     has_ui = config.spark_settings().get("spark.ui.enabled", "").lower() == "true"
     return ({} if has_ui else _UNSEEN) | {
-        # A task whose Python worker was killed is tried again, as on a cluster.
+        # A task whose Python worker was killed is retried, as on a cluster.
         "spark.master": "local[*, 4]",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""The only place that starts a stream: what is read, and how a job's batches are written."""
+"""Structured streaming: the jobs' sources, and the start of their queries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 # What Spark's Kafka source calls a log's start.
 _EARLIEST = -2
@@ -36,12 +35,12 @@ def read_offsets_topic(
     *,
     group: str,
 ) -> DataFrame:
-    """The topic as a stream: first from its start, or for some partitions `begin`, and then from the checkpoint.
+    """Read the topic as a stream: first from its start or the offsets `begin`, then from the checkpoint.
 
     Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
     records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
-    Offsets that retention has removed are no failure; the job counts them. Before its first record Spark's driver
-    asks for what `group` has committed, and waits for ever where no coordinator answers.
+    Offsets that retention has removed cause no failure; the job counts them. Before its first record Spark's driver
+    requests the committed offsets of `group`, and waits forever if no coordinator answers.
     """
     starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
@@ -55,7 +54,7 @@ def read_offsets_topic(
 def read_offsets_range(
     spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int | None, int]], *, group: str
 ) -> DataFrame:
-    """Of the topic what lies in offsets [start, end) by partition (no start: the log's), in the same columns."""
+    """Read offsets [start, end) of the topic by partition (no start: the log's), with the same columns."""
     start = {partition: _EARLIEST if first is None else first for partition, (first, _) in ranges.items()}
     options = {
         **_offsets_topic(config, sorted(ranges), group),
@@ -89,8 +88,10 @@ def _records(rows: DataFrame) -> DataFrame:
 def read_table_appends(
     spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000, version: int | None = None
 ) -> DataFrame:
-    """A table as a stream: each row that was or will be appended, once; with `version`, from that commit on. What is
-    deleted from it is no matter."""
+    """Read a table's appended rows as a stream, each once; with `version`, from that commit on.
+
+    Commits that delete or rewrite rows are skipped.
+    """
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
     if version is not None:
         reader = reader.option("startingVersion", version)
@@ -98,15 +99,15 @@ def read_table_appends(
 
 
 def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:
-    """What the brokers say of their logs as a stream, a sample a trigger.
+    """Read the bounds of partitions' logs as a stream, one sample for each trigger.
 
-    `which` are the options of `log_offsets.source`, which must have been registered, that say of what partitions.
+    `which` are options of `log_offsets.source`, which must be registered, that select the partitions.
     """
     return spark.readStream.format("kafka_log_offsets").options(**config.spark_kafka_options(), **which).load()
 
 
 def read_ticks(spark: SparkSession) -> DataFrame:
-    """A row whenever a micro-batch is due, one in all with Trigger.AvailableNow: for what is asked, not read."""
+    """Read one row for each micro-batch, one in all with Trigger.AvailableNow: for jobs that poll."""
     return spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
 
 
@@ -119,9 +120,11 @@ def start_query(
     once: bool,
     every_seconds: float | None = None,
 ) -> StreamingQuery:
-    """Starts a job's query: `land` gets each micro-batch and its number, again with the same number after a
-    failure. `once` stops at what is there now (Trigger.AvailableNow); otherwise it goes on until it is stopped,
-    with a micro-batch every so many seconds (`decode.trigger_seconds`)."""
+    """Start a job's query; `land` gets each micro-batch and its number, after a failure again with the same number.
+
+    With `once` the query ends after the data that is there now (Trigger.AvailableNow). Otherwise it runs until it is
+    stopped, with a micro-batch every `every_seconds` (default: `decode.trigger_seconds`).
+    """
     named = rows.writeStream.queryName(f"{config.cluster}/{job}")
     writer = named.foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
     if once:
@@ -131,10 +134,10 @@ def start_query(
 
 
 def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int) -> Mapping[int, int]:
-    """Where a micro-batch ends in each partition, from the query's offset log; empty for a batch before the first.
+    """Return a micro-batch's end offsets by partition from the query's offset log; none for a batch before the first.
 
     The log (`offsets/<batch>` in the checkpoint) is written before a batch runs: a line with its format, one with
-    the batch's settings, then one a source.
+    the batch's settings, then one for each source.
     """
     if batch < 0:
         return {}
@@ -144,13 +147,13 @@ def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int)
 
 
 def query_id(spark: SparkSession, config: Config, job: str) -> str:
-    """The query's id, which lives as long as its checkpoint."""
+    """Return the query's id, which is kept in its checkpoint."""
     identity: str = json.loads(read_checkpoint_file(spark, config, job, "metadata"))["id"]
     return identity
 
 
 def read_checkpoint_file(spark: SparkSession, config: Config, job: str, name: str) -> str:
-    """A small file of a job's checkpoint."""
+    """Return the text of a file of a job's checkpoint."""
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{name}")
     if text is None:
         raise FileNotFoundError(f"{config.checkpoint_path(job)}/{name}")

@@ -1,1 +1,1 @@
-"""Storage: opens, creates, reads and writes the Delta tables. The only room that does."""
+"""Storage: open, create, read and write the Delta tables; no other room does."""

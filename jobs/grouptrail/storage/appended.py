@@ -1,4 +1,4 @@
-"""The rows that a Delta table gains, read by delta-rs: for a driver that follows a table without a Spark job."""
+"""New rows of a Delta table, read by delta-rs: to follow a table without a Spark job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ROWS_AT_A_TIME = 1_000_000
 
 
 class AppendedRows:
-    """Rows of a table, each file's once; those of a file that OPTIMIZE has written anew come once more.
+    """New rows of a table: each file is read once; rows of a file that OPTIMIZE has rewritten come again.
 
-    `columns` are read, `among` says of which rows; `storage` has delta-rs's options for where the table lies.
+    `columns` are read of the rows that match `among`; `storage` are delta-rs's storage options of the table.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class AppendedRows:
         self._version = -1
 
     def fresh(self) -> Iterator[pa.Table]:
-        """What has come since the last call, about a million rows at a time."""
+        """Yield the rows that were added since the last call, about a million at a time."""
         self._table.update_incremental()
         if self._table.version() == self._version:
             return
@@ -44,8 +44,10 @@ class AppendedRows:
 def rows_of_files(
     table: DeltaTable, files: list[str], columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str]
 ) -> Iterator[pa.Table]:
-    """Rows of some of a table's files, about a million at a time: files are many and small, and to fold one costs as
-    much as to fold a thousand."""
+    """Yield the rows of some of a table's files, about a million at a time.
+
+    Files are many and small, and processing one costs as much as processing a thousand.
+    """
     if not files:
         return
     source = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage)))

@@ -1,8 +1,8 @@
-"""A job's checkpoint: whether its query can go on from there, and where a new one begins after `grouptrail recover`.
+"""A job's checkpoint: whether its query can resume from it, and where a new query begins after `grouptrail recover`.
 
-Spark numbers a query's batches in its checkpoint, and Delta passes over a batch that a query of that id has landed
-before: a query that goes on from less than its tables hold would read records and drop them. So what is lost, cannot
-be read or is older than the tables is refused.
+Spark numbers a query's batches in its checkpoint, and Delta ignores a batch that a query with that id has committed
+before: a query that resumed from less than its tables hold would read records and drop them. So a checkpoint that is
+lost, unreadable or older than the tables is refused.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 START_FILE = "recovered.json"
-"""Where a new query begins that has no batch yet; in the checkpoint's folder."""
+"""The file in the checkpoint's folder that says where a new query begins, until its first batch."""
 
 
-class CheckpointUnfit(GrouptrailError):
-    """No query can go on from a job's checkpoint."""
+class CheckpointError(GrouptrailError):
+    """No query can resume from a job's checkpoint."""
 
 
 def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]) -> Start:
-    """What `recover` has left for the job's first batch; empty where it has not.
+    """Return the start that `recover` has written for the job's first batch; empty if there is none.
 
-    `writes` are the job's tables, which are there, and to which it appends by the batch's number.
-    Raises CheckpointUnfit, with the remedy, before anything is read.
+    `writes` are the job's tables, which must exist; the job appends to them with the batch's number as version.
+    Raises CheckpointError, with the remedy, before anything is read.
     """
     if reason := fault(spark, config, job, writes):
-        raise CheckpointUnfit(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
+        raise CheckpointError(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
     start: dict[str, Any] = json.loads(text) if text else {}
     if _newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
-        # The first batch has landed; Delta may have cleaned away that version of a table since.
+        # The first batch is committed; Delta may have removed that version of a table since.
         start.pop("version", None)
     return start
 
 
 def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]) -> str | None:
-    """Why no query can go on from a checkpoint, and what to do; None where one can, or the job has never run."""
+    """Return why no query can resume from a checkpoint, and what to do; None if one can or the job has never run."""
     folder = config.checkpoint_path(job)
     metadata = hadoop.read_text(spark, f"{folder}/metadata")
     newest = {log: _newest(spark, f"{folder}/{log}") for log in ("offsets", "commits")}
     if metadata is None and newest["offsets"] is None:
         if hadoop.read_text(spark, f"{folder}/{START_FILE}") or not _has_landed(spark, config, writes):
             return None
-        return "is not there, but its tables hold rows: correct checkpoints; if it is lost, run grouptrail recover"
+        remedy = "check the setting checkpoints; if it is lost, run grouptrail recover"
+        return f"does not exist, but its tables have rows: {remedy}"
     read = "metadata"
     try:
         identity = json.loads(metadata or "")["id"]
@@ -68,19 +69,19 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     known = -1 if newest["offsets"] is None else newest["offsets"]
     landed = max((tables.landed(spark, config, table, app=identity) for table in writes), default=-1)
     if known < max(landed, -1 if newest["commits"] is None else newest["commits"]):
-        return f"is older than the tables (it ends at batch {known}, {landed} has landed): run grouptrail recover"
+        return f"is older than the tables (its newest batch is {known}, theirs {landed}): run grouptrail recover"
     return None
 
 
 def put_aside(spark: SparkSession, config: Config, job: str) -> str | None:
-    """Renames the folder; its new path, None where there was none."""
+    """Rename the checkpoint's folder; return its new path, None if there was none."""
     folder = config.checkpoint_path(job)
     aside = f"{folder}.aside-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     return aside if hadoop.rename(spark, folder, aside) else None
 
 
 def write_start(spark: SparkSession, config: Config, job: str, start: Start) -> None:
-    """Leaves word for `begin`."""
+    """Write the start that `begin` returns."""
     hadoop.write_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}", json.dumps(start))
 
 
@@ -89,7 +90,10 @@ def _newest(spark: SparkSession, log: str) -> int | None:
 
 
 def _parse(text: str | None, *, lines: int) -> None:
-    """A file of Spark's logs: `v1`, then lines of JSON, or `-` for a source without an offset. Raises ValueError."""
+    """Check a file of Spark's logs: `v1`, then lines of JSON, or `-` for a source without an offset.
+
+    Raises ValueError.
+    """
     version, *rest = (text or "").splitlines()
     if not version.startswith("v") or len(rest) < lines - 1:
         raise ValueError
@@ -99,7 +103,7 @@ def _parse(text: str | None, *, lines: int) -> None:
 
 
 def _has_landed(spark: SparkSession, config: Config, writes: Collection[str]) -> bool:
-    """Whether a job has: log segments may have been read into its tables where none has run."""
+    """Return whether a job has written rows: those of log segments do not come from a job."""
     for table in (table for table in writes if not tables.is_new(spark, config, table)):
         rows = tables.read(spark, config, table)
         if "source" in rows.columns:

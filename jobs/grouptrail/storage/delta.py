@@ -1,4 +1,4 @@
-"""What is asked of Delta itself, in the JVM: delta-rs commits to no table that Delta clusters."""
+"""Delta's own API in the JVM: delta-rs does not commit to tables with liquid clustering."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ if TYPE_CHECKING:
 
 
 def version(spark: SparkSession, path: str) -> int:
-    """A table's, as far as this process knows."""
+    """Return a table's version, as far as this process knows."""
     return int(_log(spark, path).unsafeVolatileSnapshot().version())
 
 
 def landed(spark: SparkSession, path: str, app: str) -> int:
-    """The newest version that an app has written to a table; -1 where there is none."""
+    """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
     found = _log(spark, path).unsafeVolatileSnapshot().transactions().get(app)
     return int(found.get()) if found.isDefined() else -1
 
 
 def has_landed(table: DeltaTable, app: str, version: int) -> bool:
-    """Whether an app has written a version, or a later one; by delta-rs, which looks through the log at once, where
-    Spark takes a job for it."""
+    """Return whether an app has committed a `txnVersion` or a later one.
+
+    Uses delta-rs, which reads the log at once; Spark runs a job for it.
+    """
     newest = table.transaction_version(app)
     return newest is not None and newest >= version
 
 
 class Append:
-    """An append of files that were written beside a table, once for an `app` and a `version` (always, without);
-    `options` are delta-rs's."""
+    """An append of files that are already in a table's folder, done once for an `app` and `version`.
+
+    Without an `app` it is always done; `options` are delta-rs's storage options.
+    """
 
     def __init__(
         self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
@@ -45,11 +49,11 @@ class Append:
         self.is_done = False
         if app is not None:
             self.is_done = has_landed(DeltaTable(path, storage_options=dict(options)), app, version)
-            # Delta refuses the commit then where another with this app comes before it.
+            # Delta then rejects the commit if another one of this app comes before it.
             self._transaction.readTxn().addOne(app)
 
     def commit(self, files: Sequence[str]) -> None:
-        """Makes files, given by Delta's `add` actions as JSON, the table's."""
+        """Add files, given by Delta's `add` actions as JSON, to the table."""
         actions = list(files)
         if self._app is not None:
             once = {"appId": self._app, "version": self._version, "lastUpdated": int(time.time() * 1000)}

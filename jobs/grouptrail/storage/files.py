@@ -1,8 +1,7 @@
 """A Delta table's files, written from Arrow where the rows are: in Spark's Python workers, or on the driver.
 
-Spark would take the rows out of Arrow one at a time, and puts them into columns again at several times the cost of
-Arrow's own writer (docs/adr/0011-arrow-writes-files.md). What is written belongs to the table once `tables` has
-committed it.
+Spark would take the rows out of Arrow one at a time and put them into columns again, at several times the cost of
+Arrow's own writer (docs/adr/0011-arrow-writes-files.md). Files belong to the table once `tables` has committed them.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from grouptrail import contracts
 from grouptrail.storage.schema import gathered, table_schema
 
 Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What `DataFrame.mapInArrow` takes."""
+"""A function for `DataFrame.mapInArrow`."""
 
 ADDED = "added string"
-"""What tasks give that write files, in Spark's DDL: Delta's `add` action of each, as JSON."""
+"""The output of tasks that write files, in Spark's DDL: Delta's `add` action of each file, as JSON."""
 
 _ROWS_A_GROUP = 1 << 18
 
-# As many characters of a text as Delta itself keeps, and what is behind every one.
+# Delta keeps as many characters of a string's bounds, and this character sorts after all others.
 _CHARACTERS = 32
 _LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a table lies, with delta-rs's options for it, secrets in clear; `same` is what all its new rows share."""
+class TableLocation:
+    """A table's location and delta-rs's storage options, secrets in clear; `same`: values that new rows share."""
 
     table: str
     path: str
@@ -47,29 +46,33 @@ class Place:
     same: Mapping[str, str | None]
 
 
-def whole(rows: pa.Table, place: Place) -> pa.Table:
-    """The table's columns in the contract's order."""
+def with_all_columns(rows: pa.Table, location: TableLocation) -> pa.Table:
+    """Return rows with all of the table's columns in the contract's order; missing ones are shared values or null."""
     columns = []
-    for column, field in zip(contracts.tables()[place.table].columns, table_schema(place.table), strict=True):
+    for column, field in zip(contracts.tables()[location.table].columns, table_schema(location.table), strict=True):
         if column.name in rows.column_names:
             columns.append(rows[column.name].cast(field.type))
-        elif column.name in place.same or column.null_means is not None:
-            columns.append(pa.repeat(pa.scalar(place.same.get(column.name), field.type), len(rows)))
+        elif column.name in location.same or column.null_means is not None:
+            columns.append(pa.repeat(pa.scalar(location.same.get(column.name), field.type), len(rows)))
         else:
-            raise ValueError(f"rows of {place.table} lack {column.name}")
-    return pa.Table.from_arrays(columns, schema=table_schema(place.table))
+            raise ValueError(f"rows of {location.table} lack {column.name}")
+    return pa.Table.from_arrays(columns, schema=table_schema(location.table))
 
 
-def write(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[str]:
-    """Writes rows, in any order of columns, to a file of a table, and gives Delta's `add` action of it; where there
-    are no rows there is no file. What they lack of the table's columns, and may be null, is null."""
-    groups = (whole(pa.Table.from_batches(group), place) for group in gathered(rows, rows=_ROWS_A_GROUP))
+def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[str]:
+    """Write rows to a file of a table and yield Delta's `add` action of it; no rows make no file.
+
+    The rows' columns may be in any order; a missing column that may be null is null.
+    """
+    groups = (
+        with_all_columns(pa.Table.from_batches(group), location) for group in gathered(rows, rows=_ROWS_A_GROUP)
+    )
     first = next(groups, None)
     if first is None:
         return
     name = f"part-{uuid.uuid4()}.zstd.parquet"
     found: list[pq.FileMetaData] = []
-    with PyFileSystem(DeltaStorageHandler(place.path, dict(place.options))).open_output_stream(name) as sink:
+    with PyFileSystem(DeltaStorageHandler(location.path, dict(location.options))).open_output_stream(name) as sink:
         with _writer(sink, first.schema, found) as writer:
             for group in chain([first], groups):
                 writer.write_table(group, row_group_size=len(group))
@@ -81,13 +84,13 @@ def write(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[str]:
         "size": size,
         "modificationTime": int(time.time() * 1000),
         "dataChange": True,
-        "stats": json.dumps(statistics(metadata, place.table)),
+        "stats": json.dumps(statistics(metadata, location.table)),
     }
     yield json.dumps({"add": added})
 
 
 def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]) -> pq.ParquetWriter:
-    # Offsets and times hardly repeat: a dictionary of them takes time for nothing, and differences are small.
+    # Offsets and times hardly repeat, so a dictionary does not help, but their differences are small.
     types = dict(zip(schema.names, schema.types, strict=True))
     differing = [name for name, of in types.items() if pa.types.is_int64(of) or pa.types.is_timestamp(of)]
     return pq.ParquetWriter(
@@ -101,19 +104,22 @@ def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]
     )
 
 
-def written(rows: Rows, place: Place) -> Rows:
-    """For `DataFrame.mapInArrow`: what `rows` gives is written to a file; gives `ADDED`."""
+def writing(rows: Rows, location: TableLocation) -> Rows:
+    """Return a function for `DataFrame.mapInArrow` that writes the output of `rows` to a file and yields `ADDED`."""
 
     def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for one in write(rows(batches), place):
+        for one in write(rows(batches), location):
             yield pa.RecordBatch.from_pydict({"added": [one]})
 
     return added
 
 
 def statistics(metadata: pq.FileMetaData, table: str) -> dict[str, Any]:
-    """Delta's statistics of a file, from those in its footer: rows, and of the contract's columns with `stats` the
-    nulls and bounds. Texts are cut and times widened to milliseconds, so that every value stays within."""
+    """Return Delta's statistics of a file from those in its footer.
+
+    They have the number of rows, and nulls and bounds of the contract's columns with `stats`. Strings are cut and
+    times widened to milliseconds, so that every value stays within the bounds.
+    """
     wanted = {column.name for column in contracts.tables()[table].columns if column.stats}
     nulls: dict[str, int] = {}
     least: dict[str, Any] = {}
@@ -139,7 +145,7 @@ def _at_least(value: Any) -> Any:
 
 
 def _at_most(value: Any) -> Any:
-    """None where nothing short is."""
+    """Return an upper bound; None if there is no short one."""
     if isinstance(value, str) and len(value) > _CHARACTERS:
         return None if value[_CHARACTERS] == _LAST_CHARACTER else value[:_CHARACTERS] + _LAST_CHARACTER
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Arrow schemas of the contracts' tables, the types of their columns, and batches of a size to work with."""
+"""Arrow schemas of the contracts' tables, types of their columns, and record batches grouped by size."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PRIMITIVES = {
 
 @cache
 def table_schema(name: str, *, without: tuple[str, ...] = ()) -> pa.Schema:
-    """A table's columns in the contract's order, as `contracts.Table.ddl` has them for Spark."""
+    """Return a table's columns in the contract's order, as `contracts.Table.ddl` does for Spark."""
     columns = (column for column in contracts.tables()[name].columns if column.name not in without)
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
 def arrow_type(ddl: str) -> pa.DataType:
-    """The Arrow type of a column type in Spark's DDL, as the contracts write it."""
+    """Return the Arrow type of a column type in Spark's DDL, as the contracts write it."""
     if ddl in _PRIMITIVES:
         return _PRIMITIVES[ddl]
     outer = re.fullmatch(r"(array|struct)<(.*)>", ddl)
@@ -48,7 +48,7 @@ def arrow_type(ddl: str) -> pa.DataType:
 
 
 def _top_level(inner: str) -> list[str]:
-    """Splits struct fields at the commas that stand in no angle brackets."""
+    """Split struct fields at the commas outside angle brackets."""
     parts, depth = [""], 0
     for char in inner:
         depth += (char == "<") - (char == ">")
@@ -62,7 +62,7 @@ def _top_level(inner: str) -> list[str]:
 def gathered(
     batches: Iterable[pa.RecordBatch], *, rows: int, size: float = float("inf")
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The same rows, at least `rows` of them or `size` bytes at a time: fixed costs do not show then."""
+    """Group batches, at least `rows` rows or `size` bytes at a time, so that fixed costs per group do not matter."""
     waiting: list[pa.RecordBatch] = []
     rows_waiting = bytes_waiting = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The Delta tables: made from their contracts, and brought up to them when a contract has grown."""
+"""The Delta tables: created from their contracts, extended when a contract gains columns, appended to and updated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from grouptrail.contracts import Column, Table, tables
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import object_stores
 from grouptrail.storage import delta
-from grouptrail.storage.files import ADDED, Place, Rows, whole, write, written
+from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from grouptrail.config import Config
 
@@ -35,31 +35,31 @@ T = TypeVar("T")
 
 OPEN_BUCKETS = 8
 
-_TRIES = 5
+TRIES = 5
 
-# They come to the driver, some hundred megabytes at most.
+# So many rows are collected on the driver: some hundred megabytes at most.
 _FEW_ROWS = 200_000
 
-# Spark's own default; that of delta-rs is 100 files to read whenever a table is looked at.
+# Spark's own default; with that of delta-rs, 100, up to 100 files are read whenever a table is opened.
 _COMMITS_A_CHECKPOINT = 10
 
-# Of the clusters of one application; those of others are met by trying again.
-_one_at_a_time: defaultdict[str, Lock] = defaultdict(Lock)
+# For the clusters of one application; conflicts with other applications are retried.
+_locks: defaultdict[str, Lock] = defaultdict(Lock)
 
 
 class TableError(GrouptrailError):
-    """A table is not what its contract says and cannot be made so."""
+    """A table or the warehouse cannot be used: it differs from its contract, or cannot be read or written."""
 
 
 def check_warehouse(config: Config) -> None:
-    """Makes a local warehouse's folder and writes a file into it; looks into an object store."""
+    """Check that a local warehouse can be written (its folder is created), or that an object store can be reached."""
     from grouptrail.config import is_uri
 
     if is_uri(config.warehouse):
         if reason := object_stores.fault(config.warehouse, config.storage_options()):
             raise TableError(
                 f"the warehouse {config.warehouse} cannot be reached ({reason}): "
-                "correct --warehouse or [storage], or the rights there"
+                "check --warehouse, [storage] and the access rights"
             )
         return
     try:
@@ -69,12 +69,12 @@ def check_warehouse(config: Config) -> None:
     except OSError as error:
         raise TableError(
             f"the warehouse {config.warehouse} cannot be written ({error.strerror}): "
-            "give another with --warehouse, or the right to write there"
+            "choose another with --warehouse, or grant the right to write there"
         ) from error
 
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
-    """Creates the table where it is not, and adds the columns that its contract has gained."""
+    """Create the table if it does not exist, and add the columns that its contract has gained."""
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
         spark.sql(
@@ -102,24 +102,24 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
 
 
 def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -> None:
-    """As `ensure_table`, all at once: each mostly waits."""
+    """Do `ensure_table` for several tables at once: each mostly waits."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: ensure_table(spark, config, name), names))
 
 
 def is_new(spark: SparkSession, config: Config, name: str) -> bool:
-    """Whether nothing has been done with a table since it was made."""
+    """Return whether a table has not changed since it was created."""
     return delta.version(spark, config.table_path(name)) == 0
 
 
 def versions(spark: SparkSession, config: Config, name: str) -> list[tuple[int, datetime]]:
-    """Return a table's versions that are still known, the newest first, and when each was committed."""
+    """Return a table's versions that its log still has, newest first, and when each was committed."""
     rows = spark.sql(f"DESCRIBE HISTORY delta.`{config.table_path(name)}`").select("version", "timestamp").collect()
     return [(row.version, row.timestamp) for row in rows]
 
 
 def table_exists(spark: SparkSession, config: Config, name: str) -> bool:
-    """Whether the warehouse has the table."""
+    """Return whether the warehouse has the table."""
     from delta.tables import DeltaTable as Table
 
     return bool(Table.isDeltaTable(spark, config.table_path(name)))
@@ -135,57 +135,62 @@ def append(
     app: str | None = None,
     version: int = 0,
 ) -> None:
-    """Appends rows that are on the driver, unless this `app` has already appended this `version`: a batch done again
-    lands once. They are of this cluster and `source`; what else they lack, and may be null, is null."""
+    """Append rows that are on the driver, unless this `app` has already appended this `version`.
+
+    A batch that is repeated is thus written once. The rows get this cluster and `source`; other missing columns that
+    may be null are null.
+    """
     if not _takes_files(config, name):
         _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, source=source, app=app, version=version)
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
-        append.commit(list(write(rows.to_batches(), _place(config, name, source))))
+        append.commit(list(write(rows.to_batches(), _location(config, name, source))))
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
-    """Appends a few rows."""
+    """Append a few rows."""
     append(spark, pa.Table.from_pylist(rows, table_schema(name)), config, name)
 
 
 def append_made(
     records: DataFrame, rows: Rows, ddl: str, config: Config, name: str, *, source: str | None, app: str, version: int
 ) -> None:
-    """Appends what tasks make of records by `rows`, which gives `ddl`, as `append` does; no task runs where that was
-    done already."""
+    """Append what tasks compute from records by `rows`, with columns `ddl`, as `append` does.
+
+    No task runs if this `app` has already appended this `version`.
+    """
     if not _takes_files(config, name):
         _append_frame(records.mapInArrow(rows, ddl), config, name, source=source, app=app, version=version)
         return
     append = _append(records.sparkSession, config, name, app, version)
     if not append.is_done:
-        added = records.mapInArrow(written(rows, _place(config, name, source)), ADDED).collect()
+        added = records.mapInArrow(writing(rows, _location(config, name, source)), ADDED).collect()
         append.commit([row.added for row in added])
 
 
 def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
-    """The newest version that an app has appended to a table, or updated it with; -1 where there is none."""
-    return delta.landed(spark, config.table_path(name), _of_table(app, name))
+    """Return the newest version that an app has appended to a table, or updated it with; -1 if there is none."""
+    return delta.landed(spark, config.table_path(name), _app_id(app, name))
 
 
 def _takes_files(config: Config, name: str) -> bool:
-    """Whether `files` can write for it: where delta-rs does, and a file need not be cut up by partition."""
+    """Return whether `files` can write the table: delta-rs knows its store, and it has no partitions."""
     return object_stores.is_known(config.warehouse) and not tables()[name].partition_by
 
 
-def _of_table(app: str, name: str) -> str:
+def _app_id(app: str, name: str) -> str:
     return f"{app}-{name}"
 
 
 def _append(spark: SparkSession, config: Config, name: str, app: str | None, version: int) -> delta.Append:
-    once = None if app is None else _of_table(app, name)
+    once = None if app is None else _app_id(app, name)
     return delta.Append(spark, config.table_path(name), config.storage_options(), app=once, version=version)
 
 
-def _place(config: Config, name: str, source: str | None) -> Place:
+def _location(config: Config, name: str, source: str | None) -> TableLocation:
     same = {"cluster": config.cluster, "source": source}
-    return Place(name, config.table_path(name), config.storage_options(), same)
+    return TableLocation(name, config.table_path(name), config.storage_options(), same)
 
 
 def _append_frame(
@@ -202,12 +207,12 @@ def _append_frame(
     filled = rows.withColumns(absent).select(*(column.name for column in tables()[name].columns))
     writer = filled.write.format("delta").mode("append")
     if app is not None:
-        writer = writer.options(txnAppId=_of_table(app, name), txnVersion=version)
+        writer = writer.options(txnAppId=_app_id(app, name), txnVersion=version)
     writer.save(config.table_path(name))
 
 
 def with_open_bucket(rows: DataFrame) -> DataFrame:
-    """Adds `open_bucket`, by which the open rows of a few groups are found and written again."""
+    """Add `open_bucket`, by which the open rows of a few groups are found and rewritten."""
     from pyspark.sql import functions as F
 
     bucket = F.pmod(F.hash("group_id"), F.lit(OPEN_BUCKETS))
@@ -216,30 +221,30 @@ def with_open_bucket(rows: DataFrame) -> DataFrame:
 
 
 def are_few(config: Config, rows: int) -> bool:
-    """Whether so many rows are for `merge`, which takes a tenth of the time of `update`."""
+    """Return whether so few rows are to be written by `merge`, which takes a tenth of the time of `update`."""
     return rows <= _FEW_ROWS and object_stores.is_known(config.warehouse)
 
 
 def merge(rows: pa.Table, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
-    """As `update`, of a few rows that are on the driver, with their `open_bucket`; delta-rs writes them."""
-    # Java leaves the offsets of empty lists away, which Rust reads all the same; taken, they are there.
-    changed = whole(rows, _place(config, name, None)).take(np.arange(len(rows)))
-    once = Transaction(_of_table(app, name), version)
+    """Do `update` by delta-rs for a few rows that are on the driver and have their `open_bucket`."""
+    # Java omits the offsets of empty lists, which Rust reads all the same; `take` restores them.
+    changed = with_all_columns(rows, _location(config, name, None)).take(np.arange(len(rows)))
+    once = Transaction(_app_id(app, name), version)
     _one_writer(lambda: _merge(changed, buckets, config, name, once), config, name)
 
 
 def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
-    """Writes rows by the table's key, in place of those that are open there; once for each `app` and `version`.
+    """Write rows by the table's key in place of open rows, in one commit, once for each `app` and `version`.
 
-    The rows are of `buckets` only. In one commit, whose cost follows what is open in these, not the table.
+    The rows are of `buckets` only; the cost depends on the open rows of these, not on the table's size.
     """
     changed = _whole(with_open_bucket(rows), config, name)
     key = tables()[name].key
-    ours = f"cluster = {spark_literal(config.cluster)} AND {_among(buckets)}"
+    ours = f"{_ours(config)} AND {_among(buckets)}"
     there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
     rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
-    _overwrite(rewritten, ours, config, name, {"txnAppId": _of_table(app, name), "txnVersion": version})
+    _overwrite(rewritten, ours, config, name, {"txnAppId": _app_id(app, name), "txnVersion": version})
 
 
 def _among(buckets: Collection[int]) -> str:
@@ -263,29 +268,45 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
 
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
-    """Puts rows in place of all that the table has of this cluster."""
-    _overwrite(
-        _whole(with_open_bucket(rows), config, name), f"cluster = {spark_literal(config.cluster)}", config, name, {}
-    )
+    """Replace all rows of this cluster."""
+    _overwrite(_whole(with_open_bucket(rows), config, name), _ours(config), config, name, {})
+
+
+def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: str, config: Config, name: str) -> None:
+    """Replace this cluster's rows that match an SQL condition by a few rows, which must match it, too, in one commit.
+
+    It is not repeated after a conflict: rows computed from the table's content have to be computed again
+    (`with_retries`).
+    """
+    frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
+    _overwriting(frame, f"{_ours(config)} AND {condition}").save(config.table_path(name))
+
+
+def _ours(config: Config) -> str:
+    return f"cluster = {spark_literal(config.cluster)}"
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where).options(**options)
+    writer = _overwriting(rows, where).options(**options)
     _one_writer(lambda: writer.save(config.table_path(name)), config, name)
 
 
+def _overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+    return rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
+
+
 def _one_writer(write: Callable[[], None], config: Config, name: str) -> None:
-    """Writes, and tries again where another writer was quicker.
+    """Write, and retry after a conflict with another writer.
 
-    Delta takes two writes in place of rows of a table at once for a conflict, though they touch rows of different
-    clusters, and `grouptrail maintain` sorts the files of some tables while jobs run.
+    Delta treats two concurrent replacements of rows of a table as a conflict, even for rows of different clusters,
+    and `grouptrail maintain` sorts the files of some tables while jobs run.
     """
-    with _one_at_a_time[config.table_path(name)]:
-        tried_again(write, _TRIES)
+    with _locks[config.table_path(name)]:
+        with_retries(write, TRIES)
 
 
-def tried_again(work: Callable[[], T], tries: int) -> T:
-    """What work gives: where another writer came between, it is done once more, from what is there then."""
+def with_retries(work: Callable[[], T], tries: int) -> T:
+    """Return what `work` returns; after a conflict with another writer it is repeated from the table's new state."""
     for _ in range(tries - 1):
         try:
             return work()
@@ -296,7 +317,7 @@ def tried_again(work: Callable[[], T], tries: int) -> T:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether another writer's commit came before this one's. Spark's exceptions for it have no class in common."""
+    """Return whether an error is a conflict with another writer; Spark's exceptions have no class in common."""
     return isinstance(error, CommitFailedError) or "[DELTA_CONCURRENT_" in str(error)
 
 
@@ -308,14 +329,14 @@ def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:
 
 
 def read(spark: SparkSession, config: Config, name: str) -> DataFrame:
-    """A table's rows of this cluster."""
+    """Return a table's rows of this cluster."""
     from pyspark.sql import functions as F
 
     return spark.read.format("delta").load(config.table_path(name)).where(F.col("cluster") == config.cluster)
 
 
 def _layout(table: Table) -> str:
-    """Delta does not cluster a table that has partitions; `grouptrail maintain` sorts its files then."""
+    """Return the partitioning or clustering; files of partitioned tables are sorted by `grouptrail maintain`."""
     if table.partition_by:
         return f"PARTITIONED BY ({', '.join(table.partition_by)})"
     return f"CLUSTER BY ({', '.join(table.cluster_by)})"
@@ -330,7 +351,7 @@ def _meaning(column: Column) -> str:
 
 
 def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
-    """SQL: whether a row's record lies in its partition's range of offsets [start, end)."""
+    """Return an SQL condition: a row's record is in its partition's range of offsets [start, end)."""
     conditions = (
         f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
         for partition, (start, end) in sorted(ranges.items())
@@ -343,5 +364,5 @@ def _stats(table: Table) -> str:
 
 
 def _simple(ddl: str) -> str:
-    """A contract's type as `DataType.simpleString` spells it."""
+    """Return a contract's type as `DataType.simpleString` spells it."""
     return re.sub(r"\s+", "", ddl)

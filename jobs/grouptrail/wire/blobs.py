@@ -32,12 +32,12 @@ class Blob:
 
 
 def is_blob(name: str) -> bool:
-    """Whether a layout of that name exists and is a blob."""
+    """Return whether a layout of that name exists and is a blob."""
     return name in messages() and messages()[name].type is None
 
 
 def decode_blob(name: str, content: bytes, *, strict: bool = True) -> Blob:
-    """Decodes a blob by the name of its layout; never raises (but for a name that is none, see `is_blob`)."""
+    """Decode a blob by the name of its layout; never raises, except for unknown names (see `is_blob`)."""
     message = messages()[name]
     if not content and message.empty_allowed:
         return Blob(name, error=Undecodable("blob", "empty", 0))
@@ -52,7 +52,7 @@ def decode_blob(name: str, content: bytes, *, strict: bool = True) -> Blob:
 
 
 def _read_unprefixed(message: Message, content: bytes, *, strict: bool) -> tuple[int, dict[str, Any]]:
-    """Sticky user data says nowhere which version it is: the newest layout that fits is the one."""
+    """Read sticky user data, which has no version: the newest layout that fits is used."""
     version = message.versions.last or 0
     while True:
         try:
@@ -66,7 +66,7 @@ def _read_unprefixed(message: Message, content: bytes, *, strict: bool) -> tuple
 
 
 def encode_blob(blob: Blob) -> bytes:
-    """The bytes of a blob without error."""
+    """Return the bytes of a blob without error."""
     if blob.version is None or blob.data is None:
         raise ValueError(f"{blob.name}: an undecodable blob has no encoding")
     message = messages()[blob.name]

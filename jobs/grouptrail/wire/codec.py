@@ -1,9 +1,9 @@
-"""The interpreter: turns a layout into codecs that read and write Kafka's encodings.
+"""The interpreter: turn a layout into codecs that read and write Kafka's encodings.
 
-A codec reads at a position and returns the value and the position behind it; it raises `WireError` and nothing
-else. Values are plain Python: int, str (also for UUIDs, in Kafka's text form), bytes, list, dict by field name.
-Encodings follow Kafka's message protocol (KIP-482 for flexible versions): offsets-topic keys and old versions are
-fixed-length, flexible ones use compact lengths and end every struct with tagged fields.
+A codec reads at a position and returns the value and the position after it; it raises only `WireError`. Values are
+plain Python: int, str (also for UUIDs, in Kafka's text form), bytes, list, dict by field name. Encodings follow
+Kafka's message protocol (KIP-482 for flexible versions): offsets-topic keys and old versions are fixed-length,
+flexible ones use compact lengths and end every struct with tagged fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_STRING = 32767
 
 
 class Codec(Protocol):
-    """How one type lies in bytes. `zero` is what an absent tagged field of the type means."""
+    """Reads and writes one type. `zero` is the value of an absent tagged field of the type."""
 
     @property
     def zero(self) -> Any: ...
@@ -125,7 +125,7 @@ class Length:
 
 
 class Text:
-    """A UTF-8 string. `strict` refuses what is not UTF-8; otherwise it becomes U+FFFD, as Java reads it."""
+    """A UTF-8 string. `strict` rejects bytes that are not UTF-8; otherwise they become U+FFFD, as in Java."""
 
     zero = ""
 
@@ -227,7 +227,7 @@ class ListOf:
 
 
 class NullableStruct:
-    """A nullable struct behind its presence marker: an int8, or a varint where the field is tagged."""
+    """A nullable struct after its presence marker: an int8, or a varint if the field is tagged."""
 
     def __init__(self, struct: StructOf, *, tagged: bool) -> None:
         self._struct = struct
@@ -250,7 +250,7 @@ class NullableStruct:
 
 @dataclass(frozen=True)
 class Tagged:
-    """A known tagged field: Kafka leaves it out of bytes and JSON alike when it has its default."""
+    """A known tagged field: Kafka omits it from both bytes and JSON if it has its default."""
 
     name: str
     codec: Codec
@@ -258,7 +258,7 @@ class Tagged:
 
 
 class StructOf:
-    """Fields in order, then, where flexible, tagged fields. Unknown tags are kept under `UNKNOWN_TAGS`."""
+    """Fields in order, then tagged fields in flexible versions. Unknown tags are kept under `UNKNOWN_TAGS`."""
 
     def __init__(
         self,
@@ -378,19 +378,19 @@ class _Builder:
 
 @cache
 def key_codec(message: Message, *, strict: bool) -> StructOf:
-    """The codec of a record type's key, behind the type."""
+    """Return the codec of a record type's key, after the type."""
     return _Builder(message, 0, flexible=False, strict=strict).struct(message.key)
 
 
 @cache
 def value_codec(message: Message, version: int, *, strict: bool) -> StructOf:
-    """The codec of a value or blob in one version, behind the version."""
+    """Return the codec of a value or blob in one version, after the version."""
     flexible = message.flexible is not None and version in message.flexible
     return _Builder(message, version, flexible, strict).struct(message.value, is_body=True)
 
 
 def read_message(message: Message, data: bytes, *, strict: bool) -> tuple[int, dict[str, Any], int]:
-    """A version-prefixed value or blob: its version, its fields and the position behind them."""
+    """Read a version-prefixed value or blob: return its version, its fields and the position after them."""
     version, at = _INTEGERS["int16"].read(data, 0)
     layout_version = message.read_as(version)
     if layout_version is None:
@@ -400,7 +400,7 @@ def read_message(message: Message, data: bytes, *, strict: bool) -> tuple[int, d
 
 
 def write_message(message: Message, version: int, values: dict[str, Any]) -> bytes:
-    """The inverse of `read_message`."""
+    """Return the bytes of a value or blob: the inverse of `read_message`."""
     layout_version = message.read_as(version)
     if layout_version is None:
         raise ValueError(f"{message.name} has no version {version}")

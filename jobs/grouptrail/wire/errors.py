@@ -1,4 +1,4 @@
-"""How bytes can fail to be a record."""
+"""Errors of bytes that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 
 class WireError(Exception):
-    """Raised inside a codec; caught where a whole key, value or blob is decoded, never beyond."""
+    """Raised inside a codec, and caught where a whole key, value or blob is decoded."""
 
     def __init__(self, kind: str, position: int) -> None:
         super().__init__(kind, position)
@@ -33,7 +33,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Why bytes are not a record: `kind` is one of `KINDS`, `position` the byte where reading stopped."""
+    """Why bytes cannot be decoded: `kind` is one of `KINDS`, `position` the byte where reading stopped."""
 
     where: Where
     kind: str

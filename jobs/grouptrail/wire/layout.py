@@ -1,8 +1,8 @@
 """The layouts of `schemas/wire/` as objects.
 
 A field is one line, `name type [versions] [tag N] [= default]`: `[]` before the type is a list, `?` after it
-means nullable, `3+` and `1` say in which versions of the message it exists (all, where nothing is said), and the
-default of a tagged field is what its absence means (the type's own zero, where nothing is said).
+means nullable, `3+` and `1` are the versions of the message that have it (default: all), and the default of a tagged
+field is the value of an absent one (if not given: the type's own zero).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """`3+`, `1` or `0-4`."""
+        """Parse `3+`, `1` or `0-4`."""
         if text.endswith("+"):
             return cls(int(text[:-1]), None)
         first, _, last = text.partition("-")
@@ -54,7 +54,7 @@ class Field:
 
     @classmethod
     def parse(cls, line: str) -> Field:
-        """Reads one field line of a layout file."""
+        """Parse one field line of a layout file."""
         found = _FIELD.fullmatch(line)
         if found is None:
             raise ValueError(f"schemas/wire: not a field: {line!r}")
@@ -86,7 +86,7 @@ class Message:
     empty_allowed: bool
 
     def read_as(self, version: int) -> int | None:
-        """The version whose layout reads this one; None where there is none."""
+        """Return the version whose layout reads this one; None if there is none."""
         if version in self.versions:
             return version
         return self.versions.last if self.newer_as_highest and version >= 0 else None
@@ -114,11 +114,11 @@ def _message(name: str, data: Mapping[str, Any]) -> Message:
 
 @cache
 def messages() -> Mapping[str, Message]:
-    """Every layout by its name."""
+    """Return every layout by its name."""
     return {name: _message(name, data) for name, data in contracts.wire_layouts().items()}
 
 
 @cache
 def record_types() -> Mapping[int, Message]:
-    """The layouts of records by the type in their key."""
+    """Return the layouts of records by the type in their key."""
     return {message.type: message for message in messages().values() if message.type is not None}

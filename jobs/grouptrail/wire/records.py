@@ -1,4 +1,4 @@
-"""Whole records of `__consumer_offsets`: key and value, decoded together, and back to bytes."""
+"""Decode and encode whole records of `__consumer_offsets`: key and value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What bytes say. No error and no value is a tombstone; with an error, `key` is there if it was readable."""
+    """A decoded record. Without error and value it is a tombstone; with an error, `key` is set if it was readable."""
 
     key: Key | None
     value: Value | None
@@ -38,11 +38,11 @@ class Record:
 
 
 def decode_record(key: bytes | None, value: bytes | None, *, strict: bool = True) -> Record:
-    """Decodes one record; never raises.
+    """Decode one record; never raises.
 
-    `strict` treats a string that is not UTF-8 as undecodable, so that what is decoded can be encoded again to the
-    same bytes; without it such bytes read as U+FFFD, as Kafka's own tools print them. Bytes behind the last field
-    are passed over, as Kafka does.
+    `strict` treats a string that is not UTF-8 as undecodable, so that decoded records can be encoded to the same
+    bytes; otherwise such bytes become U+FFFD, as Kafka's own tools print them. Bytes after the last field are
+    ignored, as Kafka does.
     """
     try:
         decoded_key = _decode_key(key, strict=strict)
@@ -71,12 +71,12 @@ def _decode_key(key: bytes | None, *, strict: bool) -> Key:
 
 
 def encode_key(key: Key) -> bytes:
-    """The bytes of a key."""
+    """Return the bytes of a key."""
     out = bytearray(key.type.to_bytes(_TYPE_BYTES, "big", signed=True))
     key_codec(record_types()[key.type], strict=True).write(key.data, out)
     return bytes(out)
 
 
 def encode_value(key: Key, value: Value | None) -> bytes | None:
-    """The bytes of a value of the key's type; None, Kafka's null, for a tombstone."""
+    """Return the bytes of a value of the key's type; None, Kafka's null, for a tombstone."""
     return None if value is None else write_message(record_types()[key.type], value.version, value.data)

@@ -1,7 +1,7 @@
 """Decoded records as JSON, in the form of Kafka's own console formatters, and back.
 
-UUIDs are Kafka's 22 characters, bytes standard base64, integers numbers. A tagged field with its default is left out.
-Unlike Kafka's formatters it also shows tagged fields that are not known yet: under `UNKNOWN_TAGS`, by their tags.
+UUIDs are Kafka's 22 characters, bytes standard base64, integers numbers. A tagged field with its default is omitted.
+Unlike Kafka's formatters it also shows unknown tagged fields: under `UNKNOWN_TAGS`, by their tags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grouptrail.wire.records import Record
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """`{"key": {"type", "data"}, "value": {"version", "data"} or null, "error": null or {…}}`."""
+    """Return `{"key": {"type", "data"}, "value": {"version", "data"} or null, "error": null or {…}}`."""
     key, value = record.key, record.value
     return {
         "key": None if key is None else {"type": key.type, "data": data_json(key.data)},
@@ -27,7 +27,7 @@ def record_json(record: Record) -> dict[str, Any]:
 
 
 def blob_json(blob: Blob) -> dict[str, Any]:
-    """`{"blob", "version", "data", "error"}`."""
+    """Return `{"blob", "version", "data", "error"}`."""
     data = None if blob.data is None else data_json(blob.data)
     return {"blob": blob.name, "version": blob.version, "data": data, "error": _error_json(blob.error)}
 
@@ -39,7 +39,7 @@ def _error_json(error: Undecodable | None) -> dict[str, Any] | None:
 
 
 def data_json(data: Any) -> Any:
-    """A decoded value as JSON takes it."""
+    """Return a decoded value with types that JSON supports."""
     if isinstance(data, dict):
         return {name: data_json(value) for name, value in data.items()}
     if isinstance(data, list):
@@ -48,7 +48,7 @@ def data_json(data: Any) -> Any:
 
 
 def values_from_json(message: Message, fields: tuple[Field, ...], data: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `data_json` for a struct of the message: base64 becomes bytes again."""
+    """Return the values of a struct from their JSON: the inverse of `data_json`."""
     values = {field.name: _from_json(message, field, data[field.name]) for field in fields if field.name in data}
     if UNKNOWN_TAGS in data:
         values[UNKNOWN_TAGS] = {tag: base64.b64decode(raw) for tag, raw in data[UNKNOWN_TAGS].items()}

@@ -1,1 +1,1 @@
-"""The three ways in: the topic, the admin API (polling) and log segments, all as the topic's records."""
+"""Other sources than the topic itself: the admin API (polling) and log segments, as records of the topic."""

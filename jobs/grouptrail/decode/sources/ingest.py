@@ -1,7 +1,7 @@
-"""`grouptrail ingest-segments`: lands what lies in the offsets topic's log segments and has not landed yet.
+"""`grouptrail ingest-segments`: write the records of log segments that the decoded tables do not have yet.
 
-Rows become those that the decode job makes of the topic. A record has landed when a decoded table has its partition
-and offset, so what is done again adds nothing.
+The rows are the same as those of the decode job. A record is skipped if a decoded table has its partition and offset,
+so the command can be repeated.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from grouptrail.console.progress import print_now
 from grouptrail.decode.job import PROGRESS, land_records
 from grouptrail.decode.progress import decoded_to, refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
-from grouptrail.decode.sources.segments import Found, Read, SegmentsError, partition_folders, read_partition
+from grouptrail.decode.sources.segments import (
+    SegmentRecord,
+    SegmentsError,
+    SegmentSummary,
+    partition_folders,
+    read_partition,
+)
 from grouptrail.decode.tasks import ByTask
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
 from grouptrail.storage.schema import SEGMENTS
-from grouptrail.storage.sql import spark_literal
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 SUMMARY = "segments"
-"""The `query_id` of the row of `ingest_progress` that tells of a partition's segments."""
+"""The `query_id` of the row of `ingest_progress` about a partition's segments."""
 
 Folders = list[tuple[int, list[Path]]]
 Report = Callable[[str], None]
@@ -46,9 +51,9 @@ _FOLDERS_A_TASK_SLOT = 4
 
 
 def ingest_segments(config: Config, folder: Path, report: Report = print_now) -> None:
-    """Lands the records of the segments below a folder, and reports what came of them.
+    """Write the records of the segments below a folder, and report the counts.
 
-    Raises SegmentsError where there are none, and at the end where some place could not be read.
+    Raises SegmentsError if there are none, and at the end if parts of them could not be read.
     """
     folders = partition_folders(folder)
     tables.check_warehouse(config)
@@ -60,7 +65,7 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
 
 
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
-    """As `ingest_segments`, in a session that is there."""
+    """Do `ingest_segments` in an existing session."""
     tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
     partitions = sorted({partition for partition, _ in folders})
@@ -82,14 +87,14 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
         report("next: grouptrail rebuild history, while the history job is stopped")
     if total.faults:
         raise SegmentsError(
-            f"{total.faults:,} places could not be read, as told above; all else has landed: look for another "
-            "replica's copy, and ingest that, too"
+            f"{total.faults:,} places could not be read (see above); all else was ingested: find another replica's "
+            "copy of these segments and ingest that, too"
         )
 
 
 @dataclass
 class Outcome:
-    """What became of the records that were read."""
+    """Counts of the records that were read, and remarks about the segments."""
 
     read: int = 0
     landed: int = 0
@@ -101,12 +106,12 @@ class Outcome:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
-        """Adds the counts of other partitions."""
+        """Add the counts of other partitions."""
         for name in ("read", "landed", "aborted", "unfinished", "behind", "later", "faults"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def note(self, partition: int, found: Found) -> None:
-        """Adds what one partition's segments held beside records."""
+    def note(self, partition: int, found: SegmentSummary) -> None:
+        """Add the counts and faults of one partition's segments."""
         self.read += found.records
         self.aborted += found.aborted
         self.unfinished += found.unfinished
@@ -115,40 +120,42 @@ class Outcome:
         if found.more_faults:
             self.remarks.append(f"partition {partition}: {found.more_faults:,} more places could not be read")
         if found.cut_off:
-            self.remarks.append(f"{found.cut_off}, as a crash leaves it, or a copy of what was being written")
+            self.remarks.append(
+                f"{found.cut_off}, as after a crash, or in a copy of a segment that was being written"
+            )
         if found.unfinished:
             self.remarks.append(f"partition {partition}: a transaction is unfinished from offset {found.stable:,} on")
 
     def summary(self) -> str:
-        """One line."""
+        """Return the counts in one line."""
         before = self.read - self.landed - self.behind - self.later
         parts = {
             "had landed before": before,
             "of aborted transactions left out": self.aborted,
             "of unfinished transactions left out": self.unfinished,
-            "behind the start of one left out": self.behind,
-            "behind where the decode job stands left to it": self.later,
+            "after the start of one left out": self.behind,
+            "after the decode job's position left to it": self.later,
         }
-        told = "".join(f", {count:,} {what}" for what, count in parts.items() if count)
-        return f"{self.landed:,} of {self.read:,} records landed{told}"
+        others = "".join(f", {count:,} {what}" for what, count in parts.items() if count)
+        return f"{self.landed:,} of {self.read:,} records landed{others}"
 
 
 def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> Outcome:
-    """Lands what is new of some partitions, then tells of it in `ingest_progress`."""
+    """Write the new records of some partitions, then their rows of `ingest_progress`."""
     from pyspark import StorageLevel
 
-    reports: Accumulator[dict[int, Found]] = spark.sparkContext.accumulator({}, ByTask())
+    reports: Accumulator[dict[int, SegmentSummary]] = spark.sparkContext.accumulator({}, ByTask())
     records = copies = read_segments(spark, folders, reports).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        copies.count()  # reads them: what there is to know of them is known then
+        copies.count()  # reads them, which fills `reports`
         outcome, found = Outcome(), {number: reports.value[number] for number in range(len(folders))}
         for number, (partition, _) in enumerate(folders):
             outcome.note(partition, found[number])
         readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, found)
         if not readable:
             return outcome
-        stands = decoded_to(tables.read(spark, config, PROGRESS).where("source IS NULL"))
-        ends = {at: min(one.stable, stands.get(at, one.stable if not stands else 0)) for at, one in readable.items()}
+        decoded = decoded_to(tables.read(spark, config, PROGRESS).where("source IS NULL"))
+        ends = {at: min(one.stable, decoded.get(at, 0 if decoded else one.stable)) for at, one in readable.items()}
         if len(folders) > len({partition for partition, _ in folders}):  # replicas hold the same records
             records = copies.dropDuplicates(["record_partition", "record_offset"])
             outcome.read = records.count()
@@ -165,13 +172,18 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
     finally:
         copies.unpersist()
     ranges = {at: (one.start or 0, max(one.start or 0, ends[at])) for at, one in readable.items()}
-    _tell(spark, config, {at: span for at, span in ranges.items() if span[0] < span[1]}, readable)
+    filled = {at: span for at, span in ranges.items() if span[0] < span[1]}
+    tables.with_retries(lambda: _write_progress(spark, config, filled, readable), tables.TRIES)
     return outcome
 
 
-def read_segments(spark: SparkSession, folders: Folders, reports: Accumulator[dict[int, Found]]) -> DataFrame:
-    """The committed records in the columns in which the topic gives them; a task a folder, which must lie where the
-    task runs. `reports` gets what each folder, by its place in the list, held."""
+def read_segments(
+    spark: SparkSession, folders: Folders, reports: Accumulator[dict[int, SegmentSummary]]
+) -> DataFrame:
+    """Return the committed records with the columns of the topic's; one task reads each folder.
+
+    The folders must exist where the tasks run. `reports` gets the summary of each folder, by its index in the list.
+    """
     places = [(number, partition, [str(path) for path in paths]) for number, (partition, paths) in enumerate(folders)]
     spread = spark.sparkContext.parallelize(places, len(places))
     files = spark.createDataFrame(spread, "number int, partition int, files array<string>")
@@ -179,7 +191,7 @@ def read_segments(spark: SparkSession, folders: Folders, reports: Accumulator[di
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for place in batch.to_pylist():
-                found = Found()
+                found = SegmentSummary()
                 read = read_partition(map(Path, place["files"]), found)
                 yield from _arrow(place["partition"], read)
                 reports.add({place["number"]: found})
@@ -187,8 +199,8 @@ def read_segments(spark: SparkSession, folders: Folders, reports: Accumulator[di
     return files.mapInArrow(rows, _RECORDS)
 
 
-def _arrow(partition: int, records: Iterable[Read]) -> Iterator[pa.RecordBatch]:
-    waiting: list[Read] = []
+def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.RecordBatch]:
+    waiting: list[SegmentRecord] = []
 
     def batch() -> pa.RecordBatch:
         offsets, times, keys, values = zip(*waiting, strict=True)
@@ -208,20 +220,20 @@ def _arrow(partition: int, records: Iterable[Read]) -> Iterator[pa.RecordBatch]:
 
 
 def without_landed(config: Config, records: DataFrame, partitions: Collection[int]) -> DataFrame:
-    """The records, all of some partitions, that no decoded table has."""
+    """Return the records, all of some partitions, that no decoded table has."""
     at = ["record_partition", "record_offset"]
     spark, ours = records.sparkSession, f"record_partition IN ({', '.join(map(str, partitions))})"
     landed = [tables.read(spark, config, table).where(ours).select(*at) for table in TABLES]
     return records.join(reduce(type(records).unionByName, landed), at, "left_anti").select(*records.columns)
 
 
-def _joined(partition_of: Mapping[int, int], found: Mapping[int, Found]) -> dict[int, Found]:
-    """By partition, over its replicas; those left out in which there was nothing."""
-    joined: dict[int, Found] = {}
+def _joined(partition_of: Mapping[int, int], found: Mapping[int, SegmentSummary]) -> dict[int, SegmentSummary]:
+    """Combine the summaries of each partition's replicas; partitions without records are left out."""
+    joined: dict[int, SegmentSummary] = {}
     for number, one in found.items():
         if one.start is None:
             continue
-        both = joined.setdefault(partition_of[number], Found(start=one.start))
+        both = joined.setdefault(partition_of[number], SegmentSummary(start=one.start))
         both.start = min(both.start or 0, one.start)
         both.end, both.stable = max(both.end, one.end), max(both.stable, one.stable)
     return joined
@@ -236,57 +248,51 @@ def _count_from(records: DataFrame, ends: Mapping[int, int]) -> int:
     return records.where(f"NOT ({_below(ends)})").count()
 
 
-# --- what ingest_progress tells -------------------------------------------------------------------------------
+# --- rows of ingest_progress -------------------------------------------------------------------------------
 
 
 class _Row(Protocol):
-    """A row of `ingest_progress`, as far as it is looked at."""
+    """A row of `ingest_progress`, with the columns that `_extent` reads."""
 
     start_offset: int
     end_offset: int
     lost: int
 
 
-def _tell(
-    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int, int]], found: Mapping[int, Found]
+def _write_progress(
+    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int, int]], found: Mapping[int, SegmentSummary]
 ) -> None:
-    """Lets one row tell of each partition in which something is new: of its segments, and of all batches before.
+    """Write one row for each partition with new records: about its segments and all batches before.
 
-    A row is made from what the tables have, so that it is right whenever this or an earlier ingest was broken off.
+    A row is computed from what the tables have, so that it is right even after an interrupted ingest.
     """
     progress = tables.read(spark, config, PROGRESS).where(f"record_partition IN ({_list(ranges) or '-1'})").collect()
-    told: dict[int, list[Any]] = {}
+    before: dict[int, list[Any]] = {}
     for row in progress:
-        told.setdefault(row.record_partition, []).append(row)
-    whole = {at: _extent(told.get(at, []), span) for at, span in ranges.items()}
+        before.setdefault(row.record_partition, []).append(row)
+    whole = {at: _extent(before.get(at, []), span) for at, span in ranges.items()}
     landed = _landed(spark, config, whole)
-    rows = [_row(at, whole[at], told.get(at, []), landed.get(at, {}), found[at]) for at in ranges]
-    changed = [row for row in rows if not _says(told.get(row["record_partition"], []), row)]
-    for is_told, write in ((False, tables.append_new), (True, _replace)):
-        some = [{**row, "cluster": config.cluster} for row in changed if (row["record_partition"] in told) is is_told]
-        if some:
-            write(spark, some, config, PROGRESS)
+    rows = [_row(at, whole[at], before.get(at, []), landed.get(at, {}), found[at]) for at in ranges]
+    changed = [
+        {**row, "cluster": config.cluster}
+        for row in rows
+        if not _is_recorded(before.get(row["record_partition"], []), row)
+    ]
+    if new := [row for row in changed if row["record_partition"] not in before]:
+        tables.append_new(spark, new, config, PROGRESS)
+    if old := [row for row in changed if row["record_partition"] in before]:
+        theirs = f"record_partition IN ({_list(row['record_partition'] for row in old)})"
+        tables.replace_where(spark, old, theirs, config, PROGRESS)
 
 
 def _list(partitions: Iterable[int]) -> str:
     return ", ".join(map(str, partitions))
 
 
-def _replace(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
-    """Puts rows in place of those of the same partitions, in one commit; batches that land meanwhile stay."""
-    from grouptrail.contracts import tables as contracts
-
-    theirs = f"record_partition IN ({_list(row['record_partition'] for row in rows)})"
-    frame = spark.createDataFrame(rows, contracts()[name].ddl()).coalesce(1)
-    writer = frame.write.format("delta").mode("overwrite")
-    writer = writer.option("replaceWhere", f"cluster = {spark_literal(config.cluster)} AND {theirs}")
-    writer.save(config.table_path(name))
-
-
-def _extent(told: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, int]:
-    """Start and end of what has been read of a partition, and how many offsets in between nobody has read."""
-    read = sorted([*((row.start_offset + row.lost, row.end_offset) for row in told), span])
-    start = min(read[0][0], *(row.start_offset for row in told)) if told else span[0]
+def _extent(before: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, int]:
+    """Return the start and end of what was read of a partition, and how many offsets in between were not read."""
+    read = sorted([*((row.start_offset + row.lost, row.end_offset) for row in before), span])
+    start = min(read[0][0], *(row.start_offset for row in before)) if before else span[0]
     covered, upto = 0, start
     for first, end in read:
         covered += max(0, end - max(first, upto))
@@ -297,7 +303,7 @@ def _extent(told: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, in
 def _landed(
     spark: SparkSession, config: Config, whole: Mapping[int, tuple[int, int, int]]
 ) -> dict[int, dict[str, Any]]:
-    """By partition how many rows each table has in its range, and between which times they were written."""
+    """Return, by partition, how many rows each table has in its range, and their earliest and latest time."""
     from pyspark.sql import functions as F
 
     within = tables.in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
@@ -323,13 +329,13 @@ def _landed(
 def _row(
     partition: int,
     whole: tuple[int, int, int],
-    told: Collection[Any],
+    before: Collection[Any],
     landed: Mapping[str, Any],
-    found: Found,
+    found: SegmentSummary,
 ) -> dict[str, Any]:
     start, end, lost = whole
     counts = {table: landed.get(table, 0) for table in TABLES}
-    newest = max(told, key=lambda row: row.end_offset, default=None)
+    newest = max(before, key=lambda row: row.end_offset, default=None)
     if newest is None or newest.end_offset < end:
         log = {"log_start_offset": found.start, "last_stable_offset": found.stable, "log_end_offset": found.end}
     else:
@@ -347,14 +353,14 @@ def _row(
         "latest_record_at": landed.get("latest_record_at"),
         **log,
         "landed_at": datetime.now(UTC),
-        "source": None if any(row.source is None for row in told) else SEGMENTS,
+        "source": None if any(row.source is None for row in before) else SEGMENTS,
     }
 
 
-def _says(told: Collection[Any], row: Mapping[str, Any]) -> bool:
-    """Whether the rows that are there say the same."""
-    if not told:
+def _is_recorded(before: Collection[Any], row: Mapping[str, Any]) -> bool:
+    """Return whether the rows before add up to the same."""
+    if not before:
         return False
-    sums = {name: sum(one[name] for one in told) for name in (*TABLES, "holes", "lost")}
-    extent = (min(one.start_offset for one in told), max(one.end_offset for one in told))
+    sums = {name: sum(one[name] for one in before) for name in (*TABLES, "holes", "lost")}
+    extent = (min(one.start_offset for one in before), max(one.end_offset for one in before))
     return extent == (row["start_offset"], row["end_offset"]) and all(sums[name] == row[name] for name in sums)

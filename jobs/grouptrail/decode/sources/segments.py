@@ -1,8 +1,8 @@
-"""The offsets topic's log segments on a disk: which there are, and the committed records in them.
+"""The offsets topic's log segments on a disk: find them and read their committed records.
 
-Records are read by kafka-python, of message format 2 and in any compression. As under read_committed, what a
-transaction wrote counts once its commit marker comes; what an aborted or an unfinished one wrote does not. A place
-that cannot be read costs the batch that it is in: reading goes on at the next whole one.
+Records are read by kafka-python, in message format 2 with any compression. As under read_committed, a transaction's
+records count when its commit marker follows, those of an aborted or unfinished one do not. If a batch cannot be read,
+reading continues at the next complete one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from kafka.record.default_records import DefaultRecordBatch
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.kafka.brokers import TOPIC
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 
 # A batch begins with its base offset, its length from behind this field, the leader's epoch and the format.
 _FRAME = struct.Struct(">qiib")
@@ -27,19 +27,19 @@ _LEAST_BYTES = DefaultRecordBatch.HEADER_STRUCT.size
 _FORMAT = 2
 _OLD_FORMATS = (0, 1)
 
-_FOLDER = re.compile(rf"{TOPIC}-(\d+)")
+_FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
 
 _MORE_FAULTS = 20
 
 
 class SegmentsError(GrouptrailError):
-    """There are no segments of the offsets topic that could be read."""
+    """There are no segments of the offsets topic to read, or some of them cannot be read."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A place that could not be read: `position` in the file, and how many bytes from there were passed over."""
+    """A part of a file that could not be read: its `position`, and how many bytes were skipped."""
 
     file: str
     position: int
@@ -47,13 +47,16 @@ class Fault:
     skipped: int
 
     def __str__(self) -> str:
-        return f"{self.file}, byte {self.position:,}: {self.reason}; {self.skipped:,} bytes passed over"
+        return f"{self.file}, byte {self.position:,}: {self.reason}; {self.skipped:,} bytes skipped"
 
 
 @dataclass
-class Found:
-    """What was in a partition's segments: offsets [start, end), and `stable`, the first of an unfinished transaction
-    or `end`. `aborted` and `unfinished` count records; `cut_off` is where the last segment ends within a batch."""
+class SegmentSummary:
+    """The contents of a partition's segments: offsets [start, end), numbers of records, and faults.
+
+    `stable` is the first offset of an unfinished transaction, or `end`. `aborted` and `unfinished` count records of
+    such transactions; `cut_off` is set if the last segment ends within a batch.
+    """
 
     start: int | None = None
     end: int = 0
@@ -66,46 +69,50 @@ class Found:
     more_faults: int = 0
 
     def add(self, fault: Fault) -> None:
-        """Keeps the first faults, and counts the others."""
+        """Keep the first faults, and count the others."""
         if len(self.faults) < _MORE_FAULTS:
             self.faults.append(fault)
         else:
             self.more_faults += 1
 
 
-Read = tuple[int, int, bytes | None, bytes | None]
+SegmentRecord = tuple[int, int, bytes | None, bytes | None]
 """A record's offset, timestamp (ms), key and value."""
 
 
 def partition_folders(folder: Path) -> list[tuple[int, list[Path]]]:
-    """Partitions of the topic whose folders lie below a folder, and the segments of each in order; several times the
-    same partition where there are several replicas. Raises SegmentsError where there is nothing to read."""
+    """Return the topic's partitions with folders below a folder, and the segments of each in order.
+
+    A partition with several replicas is returned several times. Raises SegmentsError if there is nothing to read.
+    """
     if not folder.is_dir():
         raise SegmentsError(f"there is no folder {folder}: give a broker's log folder (log.dirs), or a copy of it")
     found: list[tuple[int, list[Path]]] = []
-    for place in [folder, *sorted(path for path in folder.rglob(f"{TOPIC}-*") if path.is_dir())]:
+    for place in [folder, *sorted(path for path in folder.rglob(f"{OFFSETS_TOPIC}-*") if path.is_dir())]:
         name = _FOLDER.fullmatch(place.resolve().name)
         segments = sorted(path for path in place.iterdir() if _SEGMENT.fullmatch(path.name)) if name else []
         if name and segments:
             found.append((int(name[1]), segments))
     if not found:
         raise SegmentsError(
-            f"no segment ({TOPIC}-N/00000000000000000000.log) lies below {folder}: give a broker's log folder "
-            "(log.dirs), or a copy of it with its folders' names"
+            f"no segment ({OFFSETS_TOPIC}-N/00000000000000000000.log) found below {folder}: "
+            "give a broker's log folder (log.dirs), or a copy of it with its folders' names"
         )
     _refuse_unreadable([path for _, segments in found for path in segments])
     return sorted(found)
 
 
 def _refuse_unreadable(segments: list[Path]) -> None:
-    """Raises SegmentsError for the first of an old format, and where not one begins as segments do."""
-    strange = []
+    """Raise SegmentsError for a segment of an old format, or if no file is a log segment."""
+    unknown = []
     for path in segments:
         try:
             with path.open("rb") as file:
                 head = file.read(_FRAME.size)
         except OSError as error:
-            raise SegmentsError(f"{path} cannot be read ({error.strerror}): allow it, or run as who may") from error
+            raise SegmentsError(
+                f"{path} cannot be read ({error.strerror}): grant read access, or run as a user who has it"
+            ) from error
         if not head.strip(b"\0"):
             continue
         magic = head[_MAGIC_AT] if len(head) == _FRAME.size else None
@@ -116,17 +123,17 @@ def _refuse_unreadable(segments: list[Path]) -> None:
             )
         if magic == _FORMAT:
             return
-        strange.append(path)
-    if strange:
-        raise SegmentsError(f"{strange[0]} is no log segment of Kafka's: give a broker's log folder, or a copy of it")
+        unknown.append(path)
+    if unknown:
+        raise SegmentsError(f"{unknown[0]} is no Kafka log segment: give a broker's log folder, or a copy of it")
 
 
-def read_partition(segments: Iterable[Path], found: Found) -> Iterator[Read]:
-    """The committed records of a partition's segments, each offset once; `found` is filled on the way.
+def read_partition(segments: Iterable[Path], found: SegmentSummary) -> Iterator[SegmentRecord]:
+    """Yield the committed records of a partition's segments, each offset once, and fill `found`.
 
-    A transaction's records come where its marker lies.
+    A transaction's records are yielded at its commit marker.
     """
-    unfinished: dict[int, list[Read]] = {}
+    unfinished: dict[int, list[SegmentRecord]] = {}
     for path in segments:
         for position, batch in _batches(path, found):
             read_to = found.end
@@ -137,10 +144,10 @@ def read_partition(segments: Iterable[Path], found: Found) -> Iterator[Read]:
             try:
                 marker = next(iter(batch), None) if batch.is_control_batch else None
                 records = [] if batch.is_control_batch else _records(batch, read_to)
-            except Exception as error:  # whatever a codec raises
+            except Exception as error:  # codecs raise errors of many kinds
                 reason = f"batch of offsets {batch.base_offset:,} to {batch.last_offset:,} cannot be read"
-                told = next(iter(str(error).splitlines()), type(error).__name__)
-                found.add(Fault(str(path), position, f"{reason} ({told})", batch.size_in_bytes))
+                cause = next(iter(str(error).splitlines()), type(error).__name__)
+                found.add(Fault(str(path), position, f"{reason} ({cause})", batch.size_in_bytes))
                 continue
             if marker is not None and (marker.commit or marker.abort):
                 records = unfinished.pop(batch.producer_id, [])
@@ -156,17 +163,17 @@ def read_partition(segments: Iterable[Path], found: Found) -> Iterator[Read]:
     found.stable = min((records[0][0] for records in unfinished.values() if records), default=found.end)
 
 
-def _records(batch: DefaultRecordBatch, read_to: int) -> list[Read]:
+def _records(batch: DefaultRecordBatch, read_to: int) -> list[SegmentRecord]:
     return [(one.offset, one.timestamp, one.key, one.value) for one in batch if one.offset >= read_to]
 
 
-def _batches(path: Path, found: Found) -> Iterator[tuple[int, DefaultRecordBatch]]:
-    """A segment's whole batches and where they begin; what else is in it goes into `found`."""
+def _batches(path: Path, found: SegmentSummary) -> Iterator[tuple[int, DefaultRecordBatch]]:
+    """Yield a segment's complete batches with their positions; faults are added to `found`."""
     if not path.stat().st_size:
         return
     with path.open("rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    if found.cut_off:  # no live end then: there is a segment behind it
+    if found.cut_off:  # a fault, as another segment follows
         found.add(found.cut_off)
         found.cut_off = None
     position = 0
@@ -177,7 +184,7 @@ def _batches(path: Path, found: Found) -> Iterator[tuple[int, DefaultRecordBatch
             position += batch.size_in_bytes
             continue
         following = _next_batch(content, position)
-        if bytes(content[position:following]).strip(b"\0"):  # what was allocated and not written is no fault
+        if bytes(content[position:following]).strip(b"\0"):  # preallocated space is no fault
             fault = Fault(str(path), position, batch, following - position)
             if batch is _CUT_OFF and following == len(content):
                 found.cut_off = fault
@@ -190,7 +197,7 @@ _CUT_OFF = "the batch is cut off"
 
 
 def _batch_at(content: memoryview, position: int) -> DefaultRecordBatch | str:
-    """The batch that begins there, or why there is none."""
+    """Return the batch that begins at a position, or why there is none."""
     left = len(content) - position
     if left < _FRAME.size:
         return _CUT_OFF
@@ -203,11 +210,11 @@ def _batch_at(content: memoryview, position: int) -> DefaultRecordBatch | str:
     if size > left:
         return _CUT_OFF
     batch = DefaultRecordBatch(content[position : position + size])
-    return batch if batch.validate_crc() else "the batch is corrupt (its CRC is another)"
+    return batch if batch.validate_crc() else "the batch is corrupt (wrong CRC)"
 
 
 def _next_batch(content: memoryview, position: int) -> int:
-    """Where the next whole batch begins behind a place that cannot be read, or the content's end."""
+    """Return the position of the next complete batch after one that cannot be read, or the content's end."""
     if len(content) - position >= _FRAME.size:
         behind = position + _BEHIND_LENGTH + max(_FRAME.unpack_from(content, position)[1], 1)
         if behind < len(content) and isinstance(_batch_at(content, behind), DefaultRecordBatch):

@@ -1,1 +1,1 @@
-"""The decode job where the topic may not be read: groups are polled, and what has changed lands as records."""
+"""The decode job for clusters whose topic may not be read: poll the groups and write changes as records."""

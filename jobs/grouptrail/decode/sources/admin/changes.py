@@ -1,6 +1,6 @@
-"""What has changed of groups since they were last asked, as the records that a coordinator would have written.
+"""Changes of groups between two polls, as the records that a coordinator would have written.
 
-Pure: it knows no broker, no table and no clock. Start at `changes`.
+Pure functions, without brokers, tables or a clock. Start at `changes`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from grouptrail.wire.records import Key, Value, decode_record, encode_key, encod
 
 Position = tuple[str, int]
 Part = tuple[int, str]
-"""A record of a group that is no commit: its type, and the member it tells of or an empty string."""
+"""A record of a group other than a commit: its type, and its member id or an empty string."""
 Data = dict[str, Any]
 
 COMMIT, CLASSIC = 1, 2
 EPOCH, MEMBER, ASSIGNMENT_EPOCH, TARGET, CURRENT = 3, 5, 6, 7, 8
 _VERSIONS = {COMMIT: 3, CLASSIC: 3, EPOCH: 0, MEMBER: 0, ASSIGNMENT_EPOCH: 0, TARGET: 0, CURRENT: 0}
 
-# As coordinators write them: members before the group's epoch, and what falls away in the reverse order.
+# The order of coordinators: members before the group's epoch; tombstones in the reverse order.
 _ORDER = (CLASSIC, MEMBER, EPOCH, TARGET, ASSIGNMENT_EPOCH, CURRENT)
 _SETTLED = ("Stable", "Empty")
 _STABLE, _UNRELEASED = 0, 3
@@ -31,73 +31,73 @@ _UNKNOWN_MS = -1
 
 
 @dataclass
-class Known:
-    """A group as it stands in the tables."""
+class StoredGroup:
+    """A group as the tables have it: its commits and its records' fields."""
 
     commits: dict[Position, Committed] = field(default_factory=dict)
     parts: dict[Part, Data] = field(default_factory=dict)
 
 
-class Change(NamedTuple):
-    """A record: `value` None is a tombstone."""
+class PolledChange(NamedTuple):
+    """A change of a polled group as a record; `value` None is a tombstone."""
 
     group_id: str
     key: Key
     value: Value | None
 
 
-def changes(group_id: str, known: Known, seen: PolledGroup) -> list[Change]:
-    """The records that lead from what is known of a group to what was seen; none where nothing has changed.
+def changes(group_id: str, stored: StoredGroup, polled: PolledGroup) -> list[PolledChange]:
+    """Return the records that lead from a stored group to the polled one; none if nothing has changed.
 
-    What was not told, and a classic group that is in the middle of a rebalance, stay as they are known.
+    Parts that the poll did not return, and a classic group during a rebalance, stay as they are stored.
     """
     found = []
-    if seen.described is not None:
-        wanted = _parts(known, seen)
+    if polled.described is not None:
+        wanted = _parts(stored, polled)
         if wanted is not None:
-            found += _between(group_id, known.parts, wanted)
-    if seen.commits is not None:
+            found += _between(group_id, stored.parts, wanted)
+    if polled.commits is not None:
         found += [
-            Change(group_id, _commit_key(group_id, *place), _commit_value(seen.commits[place]))
-            for place in sorted(seen.commits)
-            if known.commits.get(place) != seen.commits[place]
+            PolledChange(group_id, _commit_key(group_id, *position), _commit_value(polled.commits[position]))
+            for position in sorted(polled.commits)
+            if stored.commits.get(position) != polled.commits[position]
         ]
-        gone = known.commits.keys() - seen.commits.keys()
-        found += [Change(group_id, _commit_key(group_id, *place), None) for place in sorted(gone)]
+        gone = stored.commits.keys() - polled.commits.keys()
+        found += [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(gone)]
     return found
 
 
-def removal(group_id: str, known: Known) -> list[Change]:
-    """The tombstones of a group that is gone: of its offsets first."""
-    found = [Change(group_id, _commit_key(group_id, *place), None) for place in sorted(known.commits)]
-    return found + _between(group_id, known.parts, {})
+def removal(group_id: str, stored: StoredGroup) -> list[PolledChange]:
+    """Return the tombstones of a deleted group, those of its offsets first."""
+    found = [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(stored.commits)]
+    return found + _between(group_id, stored.parts, {})
 
 
-def taken(known: Known, found: Collection[Change]) -> None:
-    """Takes in changes that have landed."""
+def apply_changes(stored: StoredGroup, found: Collection[PolledChange]) -> None:
+    """Update a stored group by changes that have been written."""
     for change in found:
         data = change.key.data
         if change.key.type == COMMIT:
-            place = (data["topic"], data["partition"])
+            position = (data["topic"], data["partition"])
             if change.value is None:
-                known.commits.pop(place, None)
+                stored.commits.pop(position, None)
             else:
-                told = change.value.data
-                known.commits[place] = Committed(told["offset"], told["leaderEpoch"], told["metadata"])
+                value = change.value.data
+                stored.commits[position] = Committed(value["offset"], value["leaderEpoch"], value["metadata"])
         else:
             part = (change.key.type, data.get("memberId", ""))
             if change.value is None:
-                known.parts.pop(part, None)
+                stored.parts.pop(part, None)
             else:
-                known.parts[part] = change.value.data
+                stored.parts[part] = change.value.data
 
 
-def _between(group_id: str, before: Mapping[Part, Data], wanted: Mapping[Part, Data]) -> list[Change]:
+def _between(group_id: str, before: Mapping[Part, Data], wanted: Mapping[Part, Data]) -> list[PolledChange]:
     gone = sorted(before.keys() - wanted.keys(), key=lambda part: (-_ORDER.index(part[0]), part[1]))
     new = [part for part in wanted if before.get(part) != wanted[part]]
     new.sort(key=lambda part: (_ORDER.index(part[0]), part[1]))
-    told = [Change(group_id, _key(group_id, part), Value(_VERSIONS[part[0]], wanted[part])) for part in new]
-    return [Change(group_id, _key(group_id, part), None) for part in gone] + told
+    values = [PolledChange(group_id, _key(group_id, part), Value(_VERSIONS[part[0]], wanted[part])) for part in new]
+    return [PolledChange(group_id, _key(group_id, part), None) for part in gone] + values
 
 
 def _key(group_id: str, part: Part) -> Key:
@@ -116,20 +116,20 @@ def _commit_value(committed: Committed) -> Value:
     return Value(_VERSIONS[COMMIT], fields | {"commitTimestamp": _UNKNOWN_MS})
 
 
-def _parts(known: Known, seen: PolledGroup) -> dict[Part, Data] | None:
-    """The records that a group as it was described would have; None where it is between two assignments."""
-    assert seen.described is not None
-    if seen.kind == "consumer":
-        return {part: _as_read(part, data) for part, data in _consumer_parts(seen.described).items()}
-    if not seen.protocol_type:  # it only commits, and has no record of its own
+def _parts(stored: StoredGroup, polled: PolledGroup) -> dict[Part, Data] | None:
+    """Return the records that the described group would have; None if it is between two assignments."""
+    assert polled.described is not None
+    if polled.kind == "consumer":
+        return {part: _as_read(part, data) for part, data in _consumer_parts(polled.described).items()}
+    if not polled.protocol_type:  # it only commits, and has no record of its own
         return {}
-    if seen.described["group_state"] not in _SETTLED:
+    if polled.described["group_state"] not in _SETTLED:
         return None
-    return _classic_parts(known.parts.get((CLASSIC, "")), seen.described)
+    return _classic_parts(stored.parts.get((CLASSIC, "")), polled.described)
 
 
 def _classic_parts(before: Data | None, described: Mapping[str, Any]) -> dict[Part, Data]:
-    """Describing tells no generation, leader or timeout: generations are counted, as far as changes are seen."""
+    """Return a classic group's record: descriptions have no leader or timeouts, and generations are counted."""
     part = (CLASSIC, "")
     data = {
         "protocolType": described["protocol_type"],
@@ -189,20 +189,20 @@ def _consumer_parts(described: Mapping[str, Any]) -> dict[Part, Data]:
 
 
 def _topics(assignment: Mapping[str, Any]) -> list[Data]:
-    told = [
+    topics = [
         {"topicId": _base64(one["topic_id"]), "partitions": sorted(one["partitions"])}
         for one in assignment["topic_partitions"]
     ]
-    return sorted(told, key=lambda one: str(one["topicId"]))
+    return sorted(topics, key=lambda one: str(one["topicId"]))
 
 
 def _base64(topic_id: Any) -> str:
-    """As Kafka prints it."""
+    """Return a topic id as Kafka prints it."""
     return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
 
 
 def _as_read(part: Part, data: Data) -> Data:
-    """The fields as they come back from the bytes, so that both can be compared."""
+    """Return the fields as they are decoded from their bytes, so that they can be compared with stored ones."""
     key = _key("", part)
     read = decode_record(encode_key(key), encode_value(key, Value(_VERSIONS[part[0]], data)))
     assert read.value is not None, read.error

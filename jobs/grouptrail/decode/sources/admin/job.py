@@ -1,8 +1,8 @@
-"""The decode job where `source = "admin"`: polls the groups, and lands what has changed as the topic's records.
+"""The decode job with `source = "admin"`: poll the groups and write changes as records of the topic.
 
-Rows come to the same tables in the same form, marked by `source` and `not_before`. Their offsets are this job's own:
-they rise with every record and go on after a restart from what has landed, so that whatever a poll was broken off by,
-the next one lands what is missing.
+Rows are written to the same tables in the same form, marked by `source` and `not_before`. Their offsets are this
+job's own: they rise with every record and continue after a restart from those in the tables. After an interrupted
+poll the next one writes what is missing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
-from grouptrail.decode.sources.admin.changes import Change, Known, changes, removal, taken
+from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poll, Poller
 from grouptrail.jobs import DECODE
-from grouptrail.kafka.brokers import KafkaUnreachable
+from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 PROGRESS = "ingest_progress"
 PARTITION = 0
-"""Polled rows come from no partition of the topic: they all have this one."""
+"""The `record_partition` of all polled rows, which come from no partition of the topic."""
 
 _COMMITS = "offset_commits"
 _GROUP_TABLES = ("group_metadata", "group_records")
 
 
 def check(config: Config) -> None:
-    """Whether groups are told, and the warehouse can be written; raises before Spark is started."""
+    """Check that groups can be listed and the warehouse written, before Spark is started."""
     tables.check_warehouse(config)
     poller = Poller(config)
     try:
@@ -51,11 +51,11 @@ def check(config: Config) -> None:
     finally:
         poller.close()
     if not found.listed:
-        raise KafkaUnreachable("; ".join(found.problems) or "the cluster has no brokers: start one")
+        raise KafkaUnreachableError("; ".join(found.problems) or "the cluster has no brokers: start one")
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Starts the query. In: what the brokers tell of groups; out: the decoded tables and `ingest_progress`."""
+    """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
     tables.ensure_tables(spark, config, DECODE.writes)
     refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=True)
     polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
@@ -70,7 +70,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
 
 
 class Polling:
-    """Polls once a micro-batch, and lands what has changed; its rows do not matter."""
+    """Polls once for each micro-batch and writes changes; the micro-batch's rows are ignored."""
 
     def __init__(
         self,
@@ -86,83 +86,86 @@ class Polling:
         self._poller = poller
         self._app = app
         self._report = report
-        self._landed: Landed | None = None
-        self._told: tuple[str, ...] = ()
+        self._state: PolledState | None = None
+        self._reported: tuple[str, ...] = ()
 
     def land(self, _tick: DataFrame, batch: int) -> None:
-        """One poll. What it cannot be told of a broker or a group is told on screen, and asked again at the next."""
+        """Poll once and write changes. Problems with a broker or a group are reported; the next poll asks again."""
         started = time.monotonic()
-        if self._landed is None:
-            self._landed = Landed.read(self._spark, self._config)
-        landed, self._landed = self._landed, None  # read anew where this fails halfway
+        if self._state is None:
+            self._state = PolledState.read(self._spark, self._config)
+        state, self._state = self._state, None  # read again from the tables if this fails halfway
         poll = self._poller.poll()
-        found = list(self._changes(landed, poll))
-        if found or landed.is_untold:
-            progress = landed.append(self._spark, self._config, found, poll.at, app=self._app(), batch=batch)
+        found = list(self._changes(state, poll))
+        if found or state.has_unrecorded_rows:
+            progress = state.append(self._spark, self._config, found, poll.at, app=self._app(), batch=batch)
             self._report(summary(batch, [progress], time.monotonic() - started))
-        landed.asked(poll)
-        self._landed = landed
-        self._tell(poll)
+        state.set_polled(poll)
+        self._state = state
+        self._report_problems(poll)
 
-    def _changes(self, landed: Landed, poll: Poll) -> Iterator[Change]:
-        """Those of a group come one after the other: they are one operation."""
-        for group_id, seen in sorted(poll.groups.items()):
-            yield from changes(group_id, landed.groups.get(group_id, Known()), seen)
-        for group_id in sorted(landed.groups.keys() - poll.groups.keys()):
+    def _changes(self, state: PolledState, poll: Poll) -> Iterator[PolledChange]:
+        """Yield all changes, those of a group together: they are one operation."""
+        for group_id, polled in sorted(poll.groups.items()):
+            yield from changes(group_id, state.groups.get(group_id, StoredGroup()), polled)
+        for group_id in sorted(state.groups.keys() - poll.groups.keys()):
             if self._poller.is_gone(group_id, poll):
-                yield from removal(group_id, landed.groups[group_id])
+                yield from removal(group_id, state.groups[group_id])
 
-    def _tell(self, poll: Poll) -> None:
-        """What is wrong, where it differs from what was wrong before."""
+    def _report_problems(self, poll: Poll) -> None:
+        """Report problems that the poll before did not have."""
         by_problem: dict[str, list[str]] = {}
         for group in poll.groups.values():
             if group.problem:
                 by_problem.setdefault(group.problem, []).append(group.group_id)
             elif group.kind not in ("classic", "consumer"):
                 by_problem.setdefault(f"members of {group.kind} groups are not polled", []).append(group.group_id)
-        told = [*poll.problems]
+        lines = [*poll.problems]
         for problem, groups in sorted(by_problem.items()):
             more = f" and {len(groups) - 1:,} more" if len(groups) > 1 else ""
-            told.append(f"{problem}: {sorted(groups)[0]!r}{more}")
-        for line in told:
-            if line not in self._told:
+            lines.append(f"{problem}: {sorted(groups)[0]!r}{more}")
+        for line in lines:
+            if line not in self._reported:
                 self._report(f"poll: {line}")
-        self._told = tuple(told)
+        self._reported = tuple(lines)
 
 
-class Landed:
-    """What the tables have of polled groups: what stands, up to which offset, and since when each group is known."""
+class PolledState:
+    """The polled groups as the tables have them, and when each was last polled.
+
+    `recorded_to` is the end offset of `ingest_progress`, `orphans` sums up the rows of each table beyond it.
+    """
 
     def __init__(
-        self, groups: dict[str, Known], since: dict[str, float], told_to: int, orphans: dict[str, Any]
+        self, groups: dict[str, StoredGroup], since: dict[str, float], recorded_to: int, orphans: dict[str, Any]
     ) -> None:
         self.groups = groups
         self._since = since
-        self._told_to = told_to
+        self._recorded_to = recorded_to
         self._orphans = orphans
 
     @classmethod
-    def read(cls, spark: SparkSession, config: Config) -> Landed:
-        """From the newest row of each key; rows that no row of `ingest_progress` tells of wait to be told."""
+    def read(cls, spark: SparkSession, config: Config) -> PolledState:
+        """Read the state from the newest row of each key."""
         from pyspark.sql import functions as F
 
-        groups: dict[str, Known] = {}
+        groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
-        told_to = tables.read(spark, config, PROGRESS).agg(F.max("end_offset").alias("end")).collect()[0].end or 0
+        recorded_to = tables.read(spark, config, PROGRESS).agg(F.max("end_offset").alias("end")).collect()[0].end or 0
         orphans: dict[str, Any] = {}
         for table in TABLES:
             rows = tables.read(spark, config, table)
-            untold = rows.where(F.col("record_offset") >= told_to)
+            beyond = rows.where(F.col("record_offset") >= recorded_to)
             ends = F.count("*").alias("rows"), F.max("record_offset").alias("end")
             times = F.min("record_at").alias("earliest"), F.max("record_at").alias("latest")
-            orphans[table] = untold.agg(*ends, *times).collect()[0]
+            orphans[table] = beyond.agg(*ends, *times).collect()[0]
         for row in _newest(tables.read(spark, config, _COMMITS), ("group_id", "topic", "partition")):
             since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
             if not row["is_tombstone"]:
-                place = row["topic"], row["partition"]
+                position = row["topic"], row["partition"]
                 epoch = -1 if row["leader_epoch"] is None else row["leader_epoch"]
-                told = Committed(row["committed_offset"], epoch, row["metadata"])
-                groups.setdefault(row["group_id"], Known()).commits[place] = told
+                committed = Committed(row["committed_offset"], epoch, row["metadata"])
+                groups.setdefault(row["group_id"], StoredGroup()).commits[position] = committed
         for table, key in zip(_GROUP_TABLES, (("group_id",), ("record_type", "key_json")), strict=True):
             for row in _newest(tables.read(spark, config, table), key):
                 since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
@@ -171,26 +174,27 @@ class Landed:
                     assert record.key is not None
                     part = (record.key.type, record.key.data.get("memberId", ""))
                     assert record.value is not None
-                    groups.setdefault(row["group_id"], Known()).parts[part] = record.value.data
-        return cls(groups, since, told_to, orphans)
+                    groups.setdefault(row["group_id"], StoredGroup()).parts[part] = record.value.data
+        return cls(groups, since, recorded_to, orphans)
 
     @property
-    def is_untold(self) -> bool:
-        """Whether rows have landed that no row of `ingest_progress` tells of."""
+    def has_unrecorded_rows(self) -> bool:
+        """Whether the tables have rows that `ingest_progress` does not count yet."""
         return any(found.rows for found in self._orphans.values())
 
-    def asked(self, poll: Poll) -> None:
-        """From now on what changes of these groups has changed since then."""
-        for group_id, seen in poll.groups.items():
-            if seen.commits is not None and (seen.described is not None or seen.kind not in ("classic", "consumer")):
+    def set_polled(self, poll: Poll) -> None:
+        """Remember the poll's time: later changes of its groups happened after it."""
+        for group_id, polled in poll.groups.items():
+            has_members = polled.described is not None or polled.kind not in ("classic", "consumer")
+            if polled.commits is not None and has_members:
                 self._since[group_id] = poll.at
-                self.groups.setdefault(group_id, Known())
+                self.groups.setdefault(group_id, StoredGroup())
 
     def append(
-        self, spark: SparkSession, config: Config, found: Sequence[Change], at: float, *, app: str, batch: int
+        self, spark: SparkSession, config: Config, found: Sequence[PolledChange], at: float, *, app: str, batch: int
     ) -> dict[str, Any]:
-        """Lands changes, then the row of `ingest_progress` that tells of them, which it gives back."""
-        first = max([self._told_to, *(one.end + 1 for one in self._orphans.values() if one.end is not None)])
+        """Write changes, then their row of `ingest_progress`; return that row."""
+        first = max([self._recorded_to, *(one.end + 1 for one in self._orphans.values() if one.end is not None)])
         polled_at = datetime.fromtimestamp(int(at * 1000) / 1000, UTC)
         landed = dict.fromkeys(TABLES, 0)
         by_table: dict[str, list[pa.RecordBatch]] = {}
@@ -203,8 +207,8 @@ class Landed:
         progress = self._progress(landed, first + len(found), polled_at if found else None, app, batch)
         tables.append_new(spark, [progress | {"cluster": config.cluster}], config, PROGRESS)
         for change in found:
-            taken(self.groups.setdefault(change.group_id, Known()), [change])
-        self._told_to, self._orphans = progress["end_offset"], {}
+            apply_changes(self.groups.setdefault(change.group_id, StoredGroup()), [change])
+        self._recorded_to, self._orphans = progress["end_offset"], {}
         return progress
 
     def _append_rows(
@@ -214,7 +218,7 @@ class Landed:
         table: str,
         rows: pa.Table,
         *,
-        found: Sequence[Change],
+        found: Sequence[PolledChange],
         first: int,
         app: str,
     ) -> None:
@@ -236,10 +240,10 @@ class Landed:
             "record_partition": PARTITION,
             "batch_id": batch,
             "query_id": app,
-            "start_offset": self._told_to,
+            "start_offset": self._recorded_to,
             "end_offset": end,
             **counts,
-            "holes": end - self._told_to - sum(counts.values()),
+            "holes": end - self._recorded_to - sum(counts.values()),
             "lost": 0,
             "earliest_record_at": min(times, default=None),
             "latest_record_at": max(times, default=None),
@@ -251,17 +255,17 @@ class Landed:
         }
 
 
-def _records(found: Sequence[Change], first: int, at: datetime) -> pa.RecordBatch:
+def _records(found: Sequence[PolledChange], first: int, at: datetime) -> pa.RecordBatch:
     keys = [encode_key(change.key) for change in found]
     values = [encode_value(change.key, change.value) for change in found]
-    places = {"record_partition": [PARTITION] * len(found), "record_offset": range(first, first + len(found))}
+    coordinates = {"record_partition": [PARTITION] * len(found), "record_offset": range(first, first + len(found))}
     return pa.RecordBatch.from_pydict(
-        {**places, "record_at": [at] * len(found), "key": keys, "value": values}, schema=RECORD_SCHEMA
+        {**coordinates, "record_at": [at] * len(found), "key": keys, "value": values}, schema=RECORD_SCHEMA
     )
 
 
 def _newest(rows: DataFrame, key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Of the rows of each key the last."""
+    """Yield the last row of each key."""
     from pyspark.sql import functions as F
 
     whole = F.struct(*rows.columns)

@@ -1,4 +1,4 @@
-"""Polls of all groups of a cluster."""
+"""Poll all groups of a cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from grouptrail.kafka.brokers import ClusterError
+from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.group import PolledGroup
 from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
 
@@ -21,9 +21,9 @@ _MOST_BROKERS_AT_ONCE = 8
 
 @dataclass
 class Poll:
-    """All groups that were seen at a time (seconds), and what is wrong.
+    """The groups of a cluster at a time (seconds), and problems.
 
-    `listed` are the brokers, by node id, that told all their groups.
+    `listed` are the node ids of the brokers that returned all their groups.
     """
 
     at: float
@@ -33,7 +33,7 @@ class Poll:
 
 
 class Poller:
-    """Polls a cluster's groups; keeps its connections from one poll to the next."""
+    """Polls a cluster's groups, and keeps its connections between polls."""
 
     def __init__(self, config: Config) -> None:
         self._rules = config.admin
@@ -41,9 +41,9 @@ class Poller:
         self._brokers = Brokers(config.kafka_settings(), config.admin.requests_per_second)
 
     def poll(self) -> Poll:
-        """Asks every broker; one that does not answer keeps no other from it."""
+        """Ask every broker; one that does not answer does not affect the others."""
         poll = Poll(at=time.time())
-        self._coordinators.close()  # a client remembers who coordinates a group for as long as it lives
+        self._coordinators.close()  # a client caches groups' coordinators as long as it lives
         try:
             brokers = [self._brokers.groups(node, server) for node, server in self._coordinators.nodes().items()]
         except ClusterError as error:
@@ -60,7 +60,7 @@ class Poller:
         return poll
 
     def is_gone(self, group_id: str, poll: Poll) -> bool:
-        """Whether a group that was there before and is not in a poll is gone, and not only out of sight."""
+        """Return whether a group that a poll does not have is deleted, and not only hidden or unreachable."""
         if not self._is_wanted(group_id):
             return False
         try:
@@ -69,7 +69,7 @@ class Poller:
             return False
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._coordinators.close()
         self._brokers.close()
 

@@ -1,0 +1,298 @@
+"""A Kafka cluster: its brokers and topics, the leaders of partitions and the bounds of their logs.
+
+These clients join no group and create no topic.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+from uuid import UUID
+
+import kafka
+from kafka import errors as client_errors
+
+from grouptrail.kafka.errors import (
+    ClusterError,
+    KafkaDeniedError,
+    KafkaSettingError,
+    KafkaUnreachableError,
+    error_name,
+)
+from grouptrail.kafka.log import LogBounds, PartitionMetadata
+from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
+from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
+
+# Spark's consumers request the committed offsets of a group with this prefix. They neither join it nor commit to it,
+# but where ACLs are in force they need READ on it.
+GROUP_PREFIX = "grouptrail"
+
+UNKNOWN_TOPIC = 3
+
+# Requested in this order, a log that grows meanwhile still has log start <= last stable <= log end.
+BOUND_REQUESTS = (
+    (kafka.OffsetSpec.EARLIEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+    (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_COMMITTED),
+    (kafka.OffsetSpec.LATEST, kafka.IsolationLevel.READ_UNCOMMITTED),
+)
+
+# Why a broker returns no offset of a partition, by error code; other codes are reported by name.
+_NO_OFFSET = {
+    3: "topic deleted",
+    5: "leader not available",
+    6: "not led by this broker",
+    29: "DESCRIBE is denied",
+}
+
+_NO_ANSWER = (client_errors.IncompatibleBrokerVersion, client_errors.RequestTimedOutError)
+_DENIED = (client_errors.AuthorizationError, *LOGIN_REFUSED)
+_NO_ID = UUID(int=0)
+_SERVER = re.compile(r"(?:\w+://)?\[?(?P<host>[^\]/]+?)\]?:(?P<port>\d+)")
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """A cluster over one connection, which is kept between calls and opened again after a failure.
+
+    `settings` are those of Kafka's Java client. Each method raises KafkaUnreachableError (after at most about 10 s),
+    KafkaDeniedError or KafkaSettingError.
+    """
+
+    _denied = "describe its topics: grant the principal DESCRIBE on them"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        adapt_kafka_python()
+        self._arguments = client_arguments(settings)
+        self._servers = settings["bootstrap.servers"]
+        self._protocol = self._arguments["security_protocol"]
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def brokers(self) -> list[str]:
+        """Return the cluster's brokers as `host:port`, as they advertise themselves."""
+        found = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(f"{broker['host']}:{broker['port']}" for broker in found["brokers"])
+
+    def topic_names(self) -> dict[str, str]:
+        """Return the topics' names by id (as Kafka prints it), of topics that this principal may DESCRIBE."""
+        topics = self._ask(lambda admin: admin.describe_topics())
+        return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
+
+    def partition_metadata(
+        self, wanted: Mapping[str, Collection[int] | None] | None = None
+    ) -> list[PartitionMetadata]:
+        """Return the leaders of the wanted partitions, given by topic.
+
+        None stands for all partitions of a topic, or for all topics that this principal may DESCRIBE.
+        """
+        topics = None if wanted is None else list(wanted)
+        metadata = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, topics))
+        return list(partitions_of(metadata, wanted))
+
+    def log_bounds(
+        self, leader: int, partitions: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], LogBounds | str]:
+        """Return the bounds of logs that one broker leads, or why there are none; sends three requests to it."""
+        asked = [kafka.TopicPartition(*at) for at in partitions]
+        answers = [
+            self._ask(_offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS
+        ]
+        return {at: bounds_or_reason([answer.get(at, (-1, -1)) for answer in answers]) for at in partitions}
+
+    def close(self) -> None:
+        """Close the connection; the next call opens a new one."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """Ask over the kept connection, and once more over a new one if the kept one was lost."""
+        is_kept = self._admin is not None
+        if self._admin is None:
+            self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
+        try:
+            return question(self._admin)
+        except client_errors.KafkaError as error:
+            self.close()
+            if is_kept and not isinstance(error, _DENIED):
+                return self._ask(question)
+            self._explain(error)
+
+    def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
+        network = Network()
+        servers = self._answering_servers()
+        try:
+            return connect({**self._arguments, "bootstrap_servers": servers, "kafka_client": network.client})
+        except client_errors.KafkaError as error:
+            network.stop()
+            self._explain(error)
+
+    def _answering_servers(self) -> list[str]:
+        """Return the bootstrap servers that accept a connection: kafka-python would spend its time on the others."""
+        servers = [server.strip() for server in self._servers.split(",")]
+        deadline = time.monotonic() + DEADLINE_SECONDS - 1
+        answering, reasons = [], []
+        for index, server in enumerate(servers):
+            host, port = _host_and_port(server)
+            share = (deadline - time.monotonic()) / (len(servers) - index)
+            try:
+                self._probe(host, port, seconds=max(share, 0.5))
+                answering.append(server_of(host, port))
+            except OSError as error:
+                reasons.append(_reason(error))
+        if not answering:
+            raise KafkaUnreachableError(
+                f"no Kafka broker answers at {self._servers} ({'; '.join(dict.fromkeys(reasons))}): "
+                'start it, or check kafka."bootstrap.servers"'
+            )
+        return answering
+
+    def _probe(self, host: str, port: int, *, seconds: float) -> None:
+        with socket.create_connection((host, port), timeout=seconds) as connection:
+            context = self._arguments.get("ssl_context")
+            if context is None:
+                return
+            try:
+                context.wrap_socket(connection, server_hostname=host).close()
+            except ssl.SSLCertVerificationError as error:
+                raise KafkaDeniedError(
+                    f"the certificate of {host}:{port} is not trusted ({error.verify_message}): "
+                    'check kafka."ssl.truststore.location", or the host in kafka."bootstrap.servers"'
+                ) from error
+            except ssl.SSLError as error:
+                raise KafkaUnreachableError(
+                    f"{host}:{port} does not accept a TLS connection ({error.reason or error}): "
+                    'check the port, kafka."security.protocol" or kafka."ssl.keystore.location"'
+                ) from error
+
+    def _explain(self, error: client_errors.KafkaError) -> NoReturn:
+        """Raise an error of kafka-python as one of `grouptrail.kafka.errors`, with a remedy."""
+        if isinstance(error, client_errors.SaslAuthenticationFailedError):
+            raise KafkaDeniedError(
+                f'{self._servers} refuses this user or password: check kafka."sasl.jaas.config", and '
+                f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
+            ) from error
+        if isinstance(error, client_errors.UnsupportedSaslMechanismError):
+            raise KafkaDeniedError(
+                f'{self._servers} does not support {self._arguments["sasl_mechanism"]}: check kafka."sasl.mechanism"'
+            ) from error
+        if isinstance(error, client_errors.GroupAuthorizationFailedError):
+            raise KafkaDeniedError(
+                f"{self._servers} does not let this principal look up a group's coordinator: allow DESCRIBE on the "
+                f"group prefix {GROUP_PREFIX}, which Spark's consumers look up and do not join"
+            ) from error
+        if isinstance(error, client_errors.AuthorizationError):
+            raise KafkaDeniedError(f"{self._servers} does not let this principal {self._denied}") from error
+        if isinstance(error, client_errors.KafkaConfigurationError):
+            raise KafkaSettingError(f"kafka: {_first_line(error)}: check these settings") from error
+        if isinstance(error, client_errors.BrokerResponseError) and not isinstance(error, _NO_ANSWER):
+            raise ClusterError(f"{self._servers} answers {_first_line(error)}: see the broker's log") from error
+        keystore = 'kafka."ssl.keystore.location", ' if self._protocol.endswith("SSL") else ""
+        raise KafkaUnreachableError(
+            f"what listens at {self._servers} does not answer as a Kafka broker does under {self._protocol} "
+            f'({type(error).__name__}): check kafka."bootstrap.servers", kafka."security.protocol", {keystore}or '
+            "the broker's advertised.listeners"
+        ) from error
+
+
+def _offsets_at(
+    leader: int, asked: dict[Any, Any], isolation: Any
+) -> Callable[[Any], dict[tuple[str, int], tuple[int, int]]]:
+    """Request offsets from one broker: returns error code and offset by topic and partition.
+
+    `list_partition_offsets` asks all leaders, and raises if one of them, or one partition, returns an error.
+    """
+
+    def ask(admin: Any) -> dict[tuple[str, int], tuple[int, int]]:
+        request = admin._list_partition_offsets_request(asked, isolation.value)
+
+        async def answer() -> Any:
+            return await admin._manager.send(request, node_id=leader)
+
+        return {
+            (topic.name, partition.partition_index): (partition.error_code, partition.offset)
+            for topic in admin._manager.run(answer).topics
+            for partition in topic.partitions
+        }
+
+    return ask
+
+
+def bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
+    """Return the bounds from (error code, offset) in the order of `BOUND_REQUESTS`, or why there are none."""
+    failed = next((code for code, _ in answers if code), None)
+    if failed is not None:
+        return _NO_OFFSET.get(failed) or error_name(failed)
+    return LogBounds(*(offset for _, offset in answers))
+
+
+def partitions_of(
+    metadata: Mapping[str, Any], wanted: Mapping[str, Collection[int] | None] | None
+) -> Iterator[PartitionMetadata]:
+    """Yield the wanted partitions (None: all) from a metadata response of the cluster."""
+    servers = {broker["node_id"]: server_of(broker["host"], broker["port"]) for broker in metadata["brokers"]}
+    topics = {topic["name"]: topic for topic in metadata["topics"]}
+    for name in topics if wanted is None else wanted:
+        topic = topics.get(name, {"error_code": UNKNOWN_TOPIC, "partitions": ()})
+        code, topic_id = topic["error_code"], _base64_or_none(topic.get("topic_id"))
+        leaders = {partition["partition_index"]: partition["leader_id"] for partition in topic["partitions"]}
+        chosen = None if wanted is None else wanted[name]
+        for partition in sorted(leaders if chosen is None else chosen):
+            leader = leaders.get(partition)
+            if leader in servers:
+                yield PartitionMetadata(name, partition, topic_id, leader, servers[leader])
+            elif code == UNKNOWN_TOPIC:
+                yield PartitionMetadata(name, partition, error="no such topic")
+            elif code:
+                yield PartitionMetadata(name, partition, topic_id, error=_NO_OFFSET.get(code) or error_name(code))
+            else:
+                error = "no such partition" if leader is None else "leader not available"
+                yield PartitionMetadata(name, partition, topic_id, error=error)
+
+
+def server_of(host: str, port: int) -> str:
+    """Return `host:port` as in `bootstrap.servers`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _base64_or_none(topic_id: Any) -> str | None:
+    """Return a topic id as Kafka prints it, None from brokers before 2.8, which have none."""
+    return None if topic_id is None or UUID(str(topic_id)) == _NO_ID else _base64(topic_id)
+
+
+def _base64(topic_id: Any) -> str:
+    """Return a topic id as Kafka prints it."""
+    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    found = _SERVER.fullmatch(server)
+    if found is None:
+        raise KafkaSettingError(f'kafka."bootstrap.servers": {server} is not host:port: check it')
+    return found["host"], int(found["port"])
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,32 @@
+"""Errors of the Kafka clients."""
+
+from __future__ import annotations
+
+from kafka import errors as client_errors
+
+from grouptrail.errors import GrouptrailError
+
+
+class ClusterError(GrouptrailError):
+    """A request to the cluster failed."""
+
+
+class KafkaUnreachableError(ClusterError):
+    """No Kafka broker answered."""
+
+
+class KafkaDeniedError(ClusterError):
+    """The broker rejected the login, or the principal lacks a right."""
+
+
+class TopicMissingError(ClusterError):
+    """The offsets topic does not exist: brokers create it at the first commit."""
+
+
+class KafkaSettingError(GrouptrailError):
+    """A Kafka setting is wrong, or decides on security and has no counterpart in kafka-python."""
+
+
+def error_name(error_code: int) -> str:
+    """Return kafka-python's name of an error code of the Kafka protocol."""
+    return str(client_errors.for_code(error_code).__name__)

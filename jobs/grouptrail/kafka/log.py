@@ -1,0 +1,44 @@
+"""Plain types for partitions' logs: leaders, offset bounds, single records. This module imports no Kafka client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class LogBounds:
+    """A partition's log: offsets `[log_start_offset, last_stable_offset)` can be read under read_committed."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True)
+class PartitionMetadata:
+    """The leader of a partition: broker `leader` at `server` (`host:port`), or in `error` why there is none."""
+
+    topic: str
+    partition: int
+    topic_id: str | None = None
+    leader: int | None = None
+    server: str | None = None
+    error: str | None = None
+
+
+class RecordRequest(NamedTuple):
+    """An offset to read from; `is_isolated`: only committed records count, as under read_committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    is_isolated: bool = False
+
+
+@dataclass(frozen=True)
+class FirstRecord:
+    """A record's offset and its timestamp (microseconds)."""
+
+    offset: int
+    written_at: int
