@@ -16,8 +16,8 @@ from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.group_records import Row, Rows, classic, gone, member, of, told
 
 ORDERS_0 = {"orders": [0]}
-REMOVED = "removed without offsets: deleted, or found empty by the broker's regular check"
-NEVER_SEEN = "removed before history begins: deleted, expired, or it changed its protocol"
+REMOVED = "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
+NEVER_SEEN = "removed before history begins: deleted, expired, or converted to another protocol"
 MANY = 10_000
 LARGEST_BYTES = 1_048_588  # message.max.bytes, unless a broker is told otherwise
 
@@ -96,7 +96,7 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
     rows = told_every_way(
         [classic(1, 1_000, 9, {"a": {"orders": [0, 1]}}), *tombstone, classic(5, 3_000, 1, {"a": ORDERS_0})]
     )
-    ended, why = (2_000, REMOVED) if with_tombstone else (3_000, "made anew: its end was not seen")
+    ended, why = (2_000, REMOVED) if with_tombstone else (3_000, "recreated: its removal is not in the log")
     columns = ("incarnation", "generation", "started_at", "ended_at", "skipped")
     assert lines(rows, "generations", *columns) == [(1, 9, 1_000, ended, None), (2, 1, 3_000, None, 0)]
     assert lines(rows, "memberships", "incarnation", "began", "left_at", "ended", "ended_because") == [
@@ -155,7 +155,7 @@ def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
             consumer(22, 950, "Metadata", None, {"epoch": 5, "metadataHash": 1}),
         ]
     )
-    assert states(rows) == [(1, "Stable", 950, None, "history begins here: states before are not known")]
+    assert states(rows) == [(1, "Stable", 950, None, "history begins here: earlier states are not known")]
     assert lines(rows, "memberships", "member_id", "began", "ended") == [("a", "there", None), ("b", "there", None)]
     assert [(row["topic"], row["partition"], row["member_id"]) for row in of(rows, "partition_ownership")] == [
         ("T", 0, "a")

@@ -127,7 +127,7 @@ def test_cause_of_a_deleted_topics_return_is_no_recorded_follow_up() -> None:
 
 
 def test_cause_note_where_partitions_are_gone_says_so() -> None:
-    """A topic made anew with fewer partitions: two of four are not assigned any more."""
+    """A topic recreated with fewer partitions: two of four are no longer assigned."""
     rows = fold(
         [classic(1, 1_000, 1, {"a": {"orders": [0, 1, 2, 3]}}), classic(2, HOUR, 2, {"a": {"orders": [0, 1]}})]
     )
@@ -387,7 +387,7 @@ def test_assignment_of_the_generation_that_a_downgrade_writes_is_not_held_agains
     """Nobody has the partitions of the member that left, though `range` would give them to the other."""
     downgraded, last = fold(downgrade(), names={"T": "orders"})["generations"][-2:]
     assert (downgraded["generation"], downgraded["is_assignors_own"]) == (3, None)
-    assert "no leader made it" in downgraded["assignment_note"]
+    assert "no leader computed it" in downgraded["assignment_note"]
     assert last["is_assignors_own"] is True
 
 

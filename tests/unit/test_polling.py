@@ -133,10 +133,10 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     first, second = of(found, "rebalances")
     assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")
     assert (second["cause"], second["certainty"]) == ("member_joined", "likely")
-    assert "polled: all that changed since the poll before" in second["cause_note"]
+    assert "polled: all changes since the previous poll" in second["cause_note"]
     states = {row["state"]: row for row in of(found, "group_states") if row["evidence"] == "polled"}
     assert (states["Dead"]["not_before"], states["Dead"]["started_at"]) == (6_000, 9_000)
-    assert states["Dead"]["note"] == "polled: deleted or expired, since the poll before"
+    assert states["Dead"]["note"] == "polled: deleted or expired since the previous poll"
     assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
 
 

@@ -41,7 +41,7 @@ def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) ->
     state.rows.mark(state.rows.generation)
     if after.kind == "classic" and change.is_conversion:
         # GMM.convertToClassicGroup: what its members have as a KIP-848 group, under the assignor that they will use.
-        state.rows.generation.assignment_note = "the broker's own, from before the downgrade: no leader made it"
+        state.rows.generation.assignment_note = "the broker's assignment from before the downgrade: no leader computed it"
     elif after.kind == "classic":
         # A static member that came back leaves a record of the same form, with the assignment of before.
         is_synced = change.before.kind is not None or not any(member.instance_id for member in after.members.values())
@@ -124,7 +124,7 @@ def _explanation(state: FoldState, assigned: Assigned | None) -> tuple[bool | No
     group = state.group
     if group.kind != "classic":
         is_any = bool(group.members) and (assigned is None or any(assigned.values()))
-        return None, "only consumers' own assignors are computed again" if is_any else None
+        return None, "only assignors of consumers are recomputed" if is_any else None
     if state.unexplained is None:
         return None
     assignment, state.unexplained = state.unexplained, None
@@ -139,14 +139,14 @@ def _explained(assignment: Assignment, counts: Mapping[str, int]) -> tuple[bool 
     if not group.members or (is_known and not any(assigned.values())):
         return None, None
     if group.protocol_type != "consumer":
-        return None, "only consumers' own assignors are computed again"
+        return None, "only assignors of consumers are recomputed"
     if not is_known:
         return None, "not every assignment can be read"
     if any(member.topics is None for member in group.members.values()):
         return None, "not every subscription can be read"
     found = _compared(group, counts, assigned)
     if found.is_own is False and not assignment.is_synced:
-        return None, f"{found.note}; but a static member may have come back with other topics since it was assigned"
+        return None, f"{found.note}; but a static member may have rejoined with other topics since then"
     return found.is_own, found.note
 
 

@@ -20,10 +20,10 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
         found = ending(member, change)
         end_membership(state, member, left_at, generation=generation, ended=found.ended, because=found.because)
     for old, _ in change.rejoined:
-        because = "the same client and host came under a new id"
+        because = "the same client and host rejoined under a new member id"
         end_membership(state, old, left_at, generation=generation, ended="rejoined", because=because)
     for old, _ in change.replaced:
-        because = "its instance id came back under a new id"
+        because = "its instance id rejoined under a new member id"
         end_membership(state, old, change.at, generation=generation, ended="replaced", because=because)
     for member in change.joined:
         _begin(state, change, member, _began(change, member, is_beginning=is_beginning))

@@ -48,7 +48,7 @@ def give_up(
     until = max(until, row.owned_from)  # the coordinator's clock may have been set back
     state.rows.close(row, owned_until=until, until_generation=generation, ended=ended)
     owner = state.owners.get(partition)
-    # Another has it where a topic was deleted and made anew: two topics of one name.
+    # Another has it where a topic was deleted and recreated: two topics of one name.
     is_held = owner is not None and owner.until is None and owner.member_id != member.member_id
     if not is_held:
         state.owners[partition] = Owner(member.identity, member.member_id, until)

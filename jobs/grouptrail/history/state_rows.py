@@ -23,7 +23,7 @@ def update_state(
     is_rebalance = after.kind == "classic" and is_new and after.generation != 0 and not change.is_conversion
     note = None
     if rows.state is None:
-        note = None if is_beginning else "history begins here: states before are not known"
+        note = None if is_beginning else "history begins here: earlier states are not known"
     elif is_rebalance:
         _add_classic_rebalance(state, change, previous_at)
     elif rows.state.state == now:
