@@ -150,7 +150,7 @@ def owned(generation: Row) -> dict[str, frozenset[Partition]]:
 @pytest.mark.parametrize(
     ("started", "cause", "note"),
     [
-        ({"sink": [0], "source": [-1]}, "cooperative_follow_up", "assigns what was given up before"),
+        ({"sink": [0], "source": [-1]}, "cooperative_follow_up", "assigns partitions that members gave up before"),
         ({"sink": [0], "source": [-1], "late": [0]}, "partitions_added", "of late"),
     ],
 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.history.evidence import CAUSES, ENDINGS, EndingEvidence, Evidence
-from grouptrail.history.handovers import in_time, last_commits
+from grouptrail.history.handovers import last_commits, sort_events
 from grouptrail.history.operations import Record
 from support.fold_records import (
     DAY,
@@ -335,7 +335,7 @@ def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -
     schema = schema.append(pa.field("at", us)).append(pa.field("committed_offset", pa.int64()))
     schema = schema.append(pa.field("position", pa.int32()))
     events = pa.Table.from_pylist([place | one for one in events], schema)
-    [row] = pa.Table.from_batches(last_commits(timedelta(minutes=5))(in_time(events).to_batches())).to_pylist()
+    [row] = pa.Table.from_batches(last_commits(timedelta(minutes=5))(sort_events(events).to_batches())).to_pylist()
     assert row["committed_offset"] == 900, row
 
 

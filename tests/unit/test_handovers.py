@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.config import load_config
-from grouptrail.history.handovers import filled, in_time, last_commits
+from grouptrail.history.handovers import fill_commits, last_commits, sort_events
 from grouptrail.storage.schema import table_schema
 from support import small_tables
 
@@ -104,7 +104,7 @@ def test_handovers_are_filled_from_the_last_two_commits_before_each(
         ]
         small_tables.lay(config, "offset_commits", *rows, *strangers, {"group_id": "idle", "committed_offset": 1})
         table = DeltaTable(Path(folder) / "offset_commits")
-        told = filled(rebalances(handovers), table, config.cluster, LOOKBACK)
+        told = fill_commits(rebalances(handovers), table, config.cluster, LOOKBACK)
     found = {
         (row["group_id"], one["partition"], one["given_up_at"]): (
             one["committed_offset"],
@@ -151,7 +151,7 @@ def test_last_commits_result_does_not_depend_on_batch_boundaries(
             "position": pa.int32(),
         }
     )
-    events = in_time(pa.Table.from_pylist([*of_commits, *of_handovers], schema))
+    events = sort_events(pa.Table.from_pylist([*of_commits, *of_handovers], schema))
     edges = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     pieces = [events.slice(start, end - start).combine_chunks().to_batches()[0] for start, end in pairwise(edges)]
     told = pa.Table.from_batches(last_commits(LOOKBACK)(pieces)).sort_by("position").to_pylist()

@@ -100,7 +100,7 @@ def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
 def _fault(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], assigned: Mapping[str, Collection[Partition]]
 ) -> Explanation | None:
-    """Return what no assignor does, or what shows that the leader knew other partition counts; None if all is well."""
+    """Return what no assignor does, or a sign that the leader knew other partition counts; None if there is neither."""
     members = {member.member_id: member for member in subscribers}
     holders: Owners = {}
     for member_id, partitions in assigned.items():
@@ -111,7 +111,9 @@ def _fault(
             if topic not in members[member_id].topics:
                 return Explanation(False, f"{member_id} has {_name(partition)} but does not subscribe to {topic}")
             if number >= counts.get(topic, 0):
-                return Explanation(None, f"{_name(partition)} is not among the {counts.get(topic, 0)} known partitions of {topic}")
+                return Explanation(
+                    None, f"{_name(partition)} is not among the {counts.get(topic, 0)} known partitions of {topic}"
+                )
             holder = holders.setdefault(partition, member_id)
             if holder != member_id:
                 return Explanation(False, f"{_name(partition)} is owned by both {holder} and {member_id}")

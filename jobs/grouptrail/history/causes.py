@@ -308,9 +308,7 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
     if found is not None and found.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
         found = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, found.detail)
     if found is None and baseline.partitions - has:
-        found = Finding(
-            Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned"
-        )
+        found = Finding(Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned")
     return concluded(
         found
         or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks or an unassigned topic changed")

@@ -185,9 +185,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "or it was created, or a cooperative member gave it up before history begins",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
-    Evidence.TOPICS_NOT_ASSIGNED: Conclusion(
-        "topic_deleted", "likely", "a subscribed topic is no longer assigned"
-    ),
+    Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
     Evidence.PARTITIONS_ASSIGNED: Conclusion(
         "partitions_added", "likely", "partitions of an assigned topic that had none", "or it was recreated with more"
     ),
@@ -377,7 +375,9 @@ REMOVALS: dict[RemovalEvidence, str] = {
     RemovalEvidence.POLLED: "polled: deleted or expired since the previous poll",
     # A conversion writes the same tombstone; compaction may take what follows (GMM.convertToConsumerGroup).
     RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or converted to another protocol",
-    RemovalEvidence.NO_OFFSETS: "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups",
+    RemovalEvidence.NO_OFFSETS: (
+        "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
+    ),
     RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
     # Before 4.0 an empty group goes with its last offset (GroupMetadataManager.scala cleanupGroupMetadata).
     RemovalEvidence.OFFSETS_SOON: (

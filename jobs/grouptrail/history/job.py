@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
-from grouptrail.history.handovers import Span, filled, with_commits
+from grouptrail.history.handovers import HandoverSpan, fill_commits, fill_commits_with_spark
 from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
@@ -72,7 +72,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
 def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
     """Rebuild the history, and return the version of `ingest_progress` at which that began.
 
-    Records that are decoded meanwhile are read again and skipped: each group's state holds the offset it is folded to.
+    Records that are decoded meanwhile are read again and skipped, because each group's state knows its offset.
     """
     from grouptrail.history.rebuild import rebuild
 
@@ -221,7 +221,7 @@ class BatchSummary:
 
     rows: dict[str, int]
     buckets: dict[str, list[int]]
-    handovers: Span | None
+    handovers: HandoverSpan | None
 
     @classmethod
     def of(cls, changed: DataFrame) -> BatchSummary:
@@ -229,11 +229,11 @@ class BatchSummary:
         from pyspark.sql import functions as F
 
         found = (F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"))
-        rows = changed.groupBy("of").agg(*found, *Span.aggregates("rebalances")).collect()
+        rows = changed.groupBy("of").agg(*found, *HandoverSpan.aggregates("rebalances")).collect()
         return cls(
             {row.of: row.rows for row in rows},
             {row.of: row.buckets for row in rows},
-            next((Span.of(row) for row in rows if row.groups), None),
+            next((HandoverSpan.of(row) for row in rows if row.groups), None),
         )
 
     def are_few(self, config: Config) -> bool:
@@ -268,7 +268,7 @@ def rows_of(changed: DataFrame, table: str, found: BatchSummary, config: Config)
     if table != "rebalances" or found.handovers is None:
         return rows
     commits = tables.read(changed.sparkSession, config, "offset_commits")
-    return with_commits(rows, found.handovers, commits, _lookback(config))
+    return fill_commits_with_spark(rows, found.handovers, commits, _lookback(config))
 
 
 def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Config) -> pa.Table:
@@ -280,7 +280,7 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
     if table != "rebalances" or found.handovers is None:
         return rows
     commits = DeltaTable(config.table_path("offset_commits"), storage_options=config.storage_options())
-    return filled(rows, commits, config.cluster, _lookback(config))
+    return fill_commits(rows, commits, config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

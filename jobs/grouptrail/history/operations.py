@@ -109,7 +109,7 @@ class _OperationBuilder:
 
     @property
     def _is_resolution(self) -> bool:
-        """Whether it writes the topics that patterns match, without a request (GMM.handleRegularExpressionsResult)."""
+        """Whether it writes what patterns match, without a request (GMM.handleRegularExpressionsResult)."""
         return self._has_pattern and not self._has_member
 
     def add(self, record: Record) -> None:

@@ -53,7 +53,7 @@ class TargetBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A classic group in the record of its newest generation; `is_synced`: the record holds the leader's assignment."""
+    """A classic group in its newest generation's record; `is_synced`: the record holds the leader's assignment."""
 
     group: Group
     is_synced: bool
