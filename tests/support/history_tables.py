@@ -1,4 +1,4 @@
-"""A group's history as its tables tell it, in the words of those who saw it."""
+"""Read a group's history from its tables in the form in which tests observe groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as their coordinators tell them."""
+"""Groups as their coordinators describe them."""
 
 from __future__ import annotations
 

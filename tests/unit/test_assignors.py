@@ -127,7 +127,7 @@ def test_skew_is_largest_minus_smallest_partition_count() -> None:
     assert skew(assignment(a="orders:0,1,2", b="orders:3", c="")) == 3
 
 
-TOLD = [
+NOT_OWN = [
     (
         assignment(a="orders:0,1,3", b="orders:2,4", c="orders:5,6"),
         "another assignment: range gives orders-2 to a, not b",
@@ -139,7 +139,7 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("assigned", "note"), TOLD)
+@pytest.mark.parametrize(("assigned", "note"), NOT_OWN)
 def test_explain_range_different_assignment_is_not_own_and_note_says_why(
     assigned: dict[str, list[Partition]], note: str
 ) -> None:

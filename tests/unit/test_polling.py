@@ -18,7 +18,7 @@ from grouptrail.kafka.brokers import KafkaDenied, KafkaUnreachable
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.kafka.groups import Throttle
 from grouptrail.wire.records import encode_key, encode_value
-from support.group_records import classic, gone, of, told
+from support.group_records import classic, fold_rows, gone, of
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
@@ -128,7 +128,7 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     for record in records[:2]:
         assert record.body is not None
         record.body["state_at"] = None
-    found = told(records)
+    found = fold_rows(records)
     assert [row["skipped"] for row in of(found, "generations")] == [None, None]
     first, second = of(found, "rebalances")
     assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")

@@ -100,7 +100,7 @@ def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
 def _fault(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], assigned: Mapping[str, Collection[Partition]]
 ) -> Explanation | None:
-    """Return what no assignor does, or a sign that the leader knew other partition counts; None if there is neither."""
+    """Return what no assignor does, or a sign that the leader knew other partition counts; else None."""
     members = {member.member_id: member for member in subscribers}
     holders: Owners = {}
     for member_id, partitions in assigned.items():

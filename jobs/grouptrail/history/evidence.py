@@ -202,7 +202,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         f"{_UNSEEN}, a topic recreated with fewer partitions, or members that gave partitions up join again",
     ),
     Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN),
-    # ConsumerCoordinator.onJoinComplete: who gave up what was deleted joins again like others.
+    # ConsumerCoordinator.onJoinComplete: a member that gave up deleted partitions rejoins, too.
     Evidence.NOTHING_DIFFERS_AFTER_REVOCATION: Conclusion(
         "cooperative_follow_up",
         "likely",
