@@ -437,7 +437,7 @@ def _removal(true: str | None, note: str) -> Fact:
     words = {
         "deleted": "^deleted|: deleted|administrator deleted",
         "expired": "expire",
-        "empty": "found empty",
+        "empty": "cleanup of empty groups",
         "offsets deleted": "were deleted",
     }[true or "deleted"]
     is_right = re.search(words, note) is not None
