@@ -119,7 +119,7 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
     beyond = rows[ahead, plain, 1]
     assert (beyond["lag"], beyond["problem"]) == (
         None,
-        "committed 999 above the log's end 20: truncated or made anew",
+        "committed 999 above the log's end 20: truncated or recreated",
     )
 
 
@@ -164,7 +164,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
                 broker.allow("reader", "DESCRIBE", *right)
             allowed = asked_as_reader(broker, held, found[0])
         after, held_back_after = run_once()
-    why = f"an open transaction holds back __consumer_offsets-{found[0]}: its coordinator told this offset"
+    why = f"an open transaction holds back __consumer_offsets-{found[0]}: this offset is from the group's coordinator"
     assert (rows[held]["status"], rows[held]["status_reason"], rows[held]["problem"]) == ("UNKNOWN", why, why)
     assert (rows[held]["committed_offset"], rows[held]["log_end_offset"], rows[held]["lag"]) == (38, 40, 2)
     assert truth[held, topic, 0] == (38, 40, 2)

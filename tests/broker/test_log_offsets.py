@@ -20,7 +20,7 @@ from kafka.errors import NoError
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
 from grouptrail.kafka.log import PartitionMetadata
-from grouptrail.log_offsets.source import Asked, LogOffsetsSource, sample
+from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, sample
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
@@ -194,9 +194,9 @@ def test_log_offsets_sample_broker_unreachable_or_unknown_returns_error_row(brok
     """A plan that names one where nothing listens, and one that has left the cluster."""
     settings = {"bootstrap.servers": broker.bootstrap}
     there = PartitionMetadata(topic, 0, None, 1, broker.bootstrap)
-    (row,) = sample(settings, Asked(2, "127.0.0.1:9", (there,))).to_pylist()
+    (row,) = sample(settings, LeaderTask(2, "127.0.0.1:9", (there,))).to_pylist()
     assert (row["error"], row["log_end_offset"]) == ("broker 2 did not answer", None)
-    (row,) = sample(settings, Asked(77, broker.bootstrap, (there,))).to_pylist()
+    (row,) = sample(settings, LeaderTask(77, broker.bootstrap, (there,))).to_pylist()
     assert (row["error"], row["log_end_offset"]) == ("broker 77 did not answer", None)
     assert bounds(asked(broker, assign=assign(topic)))[0] == (0, 5, 5)
 

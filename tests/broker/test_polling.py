@@ -115,7 +115,7 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
     assert "counted by what polls showed" in shown
     assert "polled: times are the polls'" in shown
     ended = json.loads(succeeded(cli(config, "show", "group", search, "--format", "json", environ=environ)))
-    assert (ended["state"], ended["state_note"]) == ("Dead", "polled: deleted or expired, since the poll before")
+    assert (ended["state"], ended["state_note"]) == ("Dead", "polled: deleted or expired since the previous poll")
     succeeded(cli(config, "check", *CHECKED, environ=environ))
     who_may_read = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap}
     refused = cli(config, "run", "--once", "--job", "decode", environ=who_may_read)

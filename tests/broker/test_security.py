@@ -159,7 +159,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
             printed += line
             if found := re.search(r"served at (http://\S+)", line):
                 served = found[1]
-            if "lag batch" in line and "exact_groups cannot be asked" in printed:
+            if "lag batch" in line and "exact_groups cannot be fetched" in printed:
                 break
         await_that(lambda: "kafka_consumer_group_lag{" in scraped(served))
         shown = scraped(served)

@@ -1,4 +1,4 @@
-"""Group records for tests of the history, and the rows that folding them gives."""
+"""Records of groups for tests of the history, and the rows that folding them gives."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def member(topics: Mapping[str, Sequence[int]], **more: Any) -> Row:
 def worker(
     starts: Mapping[str, Sequence[int]], *, had: Mapping[str, Sequence[int]] | None = None, delay_ms: int = 0
 ) -> Row:
-    """A Connect worker that says what it `had` (None: nothing) and receives what to start, while the leader waits so
+    """A Connect worker that reports what it `had` (None: nothing) and gets what to start, while the leader waits so
     long for another that was lost."""
     allocation = None if had is None else {"version": 2, "data": {"assignment": _connectors(had)}}
-    assignment = {"assignment": _connectors(starts), "delay": delay_ms}
+    changes = {"assignment": _connectors(starts), "delay": delay_ms}
     return {
         "subscription": _spoken("ConnectProtocolMetadata", {"allocation": allocation}),
-        "assignment": _spoken("ConnectProtocolAssignment", assignment),
+        "assignment": _spoken("ConnectProtocolAssignment", changes),
     }
 
 
@@ -93,7 +93,7 @@ def gone(offset: int, at: int) -> Record:
     return Record(offset, at, "GroupMetadata", None, None)
 
 
-def told(
+def fold_rows(
     records: Iterable[Record],
     cuts: Sequence[int] = (),
     *,
@@ -101,7 +101,7 @@ def told(
     group_id: str = "billing",
     reaches_end: bool = True,
 ) -> Rows:
-    """Fold the records in pieces that begin at `cuts`; return the rows by table and key."""
+    """Return the rows by table and key after folding the records in pieces that begin at `cuts`."""
     log = list(records)
     end = log[-1].offset + 1 if log else 0
     rows: Rows = {}

@@ -21,7 +21,7 @@ Verdict = Literal["right", "admitted", "wrong"]
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known, by whom it is known, and what the history says."""
+    """A known fact, its source, and what the history says."""
 
     group_id: str
     about: str
@@ -191,7 +191,7 @@ def causes_of(step: Step, before: Rest | None) -> set[str]:
 
 
 def _memberships(run: Run, before: Rest | None, step: Step, history: History, from_ms: int) -> Iterator[Fact]:
-    """Who came and went, when, and how."""
+    """Which members joined and left, when, and how."""
     had, has = _members(before), _members(step.rest)
     until_ms = step.rest.at_ms
     rows: dict[str, list[Row]] = {}
@@ -269,7 +269,7 @@ def _owners(rest: Rest) -> dict[Partition, str]:
     }
 
 
-# What each client was told
+# What each client received
 
 
 def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:

@@ -68,11 +68,11 @@ _NAMED: dict[str, set[str]] = {
     },
     "knew no partitions": {"metadata_learned"},
     "now that its partitions are known": {"metadata_learned"},
-    "topics? (was|were)? ?(re)?created|or it was created": {"topic_created"},
+    "topics? (was|were)? ?created|or it was created": {"topic_created"},
     "forced rebalance": {"forced"},
     "new coordinator": {"coordinator_moved"},
     "administrator": {"member_removed"},
-    "made anew": {"topic_remade"},
+    "recreated": {"topic_remade"},
     "deleted": {"topic_deleted"},
     "came and went": {"member_joined", *_GONE},
     "gave (it|them) up before": {"cooperative_follow_up"},
@@ -92,7 +92,7 @@ class Fact:
 
 
 def fold_in_pieces(records: Sequence[Record], cuts: Iterable[int], names: Mapping[str, str]) -> list[tuple[str, Row]]:
-    """Return the rows, as they are at last, of records folded in pieces that begin at `cuts`."""
+    """Return the final rows of records folded in pieces that begin at `cuts`."""
     rows: dict[tuple[Any, ...], tuple[str, Row]] = {}
     state = FoldState("group", 0)
     if not records:
@@ -128,10 +128,10 @@ def tally(facts: Iterable[Fact]) -> Counter[tuple[str, Verdict]]:
     return Counter((fact.about, fact.verdict) for fact in facts)
 
 
-def _compare(about: str, truth: object, told: object, where: object) -> Fact:
-    if told == truth:
+def _compare(about: str, truth: object, actual: object, where: object) -> Fact:
+    if actual == truth:
         return Fact(about, "right")
-    return Fact(about, "unknown" if told is None else "wrong", f"{where}: told {told!r}, true {truth!r}")
+    return Fact(about, "unknown" if actual is None else "wrong", f"{where}: recorded {actual!r}, true {truth!r}")
 
 
 class _Truth:
@@ -179,17 +179,17 @@ def boundary(moment: Moment, before: Moment | None) -> int:
 def _matched(
     about: str, expected: Mapping[Any, Any], rows: Iterable[Row], key: Any
 ) -> Iterator[tuple[Any, Any, Row] | Fact]:
-    told: dict[Any, Row] = {}
+    actual: dict[Any, Row] = {}
     for row in rows:
-        if key(row) in told:
+        if key(row) in actual:
             yield Fact(about, "wrong", f"two rows of {key(row)}")
-        told[key(row)] = row
-    for missing in expected.keys() - told.keys():
+        actual[key(row)] = row
+    for missing in expected.keys() - actual.keys():
         yield Fact(about, "wrong", f"no row of {missing}: {expected[missing]}")
-    for extra in told.keys() - expected.keys():
-        yield Fact(about, "wrong", f"a row of {extra}: {told[extra]}")
-    for found in expected.keys() & told.keys():
-        yield found, expected[found], told[found]
+    for extra in actual.keys() - expected.keys():
+        yield Fact(about, "wrong", f"a row of {extra}: {actual[extra]}")
+    for found in expected.keys() & actual.keys():
+        yield found, expected[found], actual[found]
 
 
 # Generations
@@ -227,7 +227,7 @@ def _generation(truth: _Truth, index: int, row: Row) -> Iterator[Fact]:
         is_assigned = any(one.is_assigned for one in window)
         yield Fact("generation.members", "unknown" if is_assigned else "right", where)
     else:
-        told = {
+        actual = {
             member["member_id"]: (
                 member["instance_id"],
                 member["client_id"],
@@ -240,7 +240,7 @@ def _generation(truth: _Truth, index: int, row: Row) -> Iterator[Fact]:
             name: (one.instance_id, one.client_id, tuple(sorted(one.topics)), one.assigned)
             for name, one in last.members.items()
         }
-        yield _compare("generation.members", true_members, told, where)
+        yield _compare("generation.members", true_members, actual, where)
     if first.protocol in ("range", "roundrobin"):
         verdict: Verdict = "wrong" if row["is_assignors_own"] is False else "right"
         verdict = "unknown" if row["is_assignors_own"] is None else verdict
@@ -293,7 +293,7 @@ def _membership(truth: _Truth, name: str, since: int, until: int | None, row: Ro
         is_right = how == "group removed" or end.kind is None
     else:
         is_right = how in _ENDINGS.get(row["ended"], set())
-    yield Fact("membership.ended", "right" if is_right else "wrong", f"{where}: told {row['ended']}, true {how}")
+    yield Fact("membership.ended", "right" if is_right else "wrong", f"{where}: recorded {row['ended']}, true {how}")
     left_at = end.at if row["ended"] == "replaced" else boundary(end, before)
     left_at = max(left_at, start.at)
     yield _compare("membership.left", (left_at, end.generation), (row["left_at"], row["left_generation"]), where)
@@ -310,14 +310,14 @@ def _trait(member: TrueMember) -> tuple[str, ...]:
     return (member.instance_id,) if member.instance_id else (member.client_id, member.client_host)
 
 
-def _began(truth: _Truth, since: int, member: TrueMember, told: str, where: str) -> Fact:
+def _began(truth: _Truth, since: int, member: TrueMember, actual: str, where: str) -> Fact:
     before, moment = truth.before(since), truth.moments[since]
     gone = [] if before is None else [one for name, one in before.members.items() if name not in moment.members]
     same = any(_trait(one) == _trait(member) for one in gone)
-    if told in ("replaced", "rejoined"):
-        is_right = same and (told == "replaced") == (member.instance_id is not None)
-        return Fact("membership.began", "right" if is_right else "wrong", f"{where}: {told}")
-    return Fact("membership.began", "unknown" if told == "there" else "right", f"{where}: {told}")
+    if actual in ("replaced", "rejoined"):
+        is_right = same and (actual == "replaced") == (member.instance_id is not None)
+        return Fact("membership.began", "right" if is_right else "wrong", f"{where}: {actual}")
+    return Fact("membership.began", "unknown" if actual == "there" else "right", f"{where}: {actual}")
 
 
 # Ownership
@@ -352,16 +352,16 @@ def _ownership(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
         yield _compare(
             "ownership.from", (start.at, start.generation), (row["owned_from"], row["from_generation"]), where
         )
-        told = (row["owned_until"], row["until_generation"], row["ended"])
+        actual = (row["owned_until"], row["until_generation"], row["ended"])
         if until is None:
-            yield _compare("ownership.until", (None, None, None), told, where)
+            yield _compare("ownership.until", (None, None, None), actual, where)
             continue
         end, before = truth.moments[until], truth.moments[until - 1]
         stays = name in end.members
         is_cooperative = end.kind != "classic" or end.protocol == "cooperative-sticky"
         until_at = end.at if stays and is_cooperative else boundary(end, before)
         ended = "group_ended" if end.kind is None else "given_up" if stays else "member_gone"
-        yield _compare("ownership.until", (max(until_at, start.at), end.generation, ended), told, where)
+        yield _compare("ownership.until", (max(until_at, start.at), end.generation, ended), actual, where)
 
 
 def _owned(members: Iterable[TrueMember]) -> set[tuple[str, int, str]]:
@@ -437,7 +437,7 @@ def _removal(true: str | None, note: str) -> Fact:
     words = {
         "deleted": "^deleted|: deleted|administrator deleted",
         "expired": "expire",
-        "empty": "found empty",
+        "empty": "cleanup of empty groups",
         "offsets deleted": "were deleted",
     }[true or "deleted"]
     is_right = re.search(words, note) is not None

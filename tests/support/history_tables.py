@@ -1,4 +1,4 @@
-"""A group's history from the tables, in the format of the observers in `observed_groups`."""
+"""Read a group's history from its tables in the form in which tests observe groups."""
 
 from __future__ import annotations
 

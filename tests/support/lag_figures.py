@@ -19,7 +19,7 @@ from support.kafka_clients import await_that, poll
 PARTITIONS = 3
 
 Figures = tuple[int | None, int | None, int | None]
-Place = tuple[str, str, int]
+Position = tuple[str, str, int]
 
 
 @contextmanager
@@ -57,14 +57,14 @@ def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Cons
         yield consumer
 
 
-def described(broker: Broker, *groups: str) -> dict[Place, Figures]:
+def described(broker: Broker, *groups: str) -> dict[Position, Figures]:
     """Committed offset, log end and lag, as `kafka-consumer-groups --describe` has them."""
     printed = broker.tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         *("--bootstrap-server", broker.bootstrap, "--describe"),
         *(part for group in groups for part in ("--group", group)),
     )
-    found: dict[Place, Figures] = {}
+    found: dict[Position, Figures] = {}
     for line in printed.stdout.splitlines():
         words = line.split()
         if len(words) >= 6 and words[0] in groups:
@@ -73,7 +73,7 @@ def described(broker: Broker, *groups: str) -> dict[Place, Figures]:
     return found
 
 
-def newest(config: Config, *groups: str) -> dict[Place, dict[str, Any]]:
+def newest(config: Config, *groups: str) -> dict[Position, dict[str, Any]]:
     """The newest sample's rows."""
     rows = sorted(landed.rows(config, "consumer_lag"), key=lambda row: row["sampled_at"])
     return {
@@ -83,5 +83,5 @@ def newest(config: Config, *groups: str) -> dict[Place, dict[str, Any]]:
     }
 
 
-def figures(rows: dict[Place, dict[str, Any]]) -> dict[Place, Figures]:
-    return {place: (row["committed_offset"], row["log_end_offset"], row["lag"]) for place, row in rows.items()}
+def figures(rows: dict[Position, dict[str, Any]]) -> dict[Position, Figures]:
+    return {position: (row["committed_offset"], row["log_end_offset"], row["lag"]) for position, row in rows.items()}

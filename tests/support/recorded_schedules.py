@@ -211,7 +211,7 @@ CONSUMER = {
 
 
 def through_a_crash(*members: Join) -> tuple[Action, ...]:
-    """The broker is killed under the group, and the coordinator loads it anew."""
+    """The broker is killed under the group, and the coordinator loads the group again."""
     return (*members[:2], MoveCoordinator("killed"), members[2], Leave(members[0].client), MoveCoordinator("killed"))
 
 

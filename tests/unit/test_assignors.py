@@ -127,19 +127,19 @@ def test_skew_is_largest_minus_smallest_partition_count() -> None:
     assert skew(assignment(a="orders:0,1,2", b="orders:3", c="")) == 3
 
 
-TOLD = [
+NOT_OWN = [
     (
         assignment(a="orders:0,1,3", b="orders:2,4", c="orders:5,6"),
         "another assignment: range gives orders-2 to a, not b",
     ),
-    (assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5"), "orders-6 is with nobody"),
-    (assignment(a="orders:0,1,2", b="orders:2,3,4", c="orders:5,6"), "orders-2 is with both a and b"),
+    (assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5"), "orders-6 has no owner"),
+    (assignment(a="orders:0,1,2", b="orders:2,3,4", c="orders:5,6"), "orders-2 is owned by both a and b"),
     (assignment(a="orders:0,1,2", b="orders:3,4", x="orders:5,6"), "x is not a member"),
     (assignment(a="audit:0"), "a has audit-0 but does not subscribe to audit"),
 ]
 
 
-@pytest.mark.parametrize(("assigned", "note"), TOLD)
+@pytest.mark.parametrize(("assigned", "note"), NOT_OWN)
 def test_explain_range_different_assignment_is_not_own_and_note_says_why(
     assigned: dict[str, list[Partition]], note: str
 ) -> None:
@@ -179,12 +179,12 @@ def test_explain_sticky_large_group_unequal_subscriptions_checks_only_balance() 
 
 def test_explain_unassigned_partition_is_accepted_only_if_cooperative_and_owned_before() -> None:
     held_back = assignment(a="orders:0,1", p="orders:4,5,6", z="")
-    assert explain("sticky", CROWDED, ORDERS, held_back) == Explanation(False, "orders-2 is with nobody")
+    assert explain("sticky", CROWDED, ORDERS, held_back) == Explanation(False, "orders-2 has no owner")
     assert explain("cooperative-sticky", CROWDED, ORDERS, held_back).note.endswith("withheld for the next round: 2")
     more = assignment(a="orders:0", p="orders:4,5,6", z="")
     assert explain("cooperative-sticky", CROWDED, ORDERS, more).is_own is None
     fresh = explain("cooperative-sticky", ABC, ORDERS, assignment(a="orders:0,3,6", b="orders:1,4"))
-    assert fresh == Explanation(False, "orders-2 is with nobody")
+    assert fresh == Explanation(False, "orders-2 has no owner")
 
 
 def test_explain_unknown_protocol_or_missing_members_or_topics_is_undetermined() -> None:
@@ -193,7 +193,7 @@ def test_explain_unknown_protocol_or_missing_members_or_topics_is_undetermined()
     assert explain(None, ABC, ORDERS, assigned).is_own is None
     assert explain("range", [], ORDERS, {}).is_own is None
     assert explain("range", ABC, {"orders": 6}, assigned) == Explanation(
-        None, "orders-6 is not among the 6 of orders"
+        None, "orders-6 is not among the 6 known partitions of orders"
     )
     assert explain("range", ABC, {}, assigned).is_own is None
 

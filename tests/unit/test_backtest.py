@@ -18,8 +18,8 @@ from support import small_tables
 def row(minute: float, committed: int, lag: int, commit_minute: float, **more: Any) -> dict[str, Any]:
     """The first unread record has waited since noon."""
     where = {"group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": small_tables.at(minute)}
-    told = {"committed_offset": committed, "commit_at": small_tables.at(commit_minute), "lag": lag}
-    return where | told | {"lag_seconds": minute * 60 if lag else 0.0, "status": "OK"} | more
+    position = {"committed_offset": committed, "commit_at": small_tables.at(commit_minute), "lag": lag}
+    return where | position | {"lag_seconds": minute * 60 if lag else 0.0, "status": "OK"} | more
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_backtest_for_seconds_fires_only_after_holding_that_long(config: Config)
 
 
 def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Config) -> None:
-    """Alone, whatever the verdict; a firing that has not ended has no end."""
+    """The status does not matter; a firing that lasts has no end."""
     [found] = fired(config, Alert(frozenset(), above_seconds=480))
     assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
     out = StringIO()

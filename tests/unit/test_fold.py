@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grouptrail.history.group import Partition, partitions
 from grouptrail.history.operations import Record
-from support.group_records import Row, Rows, classic, gone, member, of, real_logs, told, worker
+from support.group_records import Row, Rows, classic, fold_rows, gone, member, of, real_logs, worker
 
 REAL_LOGS = real_logs()
 INTERVALS = (
@@ -21,7 +21,7 @@ INTERVALS = (
 
 def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
     """A second member joins: generations, states, members, ownership and the rebalance."""
-    rows = told(
+    rows = fold_rows(
         [
             classic(10, 1_000, 0, {}),
             classic(11, 5_000, 1, {"a": {"orders": [0, 1]}}, state_at=4_900),
@@ -68,8 +68,8 @@ def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
 def test_fold_departed_member_ending_depends_on_timeout_and_instance_id(
     state_at: int, more: dict[str, str], ended: str, cause: str
 ) -> None:
-    """Only what the session timeout proves is told."""
-    rows = told(
+    """The session timeout proves the ending."""
+    rows = fold_rows(
         [
             classic(1, 1_000, 3, {"a": {"orders": [0]}, "b": member({"orders": [1]}, **more)}),
             classic(2, state_at + 5, 4, {"a": {"orders": [0, 1]}}, state_at=state_at),
@@ -82,7 +82,7 @@ def test_fold_departed_member_ending_depends_on_timeout_and_instance_id(
 
 def test_fold_static_member_restart_is_not_a_rebalance() -> None:
     """The same generation, a new member id under the same instance id."""
-    rows = told(
+    rows = fold_rows(
         [
             classic(1, 1_000, 1, {"s-1": member({"orders": [0]}, group_instance_id="s")}),
             classic(2, 2_000, 1, {"s-2": member({"orders": [0]}, group_instance_id="s")}),
@@ -96,14 +96,14 @@ def test_fold_static_member_restart_is_not_a_rebalance() -> None:
 
 def test_fold_skipped_generations_are_counted() -> None:
     """From 1 to 4 two came to nothing."""
-    rows = told([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
+    rows = fold_rows([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
     assert [row["skipped"] for row in of(rows, "generations")] == [0, 2]
     assert of(rows, "rebalances")[-1]["skipped"] == 2
 
 
 def test_fold_first_record_mid_life_has_unknown_cause() -> None:
     """A first record in the middle of a group's life."""
-    rows = told([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
+    rows = fold_rows([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
     [generation], [rebalance], [state] = of(rows, "generations"), of(rows, "rebalances"), of(rows, "group_states")
     assert (generation["skipped"], rebalance["cause"], rebalance["certainty"]) == (None, "unknown", "ambiguous")
     assert "history begins here" in state["note"]
@@ -112,7 +112,7 @@ def test_fold_first_record_mid_life_has_unknown_cause() -> None:
 def test_fold_recreated_group_starts_a_new_incarnation() -> None:
     """The same name, another incarnation; nothing stays open from the first."""
     day = 86_400_000
-    rows = told(
+    rows = fold_rows(
         [
             classic(1, 1_000, 1, {"a": {"orders": [0]}}),
             classic(2, 2_000, 2, {}),
@@ -131,7 +131,7 @@ def test_fold_recreated_group_starts_a_new_incarnation() -> None:
 def test_fold_group_removed_twice_had_an_incarnation_of_commits_alone() -> None:
     """An administrator's commit makes a group without any GroupMetadata; its end is a tombstone all the same."""
     log = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {}), gone(3, 9_000), gone(7, 50_000)]
-    rows = told([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
+    rows = fold_rows([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
     assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 3]
     assert [row["incarnation"] for row in of(rows, "group_states") if row["state"] == "Dead"] == [1, 2]
 
@@ -150,7 +150,7 @@ def owned(generation: Row) -> dict[str, frozenset[Partition]]:
 @pytest.mark.parametrize(
     ("started", "cause", "note"),
     [
-        ({"sink": [0], "source": [-1]}, "cooperative_follow_up", "assigns what was given up before"),
+        ({"sink": [0], "source": [-1]}, "cooperative_follow_up", "assigns partitions that members gave up before"),
         ({"sink": [0], "source": [-1], "late": [0]}, "partitions_added", "of late"),
     ],
 )
@@ -164,13 +164,13 @@ def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
         classic(3, 10_000, 3, {"a": worker({"late": [-1]}, had={"sink": [-1]}, delay_ms=2_000)}, **CONNECT),
         classic(4, 12_000, 4, {"a": worker(started, had={"sink": [-1], "late": [-1]})}, **CONNECT),
     ]
-    rows = told(log)
+    rows = fold_rows(log)
     *_, left, made, given = of(rows, "rebalances")
     assert (left["cause"], left["partitions_removed"]) == ("member_left", 2)
     assert (made["cause"], made["cause_note"].split(":")[0]) == ("topic_created", "late")
     assert (given["cause"], given["cause_note"].split(",")[0]) == (cause, note)
     assert (given["partitions_moved"], given["unowned_partition_ms"]) == (2, 2 * 3_000)
-    assert told(log, range(len(log))) == rows
+    assert fold_rows(log, range(len(log))) == rows
 
 
 def test_fold_connect_first_connector_cause_is_topic_created() -> None:
@@ -179,7 +179,7 @@ def test_fold_connect_first_connector_cause_is_topic_created() -> None:
         classic(1, 1_000, 1, {"a": worker({})}, **CONNECT),
         classic(2, 2_000, 2, {"a": worker({"sink": [-1]})}, **CONNECT),
     ]
-    assert of(told(log), "rebalances")[-1]["cause"] == "topic_created"
+    assert of(fold_rows(log), "rebalances")[-1]["cause"] == "topic_created"
 
 
 def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
@@ -188,7 +188,7 @@ def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
         classic(1, 1_000, 1, {"a": worker({"sink": [-1], "source": [-1]}), "b": worker({"sink": [0]})}, **CONNECT),
         classic(2, 9_000, 2, {"a": worker({"sink": [0]}), "b": worker({"sink": [-1], "source": [-1]})}, **CONNECT),
     ]
-    first, second = map(owned, of(told(log), "generations"))
+    first, second = map(owned, of(fold_rows(log), "generations"))
     assert first == {"a": {("sink", -1), ("source", -1)}, "b": {("sink", 0)}}
     assert second == {"a": {("sink", 0)}, "b": {("sink", -1), ("source", -1)}}
 
@@ -199,16 +199,16 @@ def test_fold_connect_worker_with_unreadable_metadata_keeps_previous_tasks() -> 
         classic(1, 1_000, 1, {"a": worker({"sink": [-1, 0]})}, **CONNECT),
         classic(2, 2_000, 2, {"a": unreadable}, **CONNECT),
     ]
-    *_, last = of(told(log), "generations")
+    *_, last = of(fold_rows(log), "generations")
     assert owned(last) == {"a": {("sink", -1), ("sink", 0), ("late", -1)}}
 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
 def test_fold_real_log_does_not_depend_on_batch_boundaries(name: str, records: list[Record]) -> None:
     """Record by record, in halves, and at once."""
-    whole = told(records)
-    assert told(records, range(len(records))) == whole
-    assert told(records, [len(records) // 2]) == whole
+    whole = fold_rows(records)
+    assert fold_rows(records, range(len(records))) == whole
+    assert fold_rows(records, [len(records) // 2]) == whole
     assert_consistent(whole)
 
 
@@ -217,8 +217,8 @@ def test_fold_generated_log_does_not_depend_on_batch_boundaries(data: st.DataObj
     """Random histories of a classic group, cut at random."""
     records = data.draw(classic_logs())
     cuts = data.draw(st.lists(st.integers(0, len(records))))
-    whole = told(records)
-    assert told(records, cuts) == whole
+    whole = fold_rows(records)
+    assert fold_rows(records, cuts) == whole
     assert_consistent(whole)
 
 

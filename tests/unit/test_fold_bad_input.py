@@ -1,5 +1,4 @@
-"""A group's story from records that no one would wish for: out of order, broken, huge. Nothing more is told than is
-known, and what is known is told."""
+"""The fold of records that are out of order, broken or huge: the rows hold what is known, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,19 +12,19 @@ from grouptrail.decode.times import from_time
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from support.group_records import Row, Rows, classic, gone, member, of, told
+from support.group_records import Row, Rows, classic, fold_rows, gone, member, of
 
 ORDERS_0 = {"orders": [0]}
-REMOVED = "removed without offsets: deleted, or found empty by the broker's regular check"
-NEVER_SEEN = "removed before history begins: deleted, expired, or it changed its protocol"
+REMOVED = "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
+NEVER_SEEN = "removed before history begins: deleted, expired, or converted to another protocol"
 MANY = 10_000
-LARGEST_BYTES = 1_048_588  # message.max.bytes, unless a broker is told otherwise
+LARGEST_BYTES = 1_048_588  # the default of message.max.bytes
 
 
-def told_every_way(records: Sequence[Record]) -> Rows:
-    """Told at once; the same must come of it record by record."""
-    whole = told(records)
-    assert told(records, range(len(records))) == whole
+def fold_both_ways(records: Sequence[Record]) -> Rows:
+    """Return the rows of a fold, and check that folding record by record gives the same."""
+    whole = fold_rows(records)
+    assert fold_rows(records, range(len(records))) == whole
     return whole
 
 
@@ -55,15 +54,15 @@ def commit_tombstone(offset: int, at: int) -> Record:
 def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: int) -> None:
     """Expired offsets of a group that is not known yet; also where they lie right before its record."""
     group = classic(6, 1_000, 1, {"a": ORDERS_0})
-    rows = told_every_way([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
-    assert rows == told([group])
+    rows = fold_both_ways([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
+    assert rows == fold_rows([group])
     assert states(rows) == [(1, "Stable", 1_000, None, None)]
     assert owned(rows) == [(0, "a", 1_000, None, None)]
 
 
 def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None:
     """Of the group before it only its end is known; what comes is another incarnation, which begins here."""
-    rows = told_every_way([gone(1, 500), classic(2, 1_000, 0, {}), classic(3, 1_500, 1, {"a": ORDERS_0})])
+    rows = fold_both_ways([gone(1, 500), classic(2, 1_000, 0, {}), classic(3, 1_500, 1, {"a": ORDERS_0})])
     assert states(rows) == [
         (1, "Dead", 500, 1_000, NEVER_SEEN),
         (2, "Empty", 1_000, 1_500, None),
@@ -81,7 +80,7 @@ def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None
 
 def test_fold_only_tombstones_gives_only_dead_states() -> None:
     """What compaction leaves of a group that was deleted twice: two ends, of two incarnations."""
-    rows = told_every_way([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
+    rows = fold_both_ways([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
     assert states(rows) == [
         (1, "Dead", 500, 600, NEVER_SEEN),
         (2, "Dead", 600, None, "deleted, or all its offsets expired"),
@@ -93,10 +92,10 @@ def test_fold_only_tombstones_gives_only_dead_states() -> None:
 def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) -> None:
     """Two incarnations, whether or not compaction has left the tombstone between them."""
     tombstone = [gone(2, 2_000)] if with_tombstone else []
-    rows = told_every_way(
+    rows = fold_both_ways(
         [classic(1, 1_000, 9, {"a": {"orders": [0, 1]}}), *tombstone, classic(5, 3_000, 1, {"a": ORDERS_0})]
     )
-    ended, why = (2_000, REMOVED) if with_tombstone else (3_000, "made anew: its end was not seen")
+    ended, why = (2_000, REMOVED) if with_tombstone else (3_000, "recreated: its removal is not in the log")
     columns = ("incarnation", "generation", "started_at", "ended_at", "skipped")
     assert lines(rows, "generations", *columns) == [(1, 9, 1_000, ended, None), (2, 1, 3_000, None, 0)]
     assert lines(rows, "memberships", "incarnation", "began", "left_at", "ended", "ended_because") == [
@@ -139,8 +138,8 @@ def shall_have(offset: int, at: int, name: str, numbers: list[int]) -> Record:
 
 
 def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
-    """Each key's last record, in whatever order they were written: the group shows when its epoch is known."""
-    rows = told_every_way(
+    """Compaction leaves each key's last record, in any order: the group has rows once its epoch is known."""
+    rows = fold_both_ways(
         [
             consumer(1, 100, "CurrentMemberAssignment", "old", None),
             consumer(2, 100, "TargetAssignmentMember", "old", None),
@@ -155,7 +154,7 @@ def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
             consumer(22, 950, "Metadata", None, {"epoch": 5, "metadataHash": 1}),
         ]
     )
-    assert states(rows) == [(1, "Stable", 950, None, "history begins here: states before are not known")]
+    assert states(rows) == [(1, "Stable", 950, None, "history begins here: earlier states are not known")]
     assert lines(rows, "memberships", "member_id", "began", "ended") == [("a", "there", None), ("b", "there", None)]
     assert [(row["topic"], row["partition"], row["member_id"]) for row in of(rows, "partition_ownership")] == [
         ("T", 0, "a")
@@ -173,10 +172,10 @@ def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
 
 
 def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
-    """Its generation stays; whose partitions these are is not told until an assignment can be read again."""
+    """The generation stays; owners are unknown until an assignment can be read again."""
     broken = {"assignment": {"layout": "ConsumerProtocolAssignment", "version": None, "error": "truncated"}}
     both = {"a": {"orders": [0, 1]}, "b": {"orders": [2]}}
-    rows = told_every_way(
+    rows = fold_both_ways(
         [
             classic(1, 1_000, 1, both),
             classic(2, 2_000, 2, {"a": {"orders": [0, 1]}, "b": broken}),
@@ -208,17 +207,17 @@ def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
 
 
 def test_fold_unreadable_first_assignment_owns_nothing() -> None:
-    rows = told_every_way([classic(1, 1_000, 1, {"a": {"assignment": {}}})])
+    rows = fold_both_ways([classic(1, 1_000, 1, {"a": {"assignment": {}}})])
     assert owned(rows) == []
     columns = ("member_count", "partition_count", "skew", "is_assignors_own")
     assert lines(rows, "generations", *columns) == [(1, None, None, None)]
 
 
 def test_fold_unreadable_subscription_is_unknown_not_empty() -> None:
-    """Nobody is said to have changed it, and no assignor to have given what was not subscribed to."""
+    """It is neither a changed subscription nor an assignment of unsubscribed topics."""
     whole = {"a": ORDERS_0, "b": {"orders": [1]}}
     broken = {**whole, "a": member(ORDERS_0, subscription={"error": "trailing_bytes"})}
-    rows = told_every_way([classic(1, 1_000, 1, whole), classic(2, 2_000, 2, broken), classic(3, 3_000, 3, whole)])
+    rows = fold_both_ways([classic(1, 1_000, 1, whole), classic(2, 2_000, 2, broken), classic(3, 3_000, 3, whole)])
     assert lines(rows, "generations", "is_assignors_own", "assignment_note", "partition_count") == [
         (True, "range gives the same", 2),
         (None, "not every subscription can be read", 2),
@@ -236,9 +235,9 @@ def test_fold_unreadable_subscription_is_unknown_not_empty() -> None:
 
 
 def test_fold_members_with_empty_assignments_own_nothing() -> None:
-    """No partitions, or no bytes at all where there were none to give: members all the same, who own nothing."""
+    """An assignment without partitions, or without any bytes: members that own nothing."""
     layout = "ConsumerProtocolAssignment"
-    rows = told_every_way(
+    rows = fold_both_ways(
         [
             classic(
                 1,
@@ -277,7 +276,7 @@ def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
     """Each takes over its neighbour's partition."""
     before = {name: {"orders": [number]} for number, name in enumerate(names(MANY))}
     after = {name: {"orders": [(number + 1) % MANY]} for number, name in enumerate(names(MANY))}
-    rows = told([classic(1, 1_000, 1, before), classic(2, 3_000, 2, after, state_at=2_000)])
+    rows = fold_rows([classic(1, 1_000, 1, before), classic(2, 3_000, 2, after, state_at=2_000)])
     assert lines(rows, "memberships", "member_id", "joined_at", "ended") == [
         (name, 1_000, None) for name in names(MANY)
     ]
@@ -316,7 +315,7 @@ def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
     records.append(consumer(len(records), 1_000, "TargetAssignmentMetadata", None, {"assignmentEpoch": 2}))
     first = len(records)
     records += [settles(first + index, 2_000 + index, name, 2, [index]) for index, name in enumerate(names(MANY))]
-    rows = told(records)
+    rows = fold_rows(records)
     assert states(rows) == [
         (1, "Reconciling", 1_000, 1_999 + MANY, None),
         (1, "Stable", 1_999 + MANY, None, None),
@@ -378,7 +377,7 @@ def test_fold_largest_record_gives_every_member_and_partition() -> None:
     value = encode_value(key, Value(3, fields))
     assert value is not None
     assert 0.95 * LARGEST_BYTES < len(value) < LARGEST_BYTES
-    rows = told_every_way([as_record(1, 1_000, encode_key(key), value)])
+    rows = fold_both_ways([as_record(1, 1_000, encode_key(key), value)])
     assert lines(rows, "partition_ownership", "topic", "partition", "member_id", "owned_from", "ended") == [
         (topic, number, name, 1_000, None) for name, topics in whole.items() for topic in topics for number in (0, 1)
     ]

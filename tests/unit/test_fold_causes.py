@@ -1,4 +1,4 @@
-"""What a fold concludes of rebalances, endings and beginnings: never more than the records can tell."""
+"""The causes, endings and beginnings that a fold finds: never more certain than the records allow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.history.evidence import CAUSES, ENDINGS, EndingEvidence, Evidence
-from grouptrail.history.handovers import in_time, last_commits
+from grouptrail.history.handovers import last_commits, sort_events
 from grouptrail.history.operations import Record
 from support.fold_records import (
     DAY,
@@ -127,7 +127,7 @@ def test_cause_of_a_deleted_topics_return_is_no_recorded_follow_up() -> None:
 
 
 def test_cause_note_where_partitions_are_gone_says_so() -> None:
-    """A topic made anew with fewer partitions: two of four are not assigned any more."""
+    """A topic recreated with fewer partitions: two of four are no longer assigned."""
     rows = fold(
         [classic(1, 1_000, 1, {"a": {"orders": [0, 1, 2, 3]}}), classic(2, HOUR, 2, {"a": {"orders": [0, 1]}})]
     )
@@ -137,7 +137,7 @@ def test_cause_note_where_partitions_are_gone_says_so() -> None:
 
 
 def test_cause_of_a_lower_generation_that_is_not_the_first_is_not_group_started() -> None:
-    """Compaction took a removal and generations 0 to 6 while nobody read: 50, then 7."""
+    """Compaction removed a tombstone and generations 0 to 6 before they were read: 50, then 7."""
     rows = fold([classic(1, 1_000, 50, {"a": {"orders": [0]}}), classic(500, 9 * DAY, 7, {"b": {"orders": [0]}})])
     last = rows["rebalances"][-1]
     assert (last["cause"], last["certainty"]) != ("group_started", "recorded")
@@ -297,7 +297,7 @@ def test_dead_note_of_a_group_removed_with_its_offsets_names_a_deleted_topic() -
 
 
 def test_protocol_of_a_consumer_group_is_the_one_most_members_ask_for() -> None:
-    """ConsumerGroup.preferredServerAssignor: the one most members ask for; who asks for none does not count."""
+    """ConsumerGroup.preferredServerAssignor: the one most members prefer; those without a preference do not count."""
     records = [joins(0, 1_000, "a", serverAssignor="range"), epoch(1, 1_000, 2), current(2, 1_000, "a", 2, [0])]
     records += [joins(10, 5_000, "b"), epoch(11, 5_000, 3)]
     assert fold(records)["generations"][-1]["protocol"] == "range"
@@ -335,7 +335,7 @@ def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -
     schema = schema.append(pa.field("at", us)).append(pa.field("committed_offset", pa.int64()))
     schema = schema.append(pa.field("position", pa.int32()))
     events = pa.Table.from_pylist([place | one for one in events], schema)
-    [row] = pa.Table.from_batches(last_commits(timedelta(minutes=5))(in_time(events).to_batches())).to_pylist()
+    [row] = pa.Table.from_batches(last_commits(timedelta(minutes=5))(sort_events(events).to_batches())).to_pylist()
     assert row["committed_offset"] == 900, row
 
 
@@ -384,10 +384,10 @@ def downgrade() -> list[Record]:
 
 
 def test_assignment_of_the_generation_that_a_downgrade_writes_is_not_held_against_the_assignor() -> None:
-    """Nobody has the partitions of the member that left, though `range` would give them to the other."""
+    """The partitions of the member that left have no owner, though `range` would give them to the other."""
     downgraded, last = fold(downgrade(), names={"T": "orders"})["generations"][-2:]
     assert (downgraded["generation"], downgraded["is_assignors_own"]) == (3, None)
-    assert "no leader made it" in downgraded["assignment_note"]
+    assert "no leader computed it" in downgraded["assignment_note"]
     assert last["is_assignors_own"] is True
 
 
@@ -503,7 +503,7 @@ def test_cause_of_an_epoch_in_which_a_static_member_returns(returned: Row, cause
 
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 def test_cause_note_of_a_generation_like_the_one_before_names_what_was_undone(protocol: str) -> None:
-    """A member joins and leaves before the others have joined: the rebalance goes on (GMM prepareRebalance)."""
+    """A member joins and leaves before the others have joined: the rebalance continues (GMM prepareRebalance)."""
     records = [classic(1, 1_000, 1, {"a": {"orders": [0]}}, protocol=protocol)]
     records += [classic(2, 9_000, 2, {"a": {"orders": [0]}}, protocol=protocol)]
     last = fold(records)["rebalances"][-1]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.config import load_config
-from grouptrail.history.handovers import filled, in_time, last_commits
+from grouptrail.history.handovers import fill_commits, last_commits, sort_events
 from grouptrail.storage.schema import table_schema
 from support import small_tables
 
@@ -86,7 +86,7 @@ def rebalances(handovers: list[Handover]) -> pa.Table:
 def test_handovers_are_filled_from_the_last_two_commits_before_each(
     commits: list[Commit], handovers: list[Handover]
 ) -> None:
-    """However far back they lie, of whatever group, and among those of another cluster and tombstones."""
+    """For commits at any distance, of any group, among tombstones and commits of another cluster."""
     with TemporaryDirectory() as folder:
         config = load_config(None, {"warehouse": folder}, {})
         rows = [
@@ -99,23 +99,23 @@ def test_handovers_are_filled_from_the_last_two_commits_before_each(
             }
             for group, partition, at, offset in commits
         ]
-        strangers = [{**row, "cluster": "other"} for row in rows] + [
+        unrelated = [{**row, "cluster": "other"} for row in rows] + [
             {**row, "committed_offset": None} for row in rows
         ]
-        small_tables.lay(config, "offset_commits", *rows, *strangers, {"group_id": "idle", "committed_offset": 1})
+        small_tables.lay(config, "offset_commits", *rows, *unrelated, {"group_id": "idle", "committed_offset": 1})
         table = DeltaTable(Path(folder) / "offset_commits")
-        told = filled(rebalances(handovers), table, config.cluster, LOOKBACK)
+        filled = fill_commits(rebalances(handovers), table, config.cluster, LOOKBACK)
     found = {
         (row["group_id"], one["partition"], one["given_up_at"]): (
             one["committed_offset"],
             one["commit_age_ms"],
             one["may_be_read_twice"],
         )
-        for row in told.to_pylist()
+        for row in filled.to_pylist()
         for one in row["handed_over"]
     }
     assert found == {handover: searched(commits, handover) for handover in handovers}
-    assert told.drop("handed_over") == rebalances(handovers).drop("handed_over")
+    assert filled.drop("handed_over") == rebalances(handovers).drop("handed_over")
 
 
 @given(_commits, _handovers, st.lists(st.integers(0, 40), max_size=5))
@@ -151,10 +151,10 @@ def test_last_commits_result_does_not_depend_on_batch_boundaries(
             "position": pa.int32(),
         }
     )
-    events = in_time(pa.Table.from_pylist([*of_commits, *of_handovers], schema))
+    events = sort_events(pa.Table.from_pylist([*of_commits, *of_handovers], schema))
     edges = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     pieces = [events.slice(start, end - start).combine_chunks().to_batches()[0] for start, end in pairwise(edges)]
-    told = pa.Table.from_batches(last_commits(LOOKBACK)(pieces)).sort_by("position").to_pylist()
-    assert [(row["committed_offset"], row["commit_age_ms"], row["may_be_read_twice"]) for row in told] == [
+    filled = pa.Table.from_batches(last_commits(LOOKBACK)(pieces)).sort_by("position").to_pylist()
+    assert [(row["committed_offset"], row["commit_age_ms"], row["may_be_read_twice"]) for row in filled] == [
         searched(commits, handover) for handover in handovers
     ]

@@ -1,4 +1,4 @@
-"""What the lag job takes from the history: states, subscriptions, and how a group's last members went."""
+"""What the lag job reads from the history: states, subscriptions, and how a group's last members left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.lag.groups import TABLES, Group, Groups
+from grouptrail.lag.groups import TABLES, GroupStatus, GroupStatuses
 from support import small_tables
 
 OPEN = {"is_open": True, "open_bucket": 1}
@@ -22,14 +22,14 @@ def config(tmp_path: Path) -> Config:
     return config
 
 
-def read(config: Config) -> Groups:
-    groups = Groups(config)
+def read(config: Config) -> GroupStatuses:
+    groups = GroupStatuses(config)
     groups.refresh()
     return groups
 
 
 def generation(*members: tuple[list[str] | None, str | None], **more: object) -> dict[str, object]:
-    """Of members with these topics and patterns."""
+    """Return a generation whose members have these topics and patterns."""
     shown = [
         {"member_id": str(number), "topics": topics, "topic_regex": regex}
         for number, (topics, regex) in enumerate(members)
@@ -38,13 +38,13 @@ def generation(*members: tuple[list[str] | None, str | None], **more: object) ->
 
 
 def test_groups_without_history_tables_are_empty(tmp_path: Path) -> None:
-    """The job that is alone, or the first to start."""
+    """The lag job may run alone, or start first."""
     groups = read(Config(warehouse=str(tmp_path)))
     assert (groups.by_id, groups.owned) == ({}, [])
 
 
 def test_groups_have_the_current_state_and_topics_of_all_members(config: Config) -> None:
-    """What has ended, and other clusters' groups of the same name, are not looked at."""
+    """Ended rows and groups of other clusters do not count."""
     small_tables.lay(
         config,
         "group_states",
@@ -59,7 +59,7 @@ def test_groups_have_the_current_state_and_topics_of_all_members(config: Config)
         generation((["orders"], None), (["orders", "payments"], None)),
     )
     known = {"record_partition": 9, "filled_at": small_tables.at(1)}
-    assert read(config).by_id == {"billing": Group("Stable", frozenset({"orders", "payments"}), **known)}
+    assert read(config).by_id == {"billing": GroupStatus("Stable", frozenset({"orders", "payments"}), **known)}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_groups_with_records_of_members_that_the_history_has_not_read_are_return
 def test_groups_unknown_or_pattern_subscription_ignores_no_topic(
     config: Config, member: tuple[list[str] | None, str | None]
 ) -> None:
-    """Of one member it is enough."""
+    """One such member is enough."""
     small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
     small_tables.lay(config, "generations", generation((["orders"], None), member))
     [group] = read(config).by_id.values()
@@ -98,7 +98,7 @@ def test_groups_unknown_or_pattern_subscription_ignores_no_topic(
 
 
 def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) -> None:
-    """Not those of members that had left before."""
+    """Members that left earlier do not count."""
     small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(5)} | OPEN)
     small_tables.lay(
         config,
@@ -113,7 +113,7 @@ def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) 
 
 
 @pytest.mark.parametrize(
-    ("endings", "last_commit_at", "by_itself"),
+    ("endings", "last_commit_at", "on_purpose"),
     [
         ({"left"}, None, True),
         ({"expired"}, small_tables.at(5), False),
@@ -125,15 +125,15 @@ def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) 
     ],
 )
 def test_left_by_itself_only_after_a_leave_or_a_recent_commit(
-    endings: set[str], last_commit_at: datetime | None, by_itself: bool
+    endings: set[str], last_commit_at: datetime | None, on_purpose: bool
 ) -> None:
-    """No broker lets a session be shorter than six seconds by default, and committing keeps it alive."""
-    group = Group("Empty", emptied_at=small_tables.at(5), endings=frozenset(endings))
-    assert group.left_by_itself(last_commit_at) is by_itself
+    """By default no session timeout is below six seconds, and a commit keeps the session alive."""
+    group = GroupStatus("Empty", emptied_at=small_tables.at(5), endings=frozenset(endings))
+    assert group.left_on_purpose(last_commit_at) is on_purpose
 
 
 def test_groups_owned_lists_only_current_consumer_partitions(config: Config) -> None:
-    """Of consumer groups: a Connect connector is no partition, and share groups do not commit."""
+    """A Connect connector is no partition, and share groups do not commit."""
     small_tables.lay(
         config,
         "partition_ownership",
@@ -154,9 +154,9 @@ def test_groups_owned_lists_only_current_consumer_partitions(config: Config) -> 
 
 
 def test_groups_refresh_does_not_read_unchanged_tables_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample costs a look at their logs then."""
+    """Only the tables' versions are read then."""
     small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
     groups = read(config)
-    monkeypatch.setattr("grouptrail.lag.groups.told", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("grouptrail.lag.groups.statuses", lambda *_: pytest.fail("read again"))
     groups.refresh()
     assert set(groups.by_id) == {"billing"}

@@ -1,4 +1,4 @@
-"""Commits that an open transaction holds back: which those are, what is served meanwhile, and until when."""
+"""Partitions of the offsets topic that an open transaction holds back, and the lag of their groups meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.lag import job
 from grouptrail.lag.backtest import Alert, replay
-from grouptrail.lag.board import Board, Rules
-from grouptrail.lag.groups import Group
-from grouptrail.lag.held_back import OFFSETS_TOPIC, HeldBack, Offsets
+from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.groups import GroupStatus
+from grouptrail.lag.held_back import OFFSETS_TOPIC, HeldBackPartitions, Offsets
 from grouptrail.lag.index import ints
-from grouptrail.lag.job import MOST_GROUPS_FETCHED, Watch
+from grouptrail.lag.job import MOST_GROUPS_FETCHED, LagProcessor
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
@@ -27,7 +27,7 @@ from support import small_tables
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")
 SECOND = 1_000_000
-PLACE = ("orders", 0)
+ORDERS_0 = ("orders", 0)
 
 Row = dict[str, Any]
 
@@ -52,92 +52,92 @@ def log(seconds: float, end: int) -> Row:
 
 
 def held(seconds: float, stable: int | None = 501, end: int | None = 600, partition: int = 7) -> Row:
-    """A sample of the offsets topic in which a transaction is open, or of which nobody told."""
+    """Return a sample of the offsets topic with an open transaction; without offsets, its leader did not answer."""
     bounds = {"last_stable_offset": stable, "log_end_offset": end}
     error = None if stable is not None else "broker 1 did not answer"
     return log(seconds, 0) | {"topic": OFFSETS_TOPIC, "partition": partition} | bounds | {"error": error}
 
 
-def sampled(samples: HeldBack, seconds: float, *rows: Row) -> frozenset[int]:
-    samples.sample(pa.Table.from_pylist([log(seconds, 9), *rows], LOGS), micros(seconds))
-    return samples.now()
+def sampled(samples: HeldBackPartitions, seconds: float, *rows: Row) -> frozenset[int]:
+    samples.add_sample(pa.Table.from_pylist([log(seconds, 9), *rows], LOGS), micros(seconds))
+    return samples.partitions()
 
 
-def board(*commits: Row) -> Board:
-    made = Board("c", Rules())
-    made.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
-    return made
+def new_calculator(*commits: Row) -> LagCalculator:
+    calculator = LagCalculator("c", Rules())
+    calculator.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
+    return calculator
 
 
 def judged(
-    made: Board,
+    calculator: LagCalculator,
     *logs: Row,
-    told: Mapping[str, Offsets | str] | None = None,
-    groups: Mapping[str, Group] | None = None,
+    answers: Mapping[str, Offsets | str] | None = None,
+    groups: Mapping[str, GroupStatus] | None = None,
 ) -> list[Row]:
-    """The rows at a sample, for which coordinators tell this, if they can be asked."""
-    made.sample(pa.Table.from_pylist(list(logs), LOGS))
+    """Add a sample and return the rows at it; `answers` are the coordinators', None: they cannot be queried."""
+    calculator.add_sample(pa.Table.from_pylist(list(logs), LOGS))
     until = max(micros((row["sampled_at"] - NOON).total_seconds()) for row in logs)
-    fetch = None if told is None else lambda _groups: told
-    rows: list[Row] = made.rows(groups or {}, until=until, fetch=fetch).to_pylist()
+    fetch = None if answers is None else lambda _groups: answers
+    rows: list[Row] = calculator.compute(groups or {}, until=until, fetch_offsets=fetch).to_pylist()
     return rows
 
 
-# --- which partitions are -----------------------------------------------------------------------------------
+# --- which partitions are held back -------------------------------------------------------------------------
 
 
-def test_held_back_transaction_of_a_moment_is_tolerated() -> None:
-    samples = HeldBack()
+def test_held_back_short_transaction_is_tolerated() -> None:
+    samples = HeldBackPartitions()
     assert sampled(samples, 0) == set()
     assert sampled(samples, 10, held(10)) == set()
     assert sampled(samples, 20, held(20, stable=590, end=600)) == set()
     assert sampled(samples, 30) == set()
-    assert not samples.waits
+    assert not samples.needs_progress
 
 
-def test_held_back_same_last_stable_offset_for_longer_is_held_back() -> None:
-    samples = HeldBack()
+def test_held_back_unchanged_last_stable_offset_is_held_back() -> None:
+    samples = HeldBackPartitions()
     sampled(samples, 0)
     assert sampled(samples, 10, held(10)) == set()
     assert sampled(samples, 20, held(20, end=700)) == {7}
 
 
 def test_held_back_first_sample_or_one_after_a_long_pause_is_held_back() -> None:
-    """Nothing shows that the transaction is a young one."""
-    assert sampled(HeldBack(), 0, held(0)) == {7}
-    samples = HeldBack()
+    """The transaction may have been open for long."""
+    assert sampled(HeldBackPartitions(), 0, held(0)) == {7}
+    samples = HeldBackPartitions()
     sampled(samples, 0)
     assert sampled(samples, 3600, held(3600)) == {7}
 
 
-def test_held_back_lasts_until_what_lay_behind_has_landed() -> None:
-    samples = HeldBack()
+def test_held_back_lasts_until_the_records_after_it_are_decoded() -> None:
+    samples = HeldBackPartitions()
     sampled(samples, 0, held(0))
     sampled(samples, 10, held(10, end=620))
     assert sampled(samples, 20) == {7}
-    samples.landed({7: 619})
-    assert samples.now() == {7}
-    samples.landed({7: 620})
-    assert samples.now() == set()
-    assert not samples.waits
+    samples.release({7: 619})
+    assert samples.partitions() == {7}
+    samples.release({7: 620})
+    assert samples.partitions() == set()
+    assert not samples.needs_progress
 
 
-def test_held_back_sample_that_waited_until_all_had_landed_is_not_held_back() -> None:
-    samples = HeldBack()
+def test_held_back_sample_processed_after_its_records_were_decoded_is_not_held_back() -> None:
+    samples = HeldBackPartitions()
     sampled(samples, 0, held(0))
-    samples.landed({7: 800})
-    assert samples.now() == set()
+    samples.release({7: 800})
+    assert samples.partitions() == set()
 
 
-def test_held_back_silent_broker_changes_nothing() -> None:
-    samples = HeldBack()
+def test_held_back_without_an_answer_keeps_the_last_state() -> None:
+    samples = HeldBackPartitions()
     sampled(samples, 0, held(0))
     assert sampled(samples, 10, held(10, stable=None, end=None)) == {7}
-    assert sampled(HeldBack(), 0, held(0, stable=None, end=None)) == set()
+    assert sampled(HeldBackPartitions(), 0, held(0, stable=None, end=None)) == set()
 
 
 def test_in_effect_at_commit_behind_a_held_offset_counts_from_the_end_of_the_transaction() -> None:
-    samples = HeldBack()
+    samples = HeldBackPartitions()
     for second in (0, 100, 700):
         sampled(samples, second, held(second))
     sampled(samples, 710)
@@ -147,165 +147,173 @@ def test_in_effect_at_commit_behind_a_held_offset_counts_from_the_end_of_the_tra
     assert found.tolist() == [micros(700), micros(10), micros(10)]
 
 
-# --- what is served meanwhile -------------------------------------------------------------------------------
+# --- lag while a partition is held back ---------------------------------------------------------------------
 
 
 def test_lag_held_back_group_is_unknown_with_the_lag_that_its_coordinator_knows() -> None:
-    """What has landed would make it a STOP."""
-    made = board(commit(-900, 100))
+    """The decoded commits alone would give STOP."""
+    calculator = new_calculator(commit(-900, 100))
     for second in range(0, 400, 10):
-        [row] = judged(made, log(second, 534), held(second), told={"billing": {PLACE: 533}})
+        [row] = judged(calculator, log(second, 534), held(second), answers={"billing": {ORDERS_0: 533}})
     assert (row["committed_offset"], row["lag"], row["status"]) == (533, 1, "UNKNOWN")
     assert row["commit_at"] == at(0)
-    why = "an open transaction holds back __consumer_offsets-7: its coordinator told this offset"
+    why = "an open transaction holds back __consumer_offsets-7: this offset is from the group's coordinator"
     assert (row["problem"], row["status_reason"]) == (why, why)
 
 
 def test_lag_held_back_group_that_has_caught_up_is_ok() -> None:
-    [row] = judged(board(commit(-900, 100)), log(0, 534), held(0), told={"billing": {PLACE: 534}})
+    [row] = judged(new_calculator(commit(-900, 100)), log(0, 534), held(0), answers={"billing": {ORDERS_0: 534}})
     assert (row["lag"], row["status"]) == (0, "OK")
 
 
-def test_lag_held_back_group_whose_coordinator_does_not_tell_has_no_lag() -> None:
-    """Not allowed, not asked, or without that position: its own reason each."""
-    made = board(commit(-900, 100))
-    for told, why in (
+def test_lag_held_back_group_without_an_offset_from_its_coordinator_is_unknown() -> None:
+    """`problem` gives the reason: no permission, not queried, or no offset for this partition."""
+    calculator = new_calculator(commit(-900, 100))
+    for answers, why in (
         ({"billing": "the principal may not DESCRIBE it"}, "the principal may not DESCRIBE it"),
-        (None, "its coordinator was not asked"),
-        ({"billing": {("orders", 1): 3}}, "its coordinator tells no offset"),
+        (None, "the group's coordinator was not queried"),
+        ({"billing": {("orders", 1): 3}}, "the group's coordinator has no offset"),
     ):
-        row = judged(made, log(0, 534), held(0), told=told)[0]
+        row = judged(calculator, log(0, 534), held(0), answers=answers)[0]
         figures = {name: row[name] for name in ("lag", "committed_offset", "commit_at", "lag_seconds")}
         assert set(figures.values()) == {None}
         assert row["status"] == "UNKNOWN"
         assert row["problem"] == f"an open transaction holds back __consumer_offsets-7: {why}"
 
 
-def test_lag_groups_of_other_partitions_are_judged_as_ever() -> None:
+def test_lag_groups_of_other_partitions_are_not_affected() -> None:
     other = commit(-900, 100, group_id="other", record_partition=3)
-    asked: list[Mapping[str, int]] = []
-    made = board(commit(-900, 100), other)
-    made.sample(pa.Table.from_pylist([log(0, 534), held(0)], LOGS))
+    queries: list[Mapping[str, int]] = []
+    calculator = new_calculator(commit(-900, 100), other)
+    calculator.add_sample(pa.Table.from_pylist([log(0, 534), held(0)], LOGS))
 
     def fetch(groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
-        asked.append(groups)
+        queries.append(groups)
         return {}
 
-    rows = made.rows({}, until=micros(0), fetch=fetch).to_pylist()
+    rows = calculator.compute({}, until=micros(0), fetch_offsets=fetch).to_pylist()
     assert [(row["group_id"], row["lag"]) for row in rows] == [("billing", None), ("other", 434)]
-    assert asked == [{"billing": 7}]
+    assert queries == [{"billing": 7}]
 
 
-def test_lag_position_first_committed_behind_the_transaction_is_told_by_the_coordinator() -> None:
-    """Of a group that the history knows: nothing of its commits has landed."""
-    group = {"billing": Group("Stable", record_partition=7)}
-    [row] = judged(board(), log(0, 534), held(0), told={"billing": {PLACE: 500}}, groups=group)
+def test_lag_position_first_committed_after_the_transaction_began_is_from_the_coordinator() -> None:
+    """The group is in the history, and none of its commits is decoded."""
+    group = {"billing": GroupStatus("Stable", record_partition=7)}
+    [row] = judged(new_calculator(), log(0, 534), held(0), answers={"billing": {ORDERS_0: 500}}, groups=group)
     assert (row["group_id"], row["lag"], row["status"]) == ("billing", 34, "UNKNOWN")
 
 
 def test_lag_held_back_group_is_neither_empty_nor_unsubscribed() -> None:
-    """Its new members' records lie behind the transaction, too."""
+    """Records of new members may be held back, too."""
     for group in (
-        Group("Empty", emptied_at=at(-800), endings=frozenset({"left"})),
-        Group("Stable", topics=frozenset({"else"})),
+        GroupStatus("Empty", emptied_at=at(-800), endings=frozenset({"left"})),
+        GroupStatus("Stable", topics=frozenset({"else"})),
     ):
         [row] = judged(
-            board(commit(-900, 9)), log(0, 534), held(0), told={"billing": {PLACE: 9}}, groups={"billing": group}
+            new_calculator(commit(-900, 9)),
+            log(0, 534),
+            held(0),
+            answers={"billing": {ORDERS_0: 9}},
+            groups={"billing": group},
         )
         assert row["status"] == "UNKNOWN"
 
 
-def test_lag_after_the_transaction_is_judged_by_the_commits_that_have_landed() -> None:
-    """A rewind is none where the coordinator had told the way there."""
-    made = board(commit(-900, 100))
+def test_lag_after_the_transaction_uses_decoded_commits_and_is_no_rewind() -> None:
+    """The window holds the coordinator's offsets, which are not above the commit."""
+    calculator = new_calculator(commit(-900, 100))
     for second in range(0, 400, 10):
-        judged(made, log(second, 534), held(second), told={"billing": {PLACE: 500 + second // 20}})
-    made.positions.add(pa.Table.from_pylist([commit(395, 520, record_offset=590)], COMMITS))
-    made.held_back.landed({7: 600})
-    [row] = judged(made, log(400, 540))
+        judged(calculator, log(second, 534), held(second), answers={"billing": {ORDERS_0: 500 + second // 20}})
+    calculator.positions.add(pa.Table.from_pylist([commit(395, 520, record_offset=590)], COMMITS))
+    calculator.held_back.release({7: 600})
+    [row] = judged(calculator, log(400, 540))
     assert (row["committed_offset"], row["lag"], row["status"], row["problem"]) == (520, 20, "OK", None)
 
 
 def test_status_transactional_commit_counts_from_the_end_of_its_transaction() -> None:
     """It was written 900 s ago and took effect 10 s ago: no STOP."""
-    made = board()
+    calculator = new_calculator()
     for second in range(0, 900, 10):
-        judged(made, log(second, 534), held(second))
-    made.positions.add(pa.Table.from_pylist([commit(1, 520, record_offset=501)], COMMITS))
-    made.held_back.landed({7: 600})
-    [row] = judged(made, log(900, 540))
+        judged(calculator, log(second, 534), held(second))
+    calculator.positions.add(pa.Table.from_pylist([commit(1, 520, record_offset=501)], COMMITS))
+    calculator.held_back.release({7: 600})
+    [row] = judged(calculator, log(900, 540))
     assert (row["lag"], row["status"]) == (20, "OK")
 
 
-def test_backtest_does_not_judge_what_was_held_back() -> None:
-    made = board(commit(-900, 100))
-    told = {"billing": {PLACE: 100}}
-    samples = [judged(made, log(second, 534), held(second), told=told) for second in range(0, 700, 10)]
+def test_backtest_group_that_was_held_back_does_not_fire() -> None:
+    calculator = new_calculator(commit(-900, 100))
+    answers = {"billing": {ORDERS_0: 100}}
+    samples = [judged(calculator, log(second, 534), held(second), answers=answers) for second in range(0, 700, 10)]
     tables = [pa.Table.from_pylist(rows, table_schema("consumer_lag")) for rows in samples]
     assert list(replay(tables, Thresholds(), Alert())) == []
 
 
-# --- how coordinators are asked -----------------------------------------------------------------------------
+# --- queries to coordinators --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Watch:
+def processor(tmp_path: Path) -> LagProcessor:
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
     tables = ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", "ingest_progress")
     for table in (*tables, *job.GROUP_TABLES):
         small_tables.lay(config, table)
-    return Watch(config, app=lambda: "app", report=print)
+    return LagProcessor(config, app=lambda: "app", report=print)
 
 
 class Coordinators:
-    """They tell of some groups."""
+    """Coordinators that answer for some groups."""
 
-    def __init__(self, told: Mapping[str, Offsets | str]) -> None:
-        self.told = told
-        self.asked: list[str] = []
+    def __init__(self, answers: Mapping[str, Offsets | str]) -> None:
+        self.answers = answers
+        self.queried: list[str] = []
 
     def offsets(self, groups: Mapping[str, int], *, seconds: float) -> Mapping[str, Offsets | str]:
         assert seconds > 0
-        self.asked = list(groups)
-        return {group: self.told[group] for group in groups if group in self.told}
+        self.queried = list(groups)
+        return {group: self.answers[group] for group in groups if group in self.answers}
 
 
-def test_fetch_more_groups_than_the_most_says_so_of_those_left_out(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+def test_fetch_offsets_of_more_groups_than_the_limit_gives_the_rest_a_reason(
+    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coordinators = Coordinators({"group-0": {PLACE: 5}})
-    monkeypatch.setattr(watch, "_coordinators", coordinators)
-    found = watch._fetch({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
-    assert len(coordinators.asked) == MOST_GROUPS_FETCHED
-    assert found["group-0"] == {PLACE: 5}
-    assert found["group-1"] == "its coordinator was not asked: there was no time within 2 s"
-    beyond = f"its coordinator was not asked: a sample asks about {MOST_GROUPS_FETCHED:,} groups at most"
+    coordinators = Coordinators({"group-0": {ORDERS_0: 5}})
+    monkeypatch.setattr(processor, "_coordinators", coordinators)
+    found = processor._fetch_offsets({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
+    assert len(coordinators.queried) == MOST_GROUPS_FETCHED
+    assert found["group-0"] == {ORDERS_0: 5}
+    assert found["group-1"] == "the group's coordinator was not queried within 2 s"
+    beyond = f"the group's coordinator was not queried: more than {MOST_GROUPS_FETCHED:,} groups are held back"
     assert found[f"group-{MOST_GROUPS_FETCHED + 1}"] == beyond
 
 
-def test_fetch_without_any_broker_is_reported_once(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_fetch_offsets_without_any_broker_is_reported_once(
+    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Silent(Coordinators):
         def offsets(self, _groups: Mapping[str, int], **_how: float) -> Mapping[str, Offsets | str]:
             raise KafkaUnreachableError("no Kafka broker answers at b:9092")
 
-    monkeypatch.setattr(watch, "_coordinators", Silent({}))
-    assert watch._fetch({"billing": 7}) == watch._fetch({"billing": 7}) == {"billing": "no broker can be asked"}
-    assert capsys.readouterr().out == "lag: no coordinator can be asked: no Kafka broker answers at b:9092\n"
+    monkeypatch.setattr(processor, "_coordinators", Silent({}))
+    assert (
+        processor._fetch_offsets({"billing": 7})
+        == processor._fetch_offsets({"billing": 7})
+        == {"billing": "no broker answered"}
+    )
+    assert capsys.readouterr().out == "lag: no coordinator can be queried: no Kafka broker answers at b:9092\n"
 
 
-def test_lag_batch_asks_coordinators_only_for_a_new_sample_and_until_all_has_landed(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_decoded(
+    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = watch._config
+    config = processor._config
     small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
     small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
-    monkeypatch.setattr(watch, "_coordinators", Coordinators({"billing": {PLACE: 530}}))
+    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
 
     def lags(now: float, *logs: Row) -> list[tuple[int | None, str]]:
         monkeypatch.setattr(job.time, "time", lambda: at(now).timestamp())
-        rows = watch._lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
+        rows = processor._lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
         return [(row["lag"], row["status"]) for row in rows]
 
     assert lags(11, log(0, 534), held(0), log(10, 534), held(10)) == [(None, "UNKNOWN"), (4, "UNKNOWN")]

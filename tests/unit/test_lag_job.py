@@ -1,4 +1,4 @@
-"""What the lag job reads and finds without Spark: from the tables, and after a restart from what it had stored."""
+"""The lag job's processing without Spark: what it reads from the tables, also after a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag import job
-from grouptrail.lag.job import Watch, one_by_one, summary
+from grouptrail.lag.job import LagProcessor, split_samples, summary
 from grouptrail.storage.schema import table_schema
 from support import small_tables
 
@@ -23,7 +23,7 @@ COMMITTED = table_schema("committed_offsets")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A warehouse whose tables are there and empty, as the job makes them."""
+    """A warehouse with empty tables."""
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
     for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *job.GROUP_TABLES):
         small_tables.lay(config, table)
@@ -46,15 +46,15 @@ def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
     return where | times | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
 
 
-def watch(config: Config) -> Watch:
-    return Watch(config, app=lambda: "app", report=lambda _: None)
+def new_processor(config: Config) -> LagProcessor:
+    return LagProcessor(config, app=lambda: "app", report=lambda _: None)
 
 
-def landing(watching: Watch, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a batch of these samples finds; it and the samples are stored, as the jobs do."""
+def landing(processor: LagProcessor, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
     write_deltalake(config.table_path("log_offsets"), rows, mode="append")
-    found = watching._lag(rows)
+    found = processor._lag(rows)
     write_deltalake(config.table_path("consumer_lag"), found, mode="append")
     return [dict(row) for row in found.to_pylist()]
 
@@ -66,27 +66,27 @@ def store_committed(config: Config, **row: Any) -> None:
 
 
 def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) -> None:
-    """Commits of this cluster; the state of the groups that the history knows."""
+    """Commits of another cluster do not count."""
     commit(config, -5, 100)
     commit(config, -4, 7, cluster="another")
     small_tables.lay(
         config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1}
     )
-    [row] = landing(watch(config), config, log(0, 150))
+    [row] = landing(new_processor(config), config, log(0, 150))
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 
 
 def test_lag_batch_of_several_samples_uses_the_commits_of_each_time(config: Config) -> None:
-    """Of an absence, say: each is told by the commits of its time."""
+    """Such a batch follows a stop of the job."""
     commit(config, -5, 100)
     commit(config, 15, 140)
-    rows = landing(watch(config), config, log(0, 150), log(20, 160), log(10, 150))
+    rows = landing(new_processor(config), config, log(0, 150), log(20, 160), log(10, 150))
     assert [(row["sampled_at"], row["lag"]) for row in rows] == [(at(0), 50), (at(10), 50), (at(20), 20)]
 
 
 def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
-    """Whether the commits were stored meanwhile or not: lag, seconds, rates and verdicts are as without it."""
-    steady, commits = watch(config), 0
+    """Whether or not the commits were stored before it: lag, seconds, rates and statuses."""
+    steady, commits = new_processor(config), 0
     for number in range(40):
         commits = 100 + 2 * (number // 8)
         commit(config, number * 10 - 1, commits)
@@ -94,7 +94,7 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     for stored in (False, True):
         if stored:
             store_committed(config, record_offset=10_000 + 10 * 349, committed_offset=106, record_at=at(349))
-        again = watch(config)
+        again = new_processor(config)
         rows = pa.Table.from_pylist([log(400, 280)], LOGS)
         expected = steady._lag(rows).to_pylist()
         assert again._lag(rows).to_pylist() == expected
@@ -104,85 +104,84 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
 
 
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
-    """Rows of its own that the first try has stored are not what was before."""
+    """Rows that the first attempt stored are no earlier samples."""
     commit(config, -1, 100)
-    first = landing(watch(config), config, log(0, 90), log(10, 150))
+    first = landing(new_processor(config), config, log(0, 90), log(10, 150))
     assert [row["lag_seconds_method"] for row in first] == ["observed", "observed"]
-    again = watch(config)._lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
+    again = new_processor(config)._lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
     assert again.to_pylist() == first
 
 
 def test_lag_job_after_restart_keeps_deleted_offsets_deleted(config: Config) -> None:
-    """Their tombstones come after what was stored."""
+    """Their tombstones came after the commits were stored."""
     store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
     commit(config, 0, 100)
     commit(config, 5, None)
-    assert landing(watch(config), config, log(10, 150)) == []
+    assert landing(new_processor(config), config, log(10, 150)) == []
 
 
 @pytest.mark.parametrize("silent_seconds", [3, 30])
 def test_lag_job_started_after_an_admin_reset_judges_the_group_by_its_last_commit_before_its_end(
     config: Config, silent_seconds: float
 ) -> None:
-    """Members that had just committed left by themselves; those that had been silent may have crashed."""
+    """Members that had just committed left on purpose; the others may have crashed."""
     gone = {"started_at": at(-600), "is_open": True, "open_bucket": 1}
     small_tables.lay(config, "group_states", gone | {"state": "Empty"})
     small_tables.lay(config, "memberships", {"member_id": "a", "left_at": at(-600), "ended": "left_or_expired"})
     commit(config, -600 - silent_seconds, 100)
     commit(config, -400, 90)
     store_committed(config, record_offset=10_000 - 4_000, committed_offset=90, record_at=at(-400))
-    rows = landing(watch(config), config, *(log(second, 150) for second in range(0, 320, 10)))
+    rows = landing(new_processor(config), config, *(log(second, 150) for second in range(0, 320, 10)))
     assert rows[0]["status"] == ("EMPTY" if silent_seconds < 6 else "OK")
     assert rows[-1]["status"] == ("EMPTY" if silent_seconds < 6 else "STOP")
 
 
 def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config) -> None:
-    """The files it writes anew are read once more."""
-    watching = watch(config)
+    """The files that OPTIMIZE writes are read again."""
+    processor = new_processor(config)
     for number in range(3):
         commit(config, number * 10 - 1, 100 + number)
-        landing(watching, config, log(number * 10, 150))
+        landing(processor, config, log(number * 10, 150))
     DeltaTable(config.table_path("offset_commits")).optimize.compact()
-    [row] = landing(watching, config, log(30, 150))
+    [row] = landing(processor, config, log(30, 150))
     assert (row["committed_offset"], row["lag"]) == (102, 48)
 
 
 def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Config) -> None:
-    """What is served meanwhile: the log's end is the sample's."""
-    watching = watch(config)
-    assert watching.news() is None
+    """These rows are published between samples."""
+    processor = new_processor(config)
+    assert processor.fresh_rows() is None
     commit(config, -5, 100)
-    landing(watching, config, log(0, 150))
-    assert watching.news() is None
+    landing(processor, config, log(0, 150))
+    assert processor.fresh_rows() is None
     commit(config, 4, 130)
-    news = watching.news()
-    assert news is not None
-    [row] = news.to_pylist()
-    assert watching.news() is None
+    fresh = processor.fresh_rows()
+    assert fresh is not None
+    [row] = fresh.to_pylist()
+    assert processor.fresh_rows() is None
     assert (row["sampled_at"], row["committed_offset"], row["lag"]) == (at(0), 130, 20)
 
 
 def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None:
-    """The samples tell the age then."""
+    """The ages come from the samples then."""
     lines: list[str] = []
     config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
     commit(config, -5, 100)
-    watching = Watch(config, app=lambda: "app", report=lines.append)
-    [row] = landing(watching, config, log(0, 150))
+    processor = LagProcessor(config, app=lambda: "app", report=lines.append)
+    [row] = landing(processor, config, log(0, 150))
     assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
     assert len(lines) == 1
-    assert lines[0].startswith("lag: the records of lag.exact_groups cannot be asked: no Kafka broker answers at")
+    assert lines[0].startswith("lag: the records of lag.exact_groups cannot be fetched: no Kafka broker answers at")
 
 
-def test_one_by_one_answers_within_half_the_interval_form_one_sample() -> None:
-    """Where they came within half the interval; a sample more begins behind it."""
+def test_split_samples_rows_within_half_the_interval_form_one_sample() -> None:
     rows = pa.Table.from_pylist([log(0, 1), log(0.8, 1, 1), log(10, 2), log(10.2, 2, 1)], LOGS)
     times = job.ints(rows["sampled_at"])
-    assert [len(sample) for sample in one_by_one(rows, times, 5)] == [2, 2]
-    assert one_by_one(rows.slice(0, 0), times[:0], 5) == []
+    assert [len(sample) for sample in split_samples(rows, times, 5)] == [2, 2]
+    assert split_samples(rows.slice(0, 0), times[:0], 5) == []
 
 
 def test_summary_counts_positions_by_status_in_one_line() -> None:
-    """How many positions there are of each status."""
+
     assert summary(7, {"STOP": 2, "OK": 1200}, 0.31) == "lag batch 7: 1,202 positions (1,200 OK, 2 STOP) in 0.3 s"
     assert summary(0, {}, 0.31) == "lag batch 0: 0 positions (nothing) in 0.3 s"

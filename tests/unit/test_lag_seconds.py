@@ -1,4 +1,4 @@
-"""When a record was written, told by samples of where its log ended."""
+"""The age of a record, from samples of its log's end offset."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.lag.index import UNKNOWN
-from grouptrail.lag.seconds import HORIZON_SECONDS, LogEnds, Sample, kept_times
+from grouptrail.lag.seconds import HORIZON_SECONDS, LogEnds, LogEndSample, kept_times
 
 SECOND = 1_000_000
 
 
 def ends_of(*samples: tuple[float, int]) -> LogEnds:
-    """Of one partition, from seconds and ends; every question took 0.1 s."""
+    """Return samples of one partition from seconds and end offsets; each query took 0.1 s."""
     ends = LogEnds()
     for seconds, end in samples:
         at = round(seconds * SECOND)
-        ends.add(Sample(at - SECOND // 10, at, np.array([end])))
+        ends.add(LogEndSample(at - SECOND // 10, at, np.array([end])))
     return ends
 
 
 def age(ends: LogEnds, offset: int, now: float) -> tuple[float, float]:
-    told = ends.age(np.array([0]), np.array([offset]), np.array([round(now * SECOND)]))
-    return round(float(told.seconds[0]), 3), round(float(told.errors[0]), 3)
+    found = ends.age(np.array([0]), np.array([offset]), np.array([round(now * SECOND)]))
+    return round(float(found.seconds[0]), 3), round(float(found.errors[0]), 3)
 
 
 def test_log_ends_age_is_interpolated_between_two_samples() -> None:
-    """As if those between them had come evenly; the error reaches to the farther of both samples."""
+    """As if records came evenly; the error is the distance to the farther sample."""
     ends = ends_of((0, 100), (10, 140), (20, 140), (30, 141))
     assert age(ends, 100, now=30) == (29.974, 9.974)
     assert age(ends, 139, now=30) == (20.126, 9.974)
@@ -37,51 +37,51 @@ def test_log_ends_age_is_interpolated_between_two_samples() -> None:
 
 
 def test_log_ends_age_before_the_first_sample_is_a_lower_bound() -> None:
-    """Without an upper bound."""
+    """There is no upper bound."""
     seconds, error = age(ends_of((50, 100), (60, 140)), 99, now=60)
     assert seconds == 10
     assert np.isnan(error)
 
 
 def test_log_ends_age_unknown_sample_widens_the_error() -> None:
-    """It neither shows that the record was there, nor that it was not."""
+    """It does not show whether the record was there."""
     ends = ends_of((0, 100), (10, UNKNOWN), (20, 140))
     assert age(ends, 120, now=20) == (9.799, 10.301)
 
 
 def test_log_ends_forget_drops_samples_of_that_partition_only() -> None:
-    """Its samples are forgotten, those of other partitions are not."""
+
     ends = LogEnds()
     for seconds, of_each in ((0, [100, 100]), (10, [200, 200]), (20, [5, 200])):
-        ends.add(Sample(seconds * SECOND, seconds * SECOND, np.array(of_each)))
+        ends.add(LogEndSample(seconds * SECOND, seconds * SECOND, np.array(of_each)))
     ends.forget(np.array([0]))
-    told = ends.age(np.array([0, 1]), np.array([3, 150]), np.array([20 * SECOND] * 2))
-    assert np.isnan(told.errors).tolist() == [True, False]
-    assert told.seconds[0] == 0
+    found = ends.age(np.array([0, 1]), np.array([3, 150]), np.array([20 * SECOND] * 2))
+    assert np.isnan(found.errors).tolist() == [True, False]
+    assert found.seconds[0] == 0
 
 
 def test_log_ends_clock_step_back_discards_earlier_samples() -> None:
-    """No figure rests on times of two clocks."""
+    """Times before and after the step cannot be compared."""
     ends = ends_of((100, 10), (110, 20), (50, 30))
     seconds, error = age(ends, 15, now=50)
     assert (seconds, np.isnan(error)) == (0, True)
 
 
 def test_log_ends_new_partition_is_unknown_in_older_samples() -> None:
-    """Whose columns are shorter."""
+    """The columns of older samples are shorter."""
     ends = ends_of((0, 100), (10, 100))
-    ends.add(Sample(20 * SECOND, 20 * SECOND, np.array([100, 7])))
-    told = ends.age(np.array([1]), np.array([3]), np.array([20 * SECOND]))
-    assert (told.seconds.tolist(), np.isnan(told.errors).tolist()) == ([0.0], [True])
+    ends.add(LogEndSample(20 * SECOND, 20 * SECOND, np.array([100, 7])))
+    found = ends.age(np.array([1]), np.array([3]), np.array([20 * SECOND]))
+    assert (found.seconds.tolist(), np.isnan(found.errors).tolist()) == ([0.0], [True])
     assert ends.end_since(np.array([0, 1]), 5 * SECOND)[0].tolist() == [100, UNKNOWN]
 
 
 def test_log_ends_week_of_samples_is_thinned_within_the_error() -> None:
-    """All of the last ten minutes, then the older the further apart; what is older than a week goes."""
+    """All samples of the last ten minutes stay, older ones are thinned, and those older than a week are dropped."""
     ends = LogEnds()
     last = HORIZON_SECONDS + 3 * 24 * 3600
     for seconds in range(0, last + 1, 60):
-        ends.add(Sample(seconds * SECOND, seconds * SECOND, np.array([seconds])))
+        ends.add(LogEndSample(seconds * SECOND, seconds * SECOND, np.array([seconds])))
     assert len(ends) < 200
     seconds, error = age(ends, last - 6 * 24 * 3600, now=last)
     assert abs(seconds - 6 * 24 * 3600) <= error <= 6 * 24 * 3600 * 0.11
@@ -97,18 +97,17 @@ def test_log_ends_week_of_samples_is_thinned_within_the_error() -> None:
 def test_log_ends_age_true_age_is_within_the_error(
     writes: list[float], samples: list[float], offset: int, slow: float
 ) -> None:
-    """Whenever records are written and sampled, however long the brokers take to answer."""
+    """For any times of writes and samples, and any delay of the brokers' answers."""
     written, ends = sorted(round(seconds * SECOND) for seconds in writes), LogEnds()
     now = 0
     for asked in sorted(round(seconds * SECOND) for seconds in samples):
-        told = asked + round(slow * SECOND)
-        ends.add(Sample(asked, told, np.array([sum(at <= asked for at in written)])))
-        now = told
+        now = asked + round(slow * SECOND)
+        ends.add(LogEndSample(asked, now, np.array([sum(at <= asked for at in written)])))
     newest = sum(at <= now - round(slow * SECOND) for at in written)
     if offset >= newest:
         return
-    told_age = ends.age(np.array([0]), np.array([offset]), np.array([now]))
-    seconds, error = float(told_age.seconds[0]), float(told_age.errors[0])
+    found = ends.age(np.array([0]), np.array([offset]), np.array([now]))
+    seconds, error = float(found.seconds[0]), float(found.errors[0])
     truth = (now - written[offset]) / SECOND
     if np.isnan(error):
         assert truth >= seconds - 1e-6
@@ -118,7 +117,7 @@ def test_log_ends_age_true_age_is_within_the_error(
 
 @given(st.sets(st.integers(0, HORIZON_SECONDS), min_size=1, max_size=300))
 def test_kept_times_returns_ordered_disjoint_spans_up_to_the_newest(times: set[int]) -> None:
-    """Spans of times that are there, in order, the newest of all among them."""
+    """The spans begin and end at sampled times."""
     there = np.array(sorted(times)) * SECOND
     now = int(there[-1]) + SECOND
     spans = kept_times(there, now, 5)

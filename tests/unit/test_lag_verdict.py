@@ -1,4 +1,4 @@
-"""The verdict on a position: each rule holds where it should, and says by which figures."""
+"""The status of a position: when each rule applies, and the figures in its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from grouptrail import contracts
 from grouptrail.lag.index import UNKNOWN
-from grouptrail.lag.verdict import Now, Thresholds, Window
+from grouptrail.lag.verdict import PositionSample, Thresholds, Window
 
 SECOND = 1_000_000
 THRESHOLDS = Thresholds(window_seconds=600, stop_seconds=300)
@@ -23,15 +23,15 @@ def verdict(
     is_unsubscribed: bool = False,
     thresholds: Thresholds = THRESHOLDS,
 ) -> tuple[str, str]:
-    """Of one position, from (seconds, committed, lag), the newest last."""
+    """Return status and reason of one position from samples (seconds, committed, lag), the newest last."""
     window = Window(thresholds)
     for seconds, committed, lag in samples:
         at = round(seconds * SECOND)
         committed_at = np.array([at - round(commit_seconds * SECOND)])
         window.add(at, np.array([0]), np.array([committed]), committed_at, np.array([lag]))
     _, committed, lag = samples[-1]
-    told = window.judge(
-        Now(
+    judged = window.judge(
+        PositionSample(
             positions=np.array([0]),
             committed=np.array([committed]),
             lag=np.array([lag]),
@@ -42,7 +42,7 @@ def verdict(
             is_unsubscribed=np.array([is_unsubscribed]),
         )
     )
-    return told.status[0], told.reason[0]
+    return judged.status[0], judged.reason[0]
 
 
 def every(seconds: int, *figures: tuple[int, int]) -> list[tuple[float, int, int]]:
@@ -50,13 +50,13 @@ def every(seconds: int, *figures: tuple[int, int]) -> list[tuple[float, int, int
 
 
 def test_status_lag_not_above_allowed_lag_is_ok() -> None:
-    """Also after a rewind, and in a group that nobody is in."""
+    """Also after a rewind and in an Empty group."""
     assert verdict((0, 9, 0), (10, 5, 0), is_empty=True) == ("OK", "lag is not above 0")
     assert verdict((0, 9, 7), thresholds=Thresholds(allowed_lag=7))[0] == "OK"
 
 
 def test_status_no_commit_while_records_wait_is_stop() -> None:
-    """Once a record has waited for as long: one that came a moment ago is no sign of it."""
+    """Only if a record has waited for as long."""
     assert verdict((0, 9, 3), commit_seconds=301, lag_seconds=300) == (
         "STOP",
         "no commit for 301 s, 3 unread, the first of them for 300 s",
@@ -66,13 +66,13 @@ def test_status_no_commit_while_records_wait_is_stop() -> None:
 
 
 def test_status_empty_or_unsubscribed_group_is_not_stop() -> None:
-    """It is empty; nor is one that has gone over to other topics behind."""
+    """Nor is one that now subscribes to other topics."""
     assert verdict((0, 9, 3), commit_seconds=9999, lag_seconds=9999, is_empty=True)[0] == "EMPTY"
     assert verdict((0, 9, UNKNOWN), is_unsubscribed=True)[0] == "UNSUBSCRIBED"
 
 
 def test_status_rewind_lasts_until_recovered_or_out_of_the_window() -> None:
-    """And only within the window."""
+
     assert verdict(*every(10, (100, 5), (40, 65), (60, 45))) == ("REWIND", "committed went back from 100 to 40")
     assert verdict(*every(10, (100, 5), (40, 65), (100, 9)))[0] == "OK"
     assert verdict(*every(10, (100, 5), (40, 65), (100, 9), (90, 19)))[0] == "REWIND"
@@ -80,7 +80,7 @@ def test_status_rewind_lasts_until_recovered_or_out_of_the_window() -> None:
 
 
 def test_status_zero_lag_within_the_window_is_ok() -> None:
-    """Within the window, however far behind it is now."""
+    """Also if the lag is large now."""
     assert verdict(*every(100, (10, 5), (20, 0), (20, 50), (20, 60), (20, 70))) == (
         "OK",
         "had caught up within 600 s",
@@ -88,15 +88,15 @@ def test_status_zero_lag_within_the_window_is_ok() -> None:
 
 
 def test_status_same_offset_committed_repeatedly_is_stall() -> None:
-    """It is alive: it has committed since; one that has not is not judged so."""
+    """A group that has not committed since is not STALL."""
     same = every(100, (20, 50), (20, 60), (20, 70), (20, 80))
-    assert verdict(*same) == ("STALL", "commits offset 20 again and again for 300 s, 80 unread")
+    assert verdict(*same) == ("STALL", "has committed only offset 20 for 300 s, 80 unread")
     assert verdict(*same, commit_seconds=300, lag_seconds=250)[0] == "WARN"
     assert verdict(*same[:3])[0] == "OK"
 
 
 def test_status_lag_never_falling_is_warn() -> None:
-    """It may stay as it is; once it falls, the group is coming on."""
+    """Also if it stays the same; a single fall gives OK."""
     assert verdict(*every(100, (20, 50), (21, 50), (22, 60), (23, 70))) == (
         "WARN",
         "lag did not fall in 300 s: 50 before, 70 now",
@@ -105,29 +105,29 @@ def test_status_lag_never_falling_is_warn() -> None:
 
 
 def test_status_unknown_samples_are_ignored() -> None:
-    """A broker's silence is neither a fall of lag nor a rewind."""
+    """A sample without an answer is neither a fall of lag nor a rewind."""
     gap = (UNKNOWN, UNKNOWN)
     assert verdict(*every(100, (20, 50), gap, (22, 60), (23, 70)))[0] == "WARN"
     assert verdict((0, 20, 0), (10, UNKNOWN, UNKNOWN)) == ("UNKNOWN", "there is no lag to judge")
 
 
 def test_status_single_sample_is_ok() -> None:
-    """A window of one sample tells nothing but that a group has stopped."""
-    assert verdict((0, 20, 50)) == ("OK", "too short a time to tell")
+    """A window of one sample can only show STOP."""
+    assert verdict((0, 20, 50)) == ("OK", "the window is too short to judge")
 
 
 def test_status_sample_repeated_at_the_same_time_is_replaced() -> None:
-    """It takes the place of what was told before."""
+
     assert verdict((0, 20, 50), (10, 20, 60), (10, 21, 40)) == ("OK", "lag fell in the window")
 
 
 def test_status_clock_step_back_starts_a_new_window() -> None:
-    """What was later cannot have been before."""
+    """Samples from before the step do not count."""
     assert verdict((5000, 100, 5), (0, 40, 65))[0] == "OK"
 
 
 def test_window_keeps_about_sixty_samples() -> None:
-    """However often it is sampled; the oldest of the window stays."""
+    """At any sampling rate, with the oldest of the window among them."""
     window = Window(THRESHOLDS)
     for second in range(2000):
         window.add(second * SECOND, np.array([0]), np.array([second]), np.array([second]), np.array([1]))
@@ -136,6 +136,6 @@ def test_window_keeps_about_sixty_samples() -> None:
 
 
 def test_worst_groups_view_orders_statuses_as_the_contract() -> None:
-    """It is written once in SQL and once here."""
+    """The order is in SQL and in the contract."""
     severities = dict(re.findall(r"WHEN '(\w+)' THEN (\d)", contracts.views()["worst_groups"].sql))
     assert (*sorted(severities, key=lambda status: -int(severities[status])), "UNSUBSCRIBED") == contracts.statuses()

@@ -1,4 +1,4 @@
-"""The data source of log offsets without Spark or a broker: its options, whom it asks, what it says of silence."""
+"""The data source of log offsets without Spark or a broker: options, tasks, and errors of brokers that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.log_offsets.job import summary, which_partitions
-from grouptrail.log_offsets.source import Asked, LogOffsetsSource, OptionError, by_leader, sample
+from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, OptionError, by_leader, sample
 from grouptrail.storage.schema import arrow_type
 from support import small_tables
 
@@ -38,10 +38,10 @@ _BOUNDS: dict[tuple[str, int], LogBounds | str] = {
 
 
 class Cluster:
-    """Two brokers that lead `orders`; `states` says what else is so of those at a server."""
+    """Two brokers that lead `orders`; `states` holds the errors that a server raises."""
 
     states: Mapping[str, ClusterError]
-    asked: list[tuple[str, int]]
+    queried: list[tuple[str, int]]
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers = settings["bootstrap.servers"]
@@ -53,7 +53,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Has nothing open."""
+        """Do nothing: no connection is open."""
 
     def _answer(self) -> None:
         if self._servers in self.states:
@@ -77,7 +77,7 @@ class Cluster:
         self, leader: int, partitions: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], LogBounds | str]:
         self._answer()
-        self.asked.append((self._servers, leader))
+        self.queried.append((self._servers, leader))
         return {at: _BOUNDS.get(at, LogBounds(1, 5, 7)) for at in partitions}
 
 
@@ -85,49 +85,49 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
     monkeypatch.setattr(source, "Cluster", Cluster)
     monkeypatch.setattr(Cluster, "states", {}, raising=False)
-    monkeypatch.setattr(Cluster, "asked", [], raising=False)
+    monkeypatch.setattr(Cluster, "queried", [], raising=False)
     return Cluster
 
 
 def rows_of(options: Mapping[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
-    """What a batch read gives, planned and asked in one process, by topic and partition."""
+    """Return the rows of a batch read by topic and partition, planned and queried in one process."""
     reader = LogOffsetsSource(options).reader(None)  # type: ignore[arg-type]
-    batches = [batch for asked in reader.partitions() for batch in reader.read(asked)]
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert len({(row["topic"], row["partition"]) for row in rows}) == len(rows)
     return {(row["topic"], row["partition"]): row for row in rows}
 
 
 def test_by_leader_returns_one_task_per_leader() -> None:
-    """And what nobody leads is one more; a task of nothing stands where there is nothing at all."""
-    asked = by_leader([ORDERS_0, GONE, ORDERS_1, ORDERS_2])
-    assert asked == [
-        Asked(1, "one:9092", (ORDERS_0, ORDERS_2)),
-        Asked(2, "two:9092", (ORDERS_1,)),
-        Asked(None, None, (GONE,)),
+    """Partitions without a leader share one task, and without any partition there is one empty task."""
+    tasks = by_leader([ORDERS_0, GONE, ORDERS_1, ORDERS_2])
+    assert tasks == [
+        LeaderTask(1, "one:9092", (ORDERS_0, ORDERS_2)),
+        LeaderTask(2, "two:9092", (ORDERS_1,)),
+        LeaderTask(None, None, (GONE,)),
     ]
-    assert by_leader([ORDERS_1]) == [Asked(2, "two:9092", (ORDERS_1,))]
-    assert by_leader([]) == [Asked(None, None, ())]
-    assert sample(SERVERS, Asked(None, None, ())).num_rows == 0
+    assert by_leader([ORDERS_1]) == [LeaderTask(2, "two:9092", (ORDERS_1,))]
+    assert by_leader([]) == [LeaderTask(None, None, ())]
+    assert sample(SERVERS, LeaderTask(None, None, ())).num_rows == 0
 
 
 def test_log_offsets_schema_is_the_contract_without_cluster() -> None:
-    """In Arrow and in Spark's DDL alike, without the cluster."""
+    """Both as an Arrow schema and as Spark DDL."""
     columns = contracts.tables()["log_offsets"].columns[1:]
-    batch = sample(SERVERS, Asked(1, "one:9092", (ORDERS_0,)))
+    batch = sample(SERVERS, LeaderTask(1, "one:9092", (ORDERS_0,)))
     assert [(field.name, field.type) for field in batch.schema] == [(c.name, arrow_type(c.type)) for c in columns]
     assert LogOffsetsSource(OPTIONS).schema() == ", ".join(f"`{c.name}` {c.type}" for c in columns)
 
 
 def test_log_offsets_each_leader_is_queried_and_errors_are_per_partition(cluster: type[Cluster]) -> None:
-    """What it tells, and what it does not tell, is in the rows; one deleted partition does not spoil the others."""
+    """A deleted partition does not affect the others."""
     rows = rows_of(OPTIONS | {"assign": '{"orders": [0, 1, 2], "gone": [0]}'})
-    assert cluster.asked == [("one:9092", 1), ("two:9092", 2)]
-    told = {
+    assert cluster.queried == [("one:9092", 1), ("two:9092", 2)]
+    bounds = {
         at: (row["log_start_offset"], row["last_stable_offset"], row["log_end_offset"]) for at, row in rows.items()
     }
-    assert told[("orders", 0)] == told[("orders", 1)] == (1, 5, 7)
-    assert told[("orders", 2)] == told[("gone", 0)] == (None, None, None)
+    assert bounds[("orders", 0)] == bounds[("orders", 1)] == (1, 5, 7)
+    assert bounds[("orders", 2)] == bounds[("gone", 0)] == (None, None, None)
     assert {at: row["error"] for at, row in rows.items()} == {
         ("orders", 0): None,
         ("orders", 1): None,
@@ -146,36 +146,36 @@ def test_log_offsets_without_assign_queries_all_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "error"),
     [
         (KafkaUnreachableError("down"), "broker 2 did not answer"),
         (KafkaDeniedError("no"), "broker 2 refuses this principal"),
     ],
 )
 def test_log_offsets_one_failing_broker_affects_only_its_partitions(
-    cluster: type[Cluster], fault: ClusterError, told: str
+    cluster: type[Cluster], fault: ClusterError, error: str
 ) -> None:
-    """Its rows say which it is; those of the other broker are whole."""
+    """Its rows name the broker; those of the other broker are complete."""
     cluster.states = {"two:9092": fault}
     rows = rows_of(OPTIONS)
-    assert {at[1]: row["error"] for at, row in rows.items()} == {0: None, 1: told, 2: "topic deleted"}
+    assert {at[1]: row["error"] for at, row in rows.items()} == {0: None, 1: error, 2: "topic deleted"}
     assert (rows[("orders", 0)]["log_end_offset"], rows[("orders", 1)]["log_end_offset"]) == (7, None)
 
 
 def test_log_offsets_no_broker_gives_an_error_row_per_known_partition(cluster: type[Cluster]) -> None:
-    """Also where all are asked of: those that were there the last time. None of it ends the stream."""
+    """If all partitions are selected, these are the last known ones. The stream does not end."""
     stream = LogOffsetsSource(OPTIONS).streamReader(None)  # type: ignore[arg-type]
     assert len(stream.partitions({}, {})) == 2
     cluster.states = {"kafka:9092": KafkaUnreachableError("down")}
     assert set(rows_of(OPTIONS | {"assign": '{"orders": [1]}'})) == {("orders", 1)}
-    (asked,) = stream.partitions({}, {})
-    assert [row["error"] for batch in stream.read(asked) for row in batch.to_pylist()] == ["no broker answered"] * 3
+    (task,) = stream.partitions({}, {})
+    assert [row["error"] for batch in stream.read(task) for row in batch.to_pylist()] == ["no broker answered"] * 3
     stream.stop()
     assert rows_of(OPTIONS) == {}
 
 
 def test_log_offsets_stream_is_picklable_and_its_offset_always_advances() -> None:
-    """Its readers go to executors before they have planned anything, and one sample follows another."""
+    """Spark sends its readers to executors before they have planned anything."""
     stream = pickle.loads(pickle.dumps(LogOffsetsSource(OPTIONS))).streamReader(None)
     sent = pickle.loads(pickle.dumps(stream))
     assert stream.latestOffset()["asked_at_ms"] > stream.initialOffset()["asked_at_ms"]
@@ -184,7 +184,7 @@ def test_log_offsets_stream_is_picklable_and_its_offset_always_advances() -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({}, "kafka.bootstrap.servers"),
         (OPTIONS | {"asign": "{}"}, "unknown option asign"),
@@ -196,23 +196,25 @@ def test_log_offsets_stream_is_picklable_and_its_offset_always_advances() -> Non
         (OPTIONS | {"committed": "t", "cluster": "c", "assign": "{}"}, "or none"),
     ],
 )
-def test_log_offsets_invalid_options_raise_one_line_error_without_secrets(options: dict[str, str], told: str) -> None:
-    """In one line, which repeats no value: one may be a secret."""
+def test_log_offsets_invalid_options_raise_one_line_error_without_secrets(
+    options: dict[str, str], expected: str
+) -> None:
+    """The line contains no value of an option: it may be a secret."""
     with pytest.raises(OptionError) as caught:
         LogOffsetsSource({**options, "kafka.sasl.jaas.config": "hunter2"})
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
 def test_log_offsets_repr_does_not_contain_secrets() -> None:
-    """Neither by the source nor by its readers, whose repr Spark may log."""
+    """Spark may log the repr of the source and of its readers."""
     of = LogOffsetsSource({**OPTIONS, "kafka.sasl.jaas.config": "hunter2"})
     reader = of.reader(None)  # type: ignore[arg-type]
     assert "hunter2" not in f"{of!r} {reader!r} {reader.partitions()!r}"
 
 
-# --- what a cluster's answers say ---------------------------------------------------------------------------
+# --- brokers' answers ---------------------------------------------------------------------------------------
 
 METADATA = {
     "brokers": [{"node_id": 1, "host": "one", "port": 9092}, {"node_id": 2, "host": "::2", "port": 9092}],
@@ -237,7 +239,7 @@ METADATA = {
 
 
 def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
-    """Each wanted partition has one, with its leader's address, or with the reason."""
+    """A leader comes with its address."""
     wanted = {"orders": [0, 1, 2, 3, 9], "old": [0], "gone": [0], "secret": [0], "odd": [0], "unheard": [0]}
     places = {(place.topic, place.partition): place for place in partitions_of(METADATA, wanted)}
     assert sorted(places) == sorted((topic, partition) for topic in wanted for partition in wanted[topic])
@@ -256,13 +258,13 @@ def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
 
 
 def test_metadata_without_selection_lists_partitions_of_existing_topics() -> None:
-    """Those of topics that are there."""
+
     found = [(place.topic, place.partition) for place in partitions_of(METADATA, None)]
     assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "expected"),
     [
         ([(0, 1), (0, 5), (0, 7)], LogBounds(1, 5, 7)),
         ([(0, 1), (3, -1), (3, -1)], "topic deleted"),
@@ -271,9 +273,9 @@ def test_metadata_without_selection_lists_partitions_of_existing_topics() -> Non
     ],
 )
 def test_log_bounds_with_an_error_among_the_answers_is_the_error(
-    answers: list[tuple[int, int]], told: LogBounds | str
+    answers: list[tuple[int, int]], expected: LogBounds | str
 ) -> None:
-    assert bounds_or_reason(answers) == told
+    assert bounds_or_reason(answers) == expected
 
 
 # --- which partitions ----------------------------------------------------------------------------------------
@@ -285,25 +287,25 @@ def commit(offset: int, group: str, topic: str, partition: int, *, deleted: bool
 
 
 def test_committed_partitions_follow_commits_and_tombstones(tmp_path: Path) -> None:
-    """As commits land: what one group still has committed counts, what all have deleted does not."""
+    """A partition counts while at least one group has a committed offset there."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     lay = small_tables.lay
     lay(config, "offset_commits", commit(1, "a", "orders", 1), commit(2, "a", "orders", 0), commit(3, "b", "old", 0))
     committed = CommittedPartitions(config.table_path("offset_commits"), "c")
-    assert committed.now() == {"old": [0], "orders": [0, 1]}
-    assert committed.now() == {"old": [0], "orders": [0, 1]}
+    assert committed.partitions() == {"old": [0], "orders": [0, 1]}
+    assert committed.partitions() == {"old": [0], "orders": [0, 1]}
     lay(config, "offset_commits", commit(7, "b", "old", 0, deleted=True), commit(8, "b", "orders", 1, deleted=True))
     lay(config, "offset_commits", {**commit(9, "a", "else", 0), "cluster": "other"})
-    assert committed.now() == {"orders": [0, 1]}
+    assert committed.partitions() == {"orders": [0, 1]}
     lay(config, "offset_commits", commit(4, "b", "old", 0))  # an older record that lands late
-    assert committed.now() == {"orders": [0, 1]}
+    assert committed.partitions() == {"orders": [0, 1]}
     lay(config, "offset_commits", commit(9, "b", "old", 0))
-    assert committed.now() == {"old": [0], "orders": [0, 1]}
-    assert CommittedPartitions(config.table_path("offset_commits"), "c").now() == committed.now()
+    assert committed.partitions() == {"old": [0], "orders": [0, 1]}
+    assert CommittedPartitions(config.table_path("offset_commits"), "c").partitions() == committed.partitions()
 
 
 def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -> None:
-    """The job makes it before the decode job has landed anything."""
+    """The job creates the table if the decode job has not run yet."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
     options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
@@ -313,8 +315,10 @@ def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -
     assert set(rows_of(options)) == {("orders", 0)}
 
 
-def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_nobody_told(tmp_path: Path) -> None:
-    """Also before any group has committed; where a group consumes the topic itself, each partition has its row."""
+def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_its_leader_failed(
+    tmp_path: Path,
+) -> None:
+    """Also before any commit; a partition that a group commits to always has a row."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
     options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
@@ -346,6 +350,6 @@ def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> N
 
 def test_summary_counts_partitions_and_errors() -> None:
     found = {None: 1200, "no such topic": 3, "broker 2 did not answer": 40}
-    told = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
-    assert summary(4, found, 0.51) == told
+    line = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
+    assert summary(4, found, 0.51) == line
     assert summary(0, {}, 0.1) == "log-offsets batch 0: 0 partitions in 0.1 s"

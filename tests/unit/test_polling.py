@@ -18,7 +18,7 @@ from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.kafka.groups import Throttle
 from grouptrail.wire.records import encode_key, encode_value
-from support.group_records import classic, gone, of, told
+from support.group_records import classic, fold_rows, gone, of
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
@@ -128,15 +128,15 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     for record in records[:2]:
         assert record.body is not None
         record.body["state_at"] = None
-    found = told(records)
+    found = fold_rows(records)
     assert [row["skipped"] for row in of(found, "generations")] == [None, None]
     first, second = of(found, "rebalances")
     assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")
     assert (second["cause"], second["certainty"]) == ("member_joined", "likely")
-    assert "polled: all that changed since the poll before" in second["cause_note"]
+    assert "polled: all changes since the previous poll" in second["cause_note"]
     states = {row["state"]: row for row in of(found, "group_states") if row["evidence"] == "polled"}
     assert (states["Dead"]["not_before"], states["Dead"]["started_at"]) == (6_000, 9_000)
-    assert states["Dead"]["note"] == "polled: deleted or expired, since the poll before"
+    assert states["Dead"]["note"] == "polled: deleted or expired since the previous poll"
     assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
 
 

@@ -1,6 +1,6 @@
-"""Whether an assignment is what its assignor computes, and if not, what differs.
+"""Recompute an assignment with its assignor, and explain how the recorded one differs.
 
-The algorithms are those of the Java client, held against kafka-clients 4.3.0, and of the installed kafka-python.
+The algorithms are those of the Java client, tested against kafka-clients 4.3.0, and of the installed kafka-python.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ _RACKS = "members have racks: a rack-aware or unknown assignor"
 
 @dataclass(frozen=True)
 class Subscriber:
-    """A member as the leader saw it when it assigned."""
+    """A member as the leader saw it when it computed the assignment.
+
+    `owned` is what the member claimed to have before: a cooperative member's owned partitions, or a sticky one's
+    previous assignment. `generation` is that of the claim; -1 is unknown.
+    """
 
     member_id: str
     instance_id: str | None
     topics: frozenset[str]
     owned: frozenset[Partition]
-    """What it says it had before: a cooperative member's owned partitions, a sticky one's previous assignment."""
     generation: int
-    """The generation in which it had them; -1 is unknown."""
     rack: str | None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Whether the assignor computes this assignment (None: cannot be told), and a line for people."""
+    """Whether the assignor computes this assignment (None: not known), and a note for the user."""
 
     is_own: bool | None
     note: str
@@ -57,7 +59,7 @@ Order = Callable[[Iterable[Subscriber]], list[Subscriber]]
 
 @dataclass(frozen=True)
 class _Target:
-    """What a client's assignor computes. A cooperative one withholds what another member still has."""
+    """The assignment that a client's assignor computes; a cooperative one withholds what another member still has."""
 
     client: str
     owners: Owners
@@ -70,12 +72,12 @@ def explain(
     partition_counts: Mapping[str, int],
     assigned: Mapping[str, Collection[Partition]],
 ) -> Explanation:
-    """Compares `assigned` (partitions by member id) with what `protocol` computes for the subscribers.
+    """Compare `assigned` (partitions by member id) with what `protocol` computes for the subscribers.
 
-    The subscribers come in the record's order. A topic without a partition count has no partitions.
+    The subscribers are in the record's order. A topic without a partition count has no partitions.
     """
     if protocol not in ("range", "roundrobin", "sticky", "cooperative-sticky"):
-        return Explanation(None, f"not an assignor known here: {protocol}")
+        return Explanation(None, f"unknown assignor: {protocol}")
     if not subscribers:
         return Explanation(None, "no members")
     topics = sorted({topic for member in subscribers for topic in member.topics})
@@ -90,7 +92,7 @@ def explain(
 
 
 def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
-    """The most partitions that a member has, less the fewest; 0 for no members."""
+    """Return the difference between the most and the fewest partitions of a member; 0 without members."""
     sizes = [len(partitions) for partitions in assigned.values()]
     return max(sizes, default=0) - min(sizes, default=0)
 
@@ -98,7 +100,7 @@ def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
 def _fault(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], assigned: Mapping[str, Collection[Partition]]
 ) -> Explanation | None:
-    """What no assignor does, or what shows that the partition counts are not those that the leader knew."""
+    """Return what no assignor does, or a sign that the leader knew other partition counts; else None."""
     members = {member.member_id: member for member in subscribers}
     holders: Owners = {}
     for member_id, partitions in assigned.items():
@@ -109,10 +111,12 @@ def _fault(
             if topic not in members[member_id].topics:
                 return Explanation(False, f"{member_id} has {_name(partition)} but does not subscribe to {topic}")
             if number >= counts.get(topic, 0):
-                return Explanation(None, f"{_name(partition)} is not among the {counts.get(topic, 0)} of {topic}")
+                return Explanation(
+                    None, f"{_name(partition)} is not among the {counts.get(topic, 0)} known partitions of {topic}"
+                )
             holder = holders.setdefault(partition, member_id)
             if holder != member_id:
-                return Explanation(False, f"{_name(partition)} is with both {holder} and {member_id}")
+                return Explanation(False, f"{_name(partition)} is owned by both {holder} and {member_id}")
     return None
 
 
@@ -145,7 +149,7 @@ def _explain_dealt(
     java = targets[_JAVA]
     partition = next(each for each in _partitions(counts) if owners.get(each) != java[each])
     if partition not in owners:
-        return Explanation(False, f"{_name(partition)} is with nobody")
+        return Explanation(False, f"{_name(partition)} has no owner")
     if any(member.rack for member in subscribers):
         return Explanation(None, _RACKS)
     given = f"{protocol} gives {_name(partition)} to {java[partition]}, not {owners[partition]}"
@@ -153,12 +157,12 @@ def _explain_dealt(
 
 
 def _java_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Static members first, by their instance ids."""
+    """Sort members as Java's assignors do: static ones first, by their instance ids."""
     return sorted(members, key=lambda each: (each.instance_id is None, _utf16(each.instance_id or each.member_id)))
 
 
 def _kafka_python_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """The same, of the last static members that come in a row and the last others: 3.0 forgets those before."""
+    """Sort members as kafka-python 3.0 does: only the last run of static members and the last run of others count."""
     runs = {is_static: list(run) for is_static, run in groupby(members, lambda each: each.instance_id is not None)}
     return _java_order(chain.from_iterable(runs.values()))
 
@@ -168,7 +172,7 @@ def _id_order(members: Iterable[Subscriber]) -> list[Subscriber]:
 
 
 def _utf16(text: str) -> bytes:
-    """Bytes that sort as Java's strings do."""
+    """Return bytes that sort as Java's strings do."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -189,7 +193,7 @@ def _range(subscribers: Iterable[Subscriber], counts: Mapping[str, int], in_orde
 
 
 def _as_texts(partitions: list[Partition]) -> list[Partition]:
-    """Partitions as Sarama sorts them: orders-10 comes before orders-2 (IBM/sarama balance_strategy.go)."""
+    """Sort partitions as Sarama does: orders-10 comes before orders-2 (IBM/sarama balance_strategy.go)."""
     return sorted(partitions, key=_name)
 
 
@@ -230,12 +234,12 @@ def _explain_sticky(
 def _explain_unlike(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], owners: Owners, *, cooperative: bool
 ) -> Explanation:
-    """What is broken in an assignment that is no known client's."""
+    """Explain what is wrong with an assignment that no known client computes."""
     missing = [partition for partition in _partitions(counts) if partition not in owners]
     claimed = {partition for member in subscribers for partition in member.owned} if cooperative else set()
     for partition in missing:
         if partition not in claimed:
-            return Explanation(False, f"{_name(partition)} is with nobody")
+            return Explanation(False, f"{_name(partition)} has no owner")
     if missing:
         return Explanation(None, f"not reproduced; withheld for the next round: {len(missing)}")
     has_racks = any(member.rack for member in subscribers)
@@ -251,7 +255,7 @@ def _explain_unlike(
 
 
 def _unbalanced(subscribers: Sequence[Subscriber], owners: Owners, sizes: Mapping[str, int]) -> str | None:
-    """A partition whose move would even out two members."""
+    """Return a note on a partition whose move would balance two members; None if there is none."""
     poorest: dict[str, str] = {}
     for member in sorted(subscribers, key=lambda each: (-sizes[each.member_id], each.member_id)):
         poorest.update(dict.fromkeys(member.topics, member.member_id))
@@ -265,7 +269,7 @@ def _unbalanced(subscribers: Sequence[Subscriber], owners: Owners, sizes: Mappin
 
 
 def _moved(claims: Owners, owners: Owners, sizes: Mapping[str, int]) -> str | None:
-    """A partition that was taken from a member for one that now has more."""
+    """Return a note on a partition that moved to a member which now has more; None if there is none."""
     for partition, before in sorted(claims.items()):
         now = owners[partition]
         if sizes[before] < sizes[now]:
@@ -298,7 +302,7 @@ def _latest(members: Sequence[Subscriber]) -> list[Subscriber]:
 
 
 def _claims(members: Iterable[Subscriber], counts: Mapping[str, int]) -> tuple[Owners, set[Partition]]:
-    """Who had each partition, by the latest generation; what two had in one generation is apart and nobody's."""
+    """Return each partition's claimant of the latest generation, and the partitions with two claimants there."""
     claims: dict[Partition, Subscriber] = {}
     disputed = set()
     for member in members:
@@ -316,7 +320,7 @@ def _claims(members: Iterable[Subscriber], counts: Mapping[str, int]) -> tuple[O
 def _java_sticky(
     members: Sequence[str], counts: Mapping[str, int], claims: Owners, disputed: Collection[Partition]
 ) -> _Target:
-    """AbstractStickyAssignor where all members subscribe to the same topics; `members` as a HashMap lists them."""
+    """Assign as AbstractStickyAssignor with equal subscriptions; `members` are in a HashMap's order."""
     had: dict[str, list[Partition]] = {member: [] for member in members}
     for partition, member in claims.items():
         had[member].append(partition)
@@ -343,7 +347,7 @@ def _java_sticky(
 
 
 def _takers(short: list[str], level: list[str], sizes: Mapping[str, int], least: int) -> Iterator[str]:
-    """The members in the order in which they take: round after round up to `least` each, then one more each."""
+    """Yield the members in the order in which they get partitions: `least` each in rounds, then one more each."""
     short, level = sorted(short, key=_utf16), sorted(level, key=_utf16)
     missing = {member: least - sizes[member] for member in short}
     while short:
@@ -356,7 +360,7 @@ def _takers(short: list[str], level: list[str], sizes: Mapping[str, int], least:
 
 
 def _java_listed(subscribers: Sequence[Subscriber]) -> list[Subscriber]:
-    """The members as a HashMap of the Java client lists them: by bucket, within one as they came."""
+    """Return the members in the order of a Java HashMap: by bucket, then in order of insertion."""
     buckets = 16
     while len(subscribers) > buckets * 3 // 4:
         buckets *= 2
@@ -365,7 +369,7 @@ def _java_listed(subscribers: Sequence[Subscriber]) -> list[Subscriber]:
 
 @lru_cache(maxsize=1 << 16)
 def _map_hash(text: str) -> int:
-    """HashMap's hash of a key: String.hashCode as an unsigned int, its upper half folded into the lower."""
+    """Return HashMap's hash of a key: String.hashCode with its upper half mixed into the lower."""
     code = java_hash(text) & 0xFFFFFFFF
     return code ^ code >> 16
 
@@ -373,8 +377,8 @@ def _map_hash(text: str) -> int:
 def _kafka_python_sticky(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], disputed: Collection[Partition]
 ) -> tuple[Owners, frozenset[Partition]]:
-    """What StickyAssignmentExecutor computes, and what of it another member still has."""
-    # Numbers in place of topics: it picks from sets, and the hash of a text differs from process to process.
+    """Return what StickyAssignmentExecutor computes, and the part of it that another member still has."""
+    # Numbers replace topics: it picks from sets, and the hash of a string differs between processes.
     topics = sorted(counts)
     numbers = {topic: index for index, topic in enumerate(topics)}
     members = {

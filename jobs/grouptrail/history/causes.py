@@ -1,4 +1,4 @@
-"""Find the evidence of why a group rebalanced; the table in `evidence` says what it amounts to."""
+"""Find the evidence for the cause of a rebalance; the table in `evidence` maps it to a cause."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LATEST_FIRST_EPOCH = 2
 
 
 class Finding(NamedTuple):
-    """Evidence, and what in particular it is."""
+    """A kind of evidence and its details."""
 
     evidence: Evidence
     detail: str | None = None
 
 
 class Cause(NamedTuple):
-    """A cause, how sure it is (recorded, likely, ambiguous), and what else it may have been."""
+    """A cause, its certainty (recorded, likely, ambiguous), and a note on the alternatives."""
 
     name: str
     certainty: str
@@ -38,10 +38,10 @@ class Cause(NamedTuple):
 class Rebalance:
     """A new generation and what led to it.
 
-    `joined`: the members that are new since the generation before. `left_over`: partitions that nobody has since an
-    earlier rebalance. `recent_topics`: those that members had subscribed to so shortly before that their leader
-    may not have known them. `is_beginning`: the group's life begins with it, as far as it was read.
-    `is_after_revocation`: members are to give up partitions since the one before.
+    `joined`: the members that are new since the previous generation. `left_over`: partitions without an owner since
+    an earlier rebalance. `recent_topics`: topics that members had subscribed to so recently that their leader may not
+    have known them. `is_beginning`: the group's first generation, as far as the log shows. `is_after_revocation`: the
+    previous generation took partitions from members.
     """
 
     change: Change
@@ -55,7 +55,7 @@ class Rebalance:
 
     @classmethod
     def of(cls, state: FoldState, change: Change) -> Rebalance:
-        """The rebalance of a change that begins a generation, seen from the state before it."""
+        """Return the rebalance of a change that begins a generation; `state` is the one before it."""
         earlier = [
             change.after.members[name] for name in sorted(state.joined_before_epoch & change.after.members.keys())
         ]
@@ -74,17 +74,17 @@ class Rebalance:
 
 
 def _is_revoking(group: Group) -> bool:
-    """Whether a member came with partitions that the assignment takes from it."""
+    """Return whether the assignment takes partitions from a member that claimed them."""
     return any(member.claimed - (member.owned or frozenset()) for member in group.members.values())
 
 
 def recent_topics(state: FoldState, at: int) -> list[str]:
-    """Return the topics that members had first subscribed to shortly before a time (ms)."""
+    """Return the topics that members first subscribed to shortly before a time (ms)."""
     return [topic for topic, since in state.subscribed_since.items() if at - since < _RECENT_MS]
 
 
 def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
-    """Whether a group's first record that was read can be the first of its life."""
+    """Return whether the first record that was read of a group can be its first one."""
     after = change.after
     if after.is_polled or after.generation is None:
         return False
@@ -100,7 +100,7 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
 
 
 def cause_of(rebalance: Rebalance) -> Cause:
-    """Return why the rebalance came, as far as its records tell."""
+    """Return the cause of a rebalance, as far as its records show."""
     cause = concluded(_find(rebalance))
     if not rebalance.change.after.is_polled:
         return cause
@@ -109,7 +109,7 @@ def cause_of(rebalance: Rebalance) -> Cause:
 
 
 def concluded(finding: Finding) -> Cause:
-    """Return what evidence amounts to; the note names the alternatives."""
+    """Return the cause that evidence proves; the note names the alternatives."""
     conclusion = CAUSES[finding.evidence]
     parts = [part for part in (finding.detail, conclusion.otherwise) if part]
     return Cause(conclusion.cause, conclusion.certainty, ", ".join(parts) or None)
@@ -127,11 +127,11 @@ def _find(rebalance: Rebalance) -> Finding:
     return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(change)
 
 
-# From who joined and who left
+# Evidence in the members that joined and left
 
 
 def _by_members(rebalance: Rebalance) -> Finding | None:
-    """The first that holds."""
+    """Return the first evidence that applies."""
     change = rebalance.change
     if not change.after.members:
         return Finding(Evidence.NO_MEMBERS, _endings(change.left, change))
@@ -144,10 +144,10 @@ def _by_members(rebalance: Rebalance) -> Finding | None:
     if change.left:
         shown = {ENDINGS[ending(member, change).evidence].shows for member in change.left}
         return Finding(shown.pop() if len(shown) == 1 else Evidence.GONE, _endings(change.left, change))
-    return next((finding for members, finding in _of_those_who_stayed(change) if members), None)
+    return next((finding for members, finding in _by_staying_members(change) if members), None)
 
 
-def _of_those_who_stayed(change: Change) -> Iterator[tuple[object, Finding]]:
+def _by_staying_members(change: Change) -> Iterator[tuple[object, Finding]]:
     is_classic = change.after.kind == "classic"
     came_back_with_others = [
         new for old, new in change.replaced if not is_classic and old.subscription != new.subscription
@@ -164,7 +164,7 @@ def _endings(members: Iterable[Member], change: Change) -> str | None:
     return "; ".join(dict.fromkeys(ending(member, change).because for member in members)) or None
 
 
-# Classic groups: from what is assigned
+# Classic groups: evidence in the assignments
 
 
 def _classic(rebalance: Rebalance) -> Finding:
@@ -177,7 +177,7 @@ def _classic(rebalance: Rebalance) -> Finding:
     if had is None or has is None:
         return Finding(Evidence.ASSIGNMENTS_UNREADABLE, "assignments could not be read")
     if rebalance.is_after_downgrade:
-        return Finding(Evidence.FIRST_AFTER_DOWNGRADE, "the classic members' first assignment of their own")
+        return Finding(Evidence.FIRST_AFTER_DOWNGRADE, "the first assignment by the classic members")
     return _by_assignment(rebalance, had, has)
 
 
@@ -185,7 +185,7 @@ def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozens
     after, left_over, new = rebalance.change.after, frozenset(rebalance.left_over), has - had
     back = has & left_over if after.is_cooperative else frozenset[Partition]()
     if new and new <= back:
-        return Finding(Evidence.WITHHELD_PARTITIONS_ASSIGNED, "assigns what was given up before, and left to nobody")
+        return Finding(Evidence.WITHHELD_PARTITIONS_ASSIGNED, "assigns partitions that members gave up before")
     if new and not had and (after.protocol_type != "connect" or new <= left_over):
         return Finding(
             Evidence.NOTHING_ASSIGNED_BEFORE,
@@ -199,7 +199,7 @@ def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozens
 def _by_partitions(
     had: frozenset[Partition], has: frozenset[Partition], recent_topics: Collection[str]
 ) -> Finding | None:
-    """From which partitions are assigned at all, before and now."""
+    """Compare the sets of all partitions that are assigned before and after."""
     topics_before, topics_now = {topic for topic, _ in had}, {topic for topic, _ in has}
     if created := topics_now - topics_before:
         if created & set(recent_topics):
@@ -209,7 +209,7 @@ def _by_partitions(
             )
         return Finding(Evidence.TOPICS_ASSIGNED, f"{_listed(created)}: created, or assigned for the first time")
     if deleted := topics_before - topics_now:
-        return Finding(Evidence.TOPICS_NOT_ASSIGNED, f"{_listed(deleted)}: deleted, or not assigned any more")
+        return Finding(Evidence.TOPICS_NOT_ASSIGNED, f"{_listed(deleted)}: deleted, or no longer assigned")
     if has - had:
         return Finding(Evidence.PARTITIONS_ASSIGNED, f"of {_listed({topic for topic, _ in has - had})}")
     return None
@@ -228,11 +228,11 @@ def _by_partitions_gone(
         return Finding(Evidence.NOTHING_DIFFERS, "nothing visible changed")
     topics = _listed({topic for topic, _ in gone})
     if after.is_cooperative:
-        return Finding(Evidence.PARTITIONS_TAKEN_AWAY, f"{len(gone)} partitions of {topics} left to nobody for now")
-    return Finding(Evidence.PARTITIONS_NOT_ASSIGNED, f"{len(gone)} partitions of {topics} not assigned any more")
+        return Finding(Evidence.PARTITIONS_TAKEN_AWAY, f"{len(gone)} partitions of {topics} have no owner for now")
+    return Finding(Evidence.PARTITIONS_NOT_ASSIGNED, f"{len(gone)} partitions of {topics} no longer assigned")
 
 
-# Groups that the broker assigns: from what else the epoch's operation holds
+# Broker-assigned groups: evidence in the other records of the epoch's operation
 
 
 def _of_epoch(change: Change) -> Finding:
@@ -242,7 +242,7 @@ def _of_epoch(change: Change) -> Finding:
     if _has_new_metadata(before, after):
         return _by_metadata(before, after)
     if after.kind == "share":
-        return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was made")
+        return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was initialized")
     if after.kind == "streams":
         return _of_streams_epoch(change)
     return Finding(Evidence.EPOCH_ALONE)
@@ -256,8 +256,8 @@ def _by_regexes(before: Mapping[str, Collection[str]], after: Mapping[str, Colle
         if gained:
             return Finding(Evidence.REGEX_MATCHES_MORE, f"{_listed(gained)} matched by the pattern {regex}")
         if lost:
-            return Finding(Evidence.REGEX_MATCHES_LESS, f"{_listed(lost)} no more matched by the pattern {regex}")
-    return Finding(Evidence.REGEX_DROPPED, "a pattern is no more in use")
+            return Finding(Evidence.REGEX_MATCHES_LESS, f"{_listed(lost)} no longer matched by the pattern {regex}")
+    return Finding(Evidence.REGEX_DROPPED, "a pattern is no longer used")
 
 
 def _has_new_metadata(before: Group, after: Group) -> bool:
@@ -272,14 +272,14 @@ def _by_metadata(before: Group, after: Group) -> Finding:
         added = {has[topic_id][0] for topic_id in has.keys() - had.keys()}
         gone = {had[topic_id][0] for topic_id in had.keys() - has.keys()}
         if remade := added & gone:
-            return Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and made anew")
+            return Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated")
         if added:
             return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(added))
         if gone:
             return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(gone))
         if grown := [name for topic_id, (name, count) in has.items() if count > had[topic_id][1]]:
             return Finding(Evidence.PARTITION_COUNTS_GREW, f"of {_listed(grown)}")
-    return Finding(Evidence.METADATA_DIFFERS, "partitions, topics or racks: the assignment that follows tells")
+    return Finding(Evidence.METADATA_DIFFERS, "partitions, topics or racks changed: the next assignment shows which")
 
 
 def _of_streams_epoch(change: Change) -> Finding:
@@ -298,27 +298,25 @@ def _of_streams_epoch(change: Change) -> Finding:
 
 
 def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Collection[str]) -> Cause:
-    """Return what a change of topic metadata was, once the members' targets after it are known."""
+    """Return the cause behind a change of topic metadata, from the members' targets after it."""
     has = targeted(after)
     ids = baseline.topic_ids
     remade = {topic for topic, topic_id in after.topic_ids.items() if ids.get(topic, topic_id) != topic_id}
     if remade & {topic for topic, _ in has}:
-        return concluded(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and made anew"))
+        return concluded(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated"))
     found = _by_partitions(baseline.partitions, has, recent_topics)
     if found is not None and found.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
         found = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, found.detail)
     if found is None and baseline.partitions - has:
-        found = Finding(
-            Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are not assigned any more"
-        )
+        found = Finding(Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned")
     return concluded(
         found
-        or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks, or a topic that is not assigned")
+        or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks or an unassigned topic changed")
     )
 
 
 def cause_superseded() -> Cause:
-    """Return what is left to say of a change of topic metadata whose targets were never computed."""
+    """Return the cause for a change of topic metadata whose targets were never computed."""
     return concluded(Finding(Evidence.TARGETS_SUPERSEDED, "the next epoch came before an assignment was computed"))
 
 

@@ -1,4 +1,4 @@
-"""What an operation changed in a group and its membership."""
+"""The changes of a group and its members by one operation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from grouptrail.history.operations import CLASSIC, Operation
 class Change:
     """A group before and after an operation.
 
-    `replaced` are static members that came back under a new id (old, new); `rejoined` dynamic ones of the same
-    client and host, as far as that tells; both are neither `joined` nor `left`. `resubscribed` stayed, with other
-    topics. `touched` are the members of either side that may differ.
+    `replaced` are static members that rejoined under a new id (old, new), `rejoined` dynamic members with the same
+    client id and host, which are probably the same member; neither are in `joined` or `left`. `resubscribed` members
+    stayed and changed their topics. `touched` are the ids of all members that may differ.
     """
 
     before: Group
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def boundary(self) -> int:
-        """Until when (ms) things may have been as before: of a classic rebalance the end of its join phase."""
+        """The time (ms) of the change; of a classic rebalance the end of its join phase."""
         before, after = self.before, self.after
         if after.kind != "classic" or after.state_at is None or self.is_conversion:
             return self.at
@@ -91,7 +91,7 @@ def change_of(before: Group, after: Group, operation: Operation) -> Change:
 def _paired(
     gone: Iterable[Member], new: Iterable[Member], trait: Callable[[Member], object]
 ) -> list[tuple[Member, Member]]:
-    """Members that are gone, each with a new one of the same trait; none for those that have none."""
+    """Pair members that are gone with new ones of the same trait; members without a match are left out."""
     waiting: dict[object, list[Member]] = {}
     for member in new:
         if trait(member) is not None:

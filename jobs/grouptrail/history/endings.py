@@ -1,4 +1,4 @@
-"""Find how a member left; the table in `evidence` says what that amounts to."""
+"""Find the evidence for how a member left; the table in `evidence` maps it to an ending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grouptrail.history.operations import Operation
 
 
 class Ending(NamedTuple):
-    """How a membership ended, as far as the log tells, and by which rule that was told."""
+    """How a membership ended, as far as the log shows, and the evidence for it."""
 
     evidence: EndingEvidence
     ended: str
@@ -19,7 +19,7 @@ class Ending(NamedTuple):
 
 
 def ending(member: Member, change: Change) -> Ending:
-    """Return how a member that is gone left: a clean leave and an expired session write the same records."""
+    """Return how a member left, although a leave and an expired session write the same records."""
     before, after = change.before, change.after
     if after.kind is None:
         return _concluded(EndingEvidence.GROUP_REMOVED)
@@ -57,9 +57,9 @@ def _concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
 
 
 def removal_note(group: Group, operation: Operation, *, has_offsets: bool, retention_ms: int) -> str:
-    """Return why a group was removed, as far as that can be told (offsets-topic semantics, 4.5).
+    """Return why a group was removed, as far as the log shows (offsets-topic semantics, 4.5).
 
-    `has_offsets`: tombstones of its commits came with its own; `retention_ms`: how long the broker keeps offsets.
+    `has_offsets`: tombstones of its commits were written with its own. `retention_ms`: the broker's offset retention.
     """
     if operation[-1].is_polled:
         return REMOVALS[RemovalEvidence.POLLED]

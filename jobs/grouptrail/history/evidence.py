@@ -1,8 +1,8 @@
-"""What the records can show of a rebalance, of a membership's end and of a group's removal, and what that proves.
+"""Tables of the evidence for the cause of a rebalance, the end of a membership and the removal of a group.
 
-One table for each: what was recorded and by which brokers, the conclusion and how sure it is, and what else could
-have written the same records. `recorded` stands only where nothing else could; `causes` and `endings` find which
-evidence there is. GMM is Kafka's GroupMetadataManager.
+Each entry names the records and the brokers that write them, the conclusion with its certainty, and the alternatives
+that write the same records. The certainty is `recorded` only if there is no alternative. `causes` and `endings` find
+the evidence. GMM is Kafka's GroupMetadataManager.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEADER = "leader_rejoined_or_coordinator_moved"
 
 
 class Evidence(Enum):
-    """What shows in the operation of a new generation, compared with the group before it."""
+    """What the operation of a new generation changes in the group."""
 
     FIRST_RECORD = auto()
     PROTOCOL_CONVERTED = auto()
@@ -70,9 +70,9 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """A cause, how sure it is, and in `otherwise` what else could have produced the same records.
+    """A cause, its certainty, and in `otherwise` the alternatives that write the same records.
 
-    `recorded` says what these are and `brokers` which releases write them, both for whoever reads the table.
+    `recorded` describes the records and `brokers` the releases that write them; both are documentation.
     """
 
     cause: str
@@ -84,9 +84,9 @@ class Conclusion:
 
 _CLASSIC = "GroupMetadata"
 
-# What leads to a classic generation without a trace in it: a rebalance goes on though what began it was undone.
+# Causes that leave no trace in a classic generation: a rebalance is completed even if its cause was undone.
 _UNSEEN = (
-    "fresh metadata, a forced rebalance or a new coordinator, or what was undone before the assignment: a member "
+    "fresh metadata, a forced rebalance, a new coordinator, or a change undone before the assignment: a member "
     "that came and went, a subscription that changed and changed back"
 )
 
@@ -105,7 +105,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "members_joined_and_left",
         "likely",
         "member ids new and gone; each that is gone has a new one of the same client id and host",
-        "or one only came back under a new id: same client id and host",
+        "or one only rejoined under a new id: same client id and host",
     ),
     Evidence.GONE_WITHIN_TIMEOUTS: Conclusion(
         "member_left",
@@ -147,7 +147,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "subscription_changed",
         "likely",
         "a member with other subscribed topics",
-        "or a topic was created or deleted: of a pattern, and by librdkafka, only topics that exist are named",
+        "or a topic was created or deleted: pattern subscriptions and librdkafka list only existing topics",
     ),
     Evidence.PATTERN_DIFFERS: Conclusion(
         "subscription_changed", "recorded", "a member with another subscribedTopicRegex", None, "4.0 and newer"
@@ -170,7 +170,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "cooperative_follow_up",
         "likely",
         "partitions that were left to nobody have an owner, under a cooperative protocol",
-        "or their topic was deleted and made anew",
+        "or their topic was deleted and recreated",
     ),
     Evidence.NOTHING_ASSIGNED_BEFORE: Conclusion(
         LEADER,
@@ -185,26 +185,24 @@ CAUSES: dict[Evidence, Conclusion] = {
         "or it was created, or a cooperative member gave it up before history begins",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
-    Evidence.TOPICS_NOT_ASSIGNED: Conclusion(
-        "topic_deleted", "likely", "a subscribed topic is not assigned any more"
-    ),
+    Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
     Evidence.PARTITIONS_ASSIGNED: Conclusion(
-        "partitions_added", "likely", "partitions of an assigned topic that had none", "or it was made anew with more"
+        "partitions_added", "likely", "partitions of an assigned topic that had none", "or it was recreated with more"
     ),
     Evidence.PARTITIONS_NOT_ASSIGNED: Conclusion(
         "topic_metadata_changed",
         "ambiguous",
-        "some partitions of an assigned topic are not assigned any more",
-        "made anew with fewer partitions, or left out by the leader",
+        "some partitions of an assigned topic are no longer assigned",
+        "recreated with fewer partitions, or left out by the leader",
     ),
     Evidence.PARTITIONS_TAKEN_AWAY: Conclusion(
         LEADER,
         "ambiguous",
         "members gave partitions up that nobody has yet, under a cooperative protocol",
-        f"{_UNSEEN}, a topic made anew with fewer partitions, or members that gave partitions up join again",
+        f"{_UNSEEN}, a topic recreated with fewer partitions, or members that gave partitions up join again",
     ),
     Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN),
-    # ConsumerCoordinator.onJoinComplete: who gave up what was deleted joins again like others.
+    # ConsumerCoordinator.onJoinComplete: a member that gave up deleted partitions rejoins, too.
     Evidence.NOTHING_DIFFERS_AFTER_REVOCATION: Conclusion(
         "cooperative_follow_up",
         "likely",
@@ -301,7 +299,7 @@ CAUSES: dict[Evidence, Conclusion] = {
 
 
 class EndingEvidence(Enum):
-    """What shows where a member is gone."""
+    """What the records show when a member is gone."""
 
     GROUP_REMOVED = auto()
     STATIC = auto()
@@ -315,7 +313,7 @@ class EndingEvidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndingConclusion:
-    """How a membership ended, what a rebalance that it caused shows by it, and why, with {placeholders}."""
+    """How a membership ended, the evidence it gives for a rebalance, and the reason with {placeholders}."""
 
     ended: str
     shows: Evidence
@@ -327,13 +325,13 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
     EndingEvidence.STATIC: EndingConclusion(
         "expired_or_removed",
         Evidence.GONE_STATIC,
-        "a static member sends no leave when it closes, unless its client is told to",
+        "a static member sends no LeaveGroup request when it closes, unless its client is configured to",
     ),
     EndingEvidence.NO_TIMES: EndingConclusion(
-        "left_or_expired", Evidence.GONE, "the records do not hold when the join phase before it ended"
+        "left_or_expired", Evidence.GONE, "the records do not show when the previous join phase ended"
     ),
-    # A member is removed for its silence a session timeout after the last join phase at the earliest, for missing a
-    # rebalance the group's rebalance timeout after it (GMM.completeClassicGroupJoin, expirePendingSync).
+    # The coordinator removes a member without heartbeats a session timeout after the last join phase at the earliest,
+    # and one that misses a rebalance a rebalance timeout after it (GMM.completeClassicGroupJoin, expirePendingSync).
     EndingEvidence.WITHIN_TIMEOUTS: EndingConclusion(
         "left",
         Evidence.GONE_WITHIN_TIMEOUTS,
@@ -348,7 +346,7 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
     EndingEvidence.STATIC_WAS_AWAY: EndingConclusion(
         "expired",
         Evidence.GONE_AFTER_ABSENCE,
-        "a static member that had left for now and did not return in time",
+        "a static member that had left temporarily and did not return in time",
     ),
     EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
         "expired",
@@ -362,7 +360,7 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
 
 
 class RemovalEvidence(Enum):
-    """What shows where a group is removed."""
+    """What the records show when a group is removed."""
 
     POLLED = auto()
     NEVER_SEEN = auto()
@@ -374,21 +372,23 @@ class RemovalEvidence(Enum):
 
 
 REMOVALS: dict[RemovalEvidence, str] = {
-    RemovalEvidence.POLLED: "polled: deleted or expired, since the poll before",
+    RemovalEvidence.POLLED: "polled: deleted or expired since the previous poll",
     # A conversion writes the same tombstone; compaction may take what follows (GMM.convertToConsumerGroup).
-    RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or it changed its protocol",
-    RemovalEvidence.NO_OFFSETS: "removed without offsets: deleted, or found empty by the broker's regular check",
+    RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or converted to another protocol",
+    RemovalEvidence.NO_OFFSETS: (
+        "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
+    ),
     RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
     # Before 4.0 an empty group goes with its last offset (GroupMetadataManager.scala cleanupGroupMetadata).
     RemovalEvidence.OFFSETS_SOON: (
-        "removed with its offsets when it had been empty for {seconds:.0f} s only, less than offsets are kept: "
-        "deleted; or, by a broker before 4.0, its last offsets went with a deleted topic, were deleted, or had an "
-        "expiry of their own"
+        "removed with its offsets after only {seconds:.0f} s without members, sooner than offsets expire: deleted; "
+        "or, by a broker before 4.0, its last offsets were deleted, belonged to a deleted topic, or had their own "
+        "expiry"
     ),
     RemovalEvidence.OFFSETS_AFTER_RETENTION: (
-        "expired: it had been empty for {days:.1f} days; or an administrator deleted it just then"
+        "expired: it had been empty for {days:.1f} days; or an administrator deleted it at that time"
     ),
-    RemovalEvidence.LOWER_GENERATION: "made anew: its end was not seen",
+    RemovalEvidence.LOWER_GENERATION: "recreated: its removal is not in the log",
 }
 
-POLLED_NOTE = "polled: all that changed since the poll before is shown as one rebalance"
+POLLED_NOTE = "polled: all changes since the previous poll are shown as one rebalance"

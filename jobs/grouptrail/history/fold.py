@@ -1,7 +1,7 @@
 """Fold a group's records, in log order, into the rows of the history tables.
 
-A pure function of the records and of the state before them: applied at once or piece by piece, cut anywhere, the rows
-are the same. Start reading at `fold_group`.
+A pure function of the records and of the state before them: the rows are the same however the records are cut into
+batches. Start reading at `fold_group`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 class FoldResult:
     """The state after the records, and all rows that they began or changed, each once.
 
-    `waits`: the last operation may not be complete; it is taken in when more is read of its partition.
+    `waits`: the last operation may be incomplete; it is processed when more of its partition has been read.
     """
 
     state: FoldState
@@ -53,10 +53,10 @@ def fold_group(
     names: Mapping[str, str],
     retention_ms: int = WEEK_MS,
 ) -> FoldResult:
-    """Return what a group's records, in the order of their offsets, add to the state before them.
+    """Return the state and rows after a group's records, which are in offset order.
 
-    Records that were taken in before are passed over. `complete_to` is as for `operations`, `names` the topics by id,
-    `retention_ms` the broker's `offsets.retention.minutes`, by which deletion and expiry are told apart.
+    Records that were processed before are skipped. `complete_to` is as for `operations`, `names` maps topic ids to
+    names. `retention_ms` is the broker's `offsets.retention.minutes` in ms; it distinguishes deletion from expiry.
     """
     fold = _Fold(state.copy(), names, retention_ms)
     return fold.result(records, complete_to)
@@ -84,7 +84,7 @@ class _Fold:
         return FoldResult(state, state.rows.changed(), bool(state.pending))
 
     def _process(self, operation: Operation) -> None:
-        """One operation: everything it changed, in one step."""
+        """Apply everything that one operation changed."""
         state, at = self._state, operation[-1].at
         if all(record.type == COMMIT_TOMBSTONE for record in operation):
             state.commit_tombstone_at = at
@@ -96,7 +96,7 @@ class _Fold:
         if _is_lower_generation(state.group, after):
             self._end_incarnation(operation, REMOVALS[RemovalEvidence.LOWER_GENERATION])
         if state.group.kind is None and state.was_removed:
-            # Also where it is removed again: it had commits alone, which are not read here.
+            # Also if this removes it again: between the two it had only commits, which are not read here.
             state.incarnation, state.was_removed = state.incarnation + 1, False
         if after.kind is None:
             self._end_incarnation(operation, self._removal_note(operation))
@@ -105,7 +105,7 @@ class _Fold:
         state.last_at = at
 
     def _name_of(self, topic_id: str) -> str:
-        """The name by which rows show a topic: once that was its id, it stays so."""
+        """Return the name by which rows show a topic; once they show its id, they keep to it."""
         if topic_id in self._state.unnamed:
             return topic_id
         name = self._names.get(topic_id)
@@ -141,7 +141,7 @@ class _Fold:
 
     def _removal_note(self, operation: Operation) -> str:
         state = self._state
-        # The batches of a clean-up may become readable one by one; they bear one timestamp.
+        # The batches of one cleanup may become readable one after the other; they have the same timestamp.
         has_offsets = state.commit_tombstone_at == operation[-1].at or any(
             record.type == COMMIT_TOMBSTONE for record in operation
         )
@@ -163,7 +163,7 @@ class _Fold:
 
 
 def _is_lower_generation(before: Group, after: Group) -> bool:
-    """Whether the group was made anew, and compaction took the tombstone."""
+    """Return whether the group was recreated and compaction removed the tombstone."""
     return (
         before.kind == after.kind
         and before.generation is not None
@@ -173,7 +173,7 @@ def _is_lower_generation(before: Group, after: Group) -> bool:
 
 
 def _note_subscriptions(state: FoldState, change: Change) -> None:
-    """Note since when members subscribe to each topic."""
+    """Record since when members subscribe to each topic."""
     since, after = state.subscribed_since, change.after
     if change.resubscribed and since:
         wanted = {topic for topics in {member.topics for member in after.members.values()} for topic in topics or ()}

@@ -1,4 +1,4 @@
-"""Rows of `generations`: what each was assigned, and whether that is what its assignor computes."""
+"""Rows of `generations`: each one's assignment, and whether its assignor computes the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 def origin(state: FoldState, operation: Operation) -> Values:
-    """Return the columns that say where a row comes from."""
+    """Return the columns with a row's group and the record that began it."""
     return {
         "group_id": state.group_id,
         "incarnation": state.incarnation,
@@ -40,10 +40,12 @@ def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) ->
     )
     state.rows.mark(state.rows.generation)
     if after.kind == "classic" and change.is_conversion:
-        # GMM.convertToClassicGroup: what its members have as a KIP-848 group, under the assignor that they will use.
-        state.rows.generation.assignment_note = "the broker's own, from before the downgrade: no leader made it"
+        # GMM.convertToClassicGroup: the members keep their KIP-848 assignment; the assignor is the one they will use.
+        state.rows.generation.assignment_note = (
+            "the broker's assignment from before the downgrade: no leader computed it"
+        )
     elif after.kind == "classic":
-        # A static member that came back leaves a record of the same form, with the assignment of before.
+        # The record of a rejoined static member has the same form and holds the previous assignment.
         is_synced = change.before.kind is not None or not any(member.instance_id for member in after.members.values())
         state.unexplained = Assignment(after, is_synced)
 
@@ -57,7 +59,7 @@ def end_generation(state: FoldState, at: int) -> None:
 
 
 def skipped(change: Change, *, is_beginning: bool) -> int | None:
-    """Return how many generations before a change's the log does not show; None where that is not known."""
+    """Return how many generations before a change's are missing in the log; None where that is not known."""
     before, after = change.before, change.after
     if after.is_polled:
         return None
@@ -67,7 +69,7 @@ def skipped(change: Change, *, is_beginning: bool) -> int | None:
 
 
 def count_partitions(state: FoldState, change: Change) -> None:
-    """Note how many partitions topics have at least: those that were ever assigned, or that members said they had."""
+    """Record the least number of partitions of each topic: all that were ever assigned or claimed by members."""
     counts = state.partition_counts
     for name in change.touched:
         member = change.after.members.get(name)
@@ -120,11 +122,11 @@ def _member_values(member: Member, assigned: frozenset[Partition] | None) -> Val
 
 
 def _explanation(state: FoldState, assigned: Assigned | None) -> tuple[bool | None, str | None] | None:
-    """Whether the assignor computes the assignment, and the note on it; None where the row has it already."""
+    """Return whether the assignor computes the assignment, and a note; None where the row has these already."""
     group = state.group
     if group.kind != "classic":
         is_any = bool(group.members) and (assigned is None or any(assigned.values()))
-        return None, "only consumers' own assignors are computed again" if is_any else None
+        return None, "only assignors of consumers are recomputed" if is_any else None
     if state.unexplained is None:
         return None
     assignment, state.unexplained = state.unexplained, None
@@ -139,20 +141,22 @@ def _explained(assignment: Assignment, counts: Mapping[str, int]) -> tuple[bool 
     if not group.members or (is_known and not any(assigned.values())):
         return None, None
     if group.protocol_type != "consumer":
-        return None, "only consumers' own assignors are computed again"
+        return None, "only assignors of consumers are recomputed"
     if not is_known:
         return None, "not every assignment can be read"
     if any(member.topics is None for member in group.members.values()):
         return None, "not every subscription can be read"
     found = _compared(group, counts, assigned)
     if found.is_own is False and not assignment.is_synced:
-        return None, f"{found.note}; but a static member may have come back with other topics since it was assigned"
+        return None, f"{found.note}; but a static member may have rejoined with other topics since then"
     return found.is_own, found.note
 
 
 def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Explanation:
-    """Compare an assignment with its assignor's, by the partitions that the topics had at some time; where that
-    differs and some of these are not assigned now, by those alone that must be there."""
+    """Compare an assignment with its assignor's over all partitions that the topics ever had.
+
+    If they differ and some of these partitions are unassigned, compare again over the assigned ones only.
+    """
     subscribers = [_subscriber(member) for member in group.members.values()]
     found = explain(group.protocol, subscribers, counts, assigned)
     if found.is_own is not False:
@@ -170,10 +174,10 @@ def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Ex
 
 
 def _present(assigned: Mapping[str, Collection[Partition]]) -> dict[str, int]:
-    """How many partitions each topic has at least, by those that are assigned now."""
+    """Return the least number of partitions of each topic, from those that are assigned now."""
     present: dict[str, int] = {}
-    for places in assigned.values():
-        for topic, number in places:
+    for partitions in assigned.values():
+        for topic, number in partitions:
             present[topic] = max(present.get(topic, 0), number + 1)
     return present
 

@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Partition = tuple[str, int]
-"""A topic and a partition of it; of Connect a connector and a task, of streams groups a subtopology and a task."""
+"""A topic and a partition; for Connect a connector and a task, for streams groups a subtopology and a task."""
 Kind = Literal["classic", "consumer", "share", "streams"]
 
 # Kafka Streams: `stream` is cooperative unless `upgrade.from` names a version before 2.4 (AssignorConfiguration).
 _COOPERATIVE = ("cooperative-sticky", "compatible", "sessioned", "stream")
 
 AWAY_EPOCH = -2
-"""Member epoch of a static member that has left for now (KIP-848)."""
+"""The member epoch of a static member that has left temporarily (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A member; `owned` is None where its assignment could not be read, `topics` where its subscription could not.
 
-    `claimed` and `claimed_generation` are what it said it had when it joined (sticky assignors). The others below
-    are of groups that the broker assigns: `target` is what it shall have, `previous_epoch` the one before
-    its `epoch` (0: it had just joined), `is_settled` whether it needs to give up or wait for nothing,
-    `unrevoked_since` (ms) since when it has been asked to give up.
+    `claimed` and `claimed_generation` are the partitions that it claimed when it joined (sticky assignors). The
+    fields after them are for broker-assigned groups: `target` is its target assignment, `previous_epoch` the one
+    before its `epoch` (0: it has just joined), `is_settled` whether it has nothing to revoke or to wait for,
+    `unrevoked_since` (ms) when it was first asked to revoke partitions.
     """
 
     member_id: str
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def identity(self) -> str:
-        """What stays the same when a static member comes back under a new id."""
+        """The id that a static member keeps when it rejoins under a new member id."""
         return self.instance_id or self.member_id
 
     @property
@@ -62,16 +62,16 @@ class Member:
 class Group:
     """A group; `kind` is None while there is none.
 
-    `generation` is the group epoch of a group that the broker assigns. Of a classic group `state_at` (ms) is the last
-    change of state, `join_ended_at` (ms) the end of the join phase of its generation, as far as that is known.
-    `fragments` hold what came of a member before the record that makes it one. `settled` counts the members that
-    have settled, by their epoch: to look at each of them at each of their records would take long.
-    `partition_counts` are the subscribed topics' names and counts by their ids, as brokers before 4.1 write them;
-    `topic_ids` those of the assigned topics by name. `has_tasks`: a streams group was assigned some once, so that its
-    topology was valid; 4.1 does not write which one is.
-    `keeps_back`: the leader of Connect workers keeps back what one of them had, should that one return.
-    `is_polled`: it is known by polls, which show nothing of what happens in between; of a classic group the
-    generation is then a count of what they showed.
+    `generation` is the group epoch if the broker assigns the group. For a classic group `state_at` (ms) is the last
+    change of state, and `join_ended_at` (ms) the end of its generation's join phase, where known.
+    `fragments` are members of which some records have been read, but not the one that adds them. `settled` counts the
+    settled members by epoch, so that a record need not look at every member.
+    `partition_counts` are the subscribed topics' names and partition counts by id, which brokers before 4.1 write;
+    `topic_ids` are the ids of assigned topics by name. `has_tasks`: a streams group had tasks assigned at some time,
+    so that its topology was valid; 4.1 does not write which topology is.
+    `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
+    `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
+    then the number of changes that polls showed.
     """
 
     kind: Kind | None = None
@@ -114,8 +114,10 @@ class Group:
 
     @property
     def assignor(self) -> str | None:
-        """The protocol that a classic group chose; of a consumer group the assignor that most of its members ask for
-        (ConsumerGroup.preferredServerAssignor), None where that is the broker's default or where there is a tie."""
+        """The protocol of a classic group; of a consumer group the assignor that most of its members prefer.
+
+        None for the broker's default, and for a tie (ConsumerGroup.preferredServerAssignor).
+        """
         if self.kind != "consumer":
             return self.protocol
         wanted = Counter(member.assignor for member in self.members.values() if member.assignor).most_common(2)
@@ -139,12 +141,12 @@ class Group:
 
 
 def partitions(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[Partition]:
-    """(topic, partitions) pairs, where a topic may come twice, as one set."""
+    """Return the set of partitions in (topic, partitions) pairs; a topic may occur more than once."""
     return frozenset((topic, number) for topic, numbers in topics for number in numbers)
 
 
 def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
-    """The inverse of `partitions`, in order: elements (topic, partitions) of a row."""
+    """Return partitions as sorted (topic, partitions) elements of a row: the inverse of `partitions`."""
     found: dict[str, list[int]] = {}
     for topic, number in sorted(owned):
         found.setdefault(topic, []).append(number)
@@ -152,21 +154,21 @@ def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
 
 
 def settled_by_epoch(members: Iterable[Member]) -> Counter[int]:
-    """How many members have settled in which epoch: `Group.settled`."""
+    """Return the number of settled members by epoch, for `Group.settled`."""
     return Counter(member.epoch for member in members if member.is_settled and member.epoch is not None)
 
 
 def owned_by_anyone(group: Group) -> frozenset[Partition] | None:
-    """All partitions that a group's members have; None where that of one is not known."""
+    """Return all partitions that a group's members own; None where those of a member are not known."""
     owned = [member.owned for member in group.members.values()]
     return None if None in owned else frozenset().union(*(one for one in owned if one is not None))
 
 
 def targeted(group: Group) -> frozenset[Partition]:
-    """All partitions that a group's members shall have."""
+    """Return all partitions in the members' target assignments."""
     return frozenset().union(*(member.target or frozenset() for member in group.members.values()))
 
 
 def assigned_to(group: Group, member: Member) -> frozenset[Partition] | None:
-    """What the group's assignment gives a member, whether it has it yet or not; None where that is not known."""
+    """Return what the group's assignment gives a member, including what it does not own yet; None if not known."""
     return member.owned if group.kind == "classic" or member.target is None else member.target

@@ -1,7 +1,7 @@
-"""What the commits say of partitions that changed their owner: how old the last was, and what may be read twice.
+"""The last commit of partitions that changed their owner: its age, and how many records may be read twice.
 
-The last commit is sought in some time before a partition was given up; how many records may be read twice is its age
-times the pace of the last two. Few handovers are looked up on the driver, many with Spark; the rest is the same.
+The last commit is searched in the lookback before a partition was given up. The estimate of records that may be read
+twice is the commit's age times the rate of the last two commits. The driver processes few handovers, Spark many.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Ints = npt.NDArray[np.int64]
 
 _OF = ("record_partition", "group_id", "topic", "partition")
 _IN_TIME = ("at", "is_handover", "record_offset")
-_TOLD = ("committed_offset", "commit_age_ms", "may_be_read_twice")
-_TOLD_DDL = (
+_COMMIT_COLUMNS = ("committed_offset", "commit_age_ms", "may_be_read_twice")
+_COMMIT_DDL = (
     "group_id string, record_offset bigint, position int, committed_offset bigint, commit_age_ms bigint, "
     "may_be_read_twice bigint, commits_found int"
 )
 _FEW_GROUPS = 2_000
 
-# Most partitions are committed every few seconds; for the others the whole lookback is read.
+# Most partitions are committed every few seconds; only for the others the whole lookback is read.
 _NEAR = timedelta(minutes=1)
 _SHORT = timedelta(minutes=10)
 _ROWS_AT_A_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
-class Span:
-    """When partitions were given up, and in which groups."""
+class HandoverSpan:
+    """The time range in which partitions were given up, and their groups."""
 
     first: datetime
     last: datetime
@@ -52,7 +52,7 @@ class Span:
 
     @staticmethod
     def aggregates(rebalances: str) -> list[Column]:
-        """What `of` needs, over a column of rows of `rebalances` beside `group_id`."""
+        """Return the aggregates that `of` needs, over a column with rows of `rebalances` and `group_id`."""
         from pyspark.sql import functions as F
 
         given_up = F.col(f"{rebalances}.handed_over.given_up_at")
@@ -64,17 +64,17 @@ class Span:
 
     @classmethod
     def of(cls, row: Any) -> Self | None:
-        """From a row of the aggregates; None where nothing was handed over."""
+        """Return the span in a row of the aggregates; None where nothing was handed over."""
         return cls(row["first"], row["last"], row["groups"]) if row["groups"] else None
 
     @property
     def is_short(self) -> bool:
-        """Whether the commits of so much time fit the driver's memory."""
+        """Whether the commits of the time range fit the driver's memory."""
         return self.last - self.first <= _SHORT
 
 
-def filled(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: timedelta) -> pa.Table:
-    """Rows of `rebalances` with the commit columns of `handed_over` filled in from the table `offset_commits`."""
+def fill_commits(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: timedelta) -> pa.Table:
+    """Fill the commit columns of `handed_over` in rows of `rebalances` from the table `offset_commits`."""
     lists = rebalances["handed_over"].combine_chunks()
     handovers = lists.flatten()
     whose = rebalances.select(["record_partition", "group_id", "record_offset"]).take(pc.list_parent_indices(lists))
@@ -87,8 +87,11 @@ def filled(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: ti
             "position": pa.array(np.arange(len(handovers), dtype=np.int32)),
         }
     )
-    told = _looked_up(handed, commits.to_pyarrow_dataset(), cluster, min(_NEAR, lookback), lookback)
-    fields = [told[name] if name in _TOLD else pc.struct_field(handovers, name) for name in _names(handovers.type)]
+    found = _commits_of(handed, commits.to_pyarrow_dataset(), cluster, min(_NEAR, lookback), lookback)
+    fields = [
+        found[name] if name in _COMMIT_COLUMNS else pc.struct_field(handovers, name)
+        for name in _names(handovers.type)
+    ]
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     whole = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(handovers.type)))
@@ -96,8 +99,10 @@ def filled(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: ti
     return rebalances.set_column(at, rebalances.schema.field(at), whole)
 
 
-def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback: timedelta) -> DataFrame:
-    """As `filled`, of any number of rows; `commits` are rows of `offset_commits`, of any time."""
+def fill_commits_with_spark(
+    rebalances: DataFrame, span: HandoverSpan, commits: DataFrame, lookback: timedelta
+) -> DataFrame:
+    """Do the same as `fill_commits` for any number of rows; `commits` are rows of `offset_commits`."""
     from pyspark.sql import functions as F
 
     key = ["group_id", "record_offset"]
@@ -112,32 +117,34 @@ def with_commits(rebalances: DataFrame, span: Span, commits: DataFrame, lookback
     events = near.unionByName(handed.withColumnRenamed("given_up_at", "at"), allowMissingColumns=True)
     events = events.withColumn("is_handover", F.col("position").isNotNull())
     in_order = events.repartition(*_OF).sortWithinPartitions(*_OF, *_IN_TIME)
-    told = in_order.mapInArrow(last_commits(lookback), _TOLD_DDL)
-    by_rebalance = told.groupBy(*key).agg(F.sort_array(F.collect_list(F.struct("position", *_TOLD))).alias("told"))
+    found = in_order.mapInArrow(last_commits(lookback), _COMMIT_DDL)
+    by_rebalance = found.groupBy(*key).agg(
+        F.sort_array(F.collect_list(F.struct("position", *_COMMIT_COLUMNS))).alias("found")
+    )
 
     def fill(handover: Column, found: Column) -> Column:
-        for name in _TOLD:
+        for name in _COMMIT_COLUMNS:
             handover = handover.withField(name, found[name])
         return handover
 
     return (
         rebalances.join(by_rebalance.hint("merge"), key, "left")
-        .withColumn("handed_over", F.coalesce(F.zip_with("handed_over", "told", fill), "handed_over"))
+        .withColumn("handed_over", F.coalesce(F.zip_with("handed_over", "found", fill), "handed_over"))
         .select(*rebalances.columns)
     )
 
 
-def _looked_up(
+def _commits_of(
     handed: pa.Table, commits: ds.Dataset, cluster: str, near: timedelta, lookback: timedelta
 ) -> dict[str, pa.Array]:
-    """What is told of each handover: first by the commits that lie near, then by those of the whole lookback."""
+    """Return the commit columns of each handover, from the near commits or else from the whole lookback."""
     events = pa.concat_tables([_commits_before(handed, commits, cluster, near), handed], promote_options="default")
-    told = pa.Table.from_batches(last_commits(near)(in_time(events).to_batches())).sort_by("position")
-    columns = {name: told[name].combine_chunks() for name in _TOLD}
-    missing = pc.less(told["commits_found"], 2).combine_chunks()
+    found = pa.Table.from_batches(last_commits(near)(sort_events(events).to_batches())).sort_by("position")
+    columns = {name: found[name].combine_chunks() for name in _COMMIT_COLUMNS}
+    missing = pc.less(found["commits_found"], 2).combine_chunks()
     if near < lookback and pc.any(missing).as_py():
-        rest = _looked_up(handed.filter(missing), commits, cluster, lookback, lookback)
-        columns = {name: pc.replace_with_mask(columns[name], missing, rest[name]) for name in _TOLD}
+        rest = _commits_of(handed.filter(missing), commits, cluster, lookback, lookback)
+        columns = {name: pc.replace_with_mask(columns[name], missing, rest[name]) for name in _COMMIT_COLUMNS}
     return columns
 
 
@@ -162,30 +169,32 @@ def _commits_before(handed: pa.Table, commits: ds.Dataset, cluster: str, near: t
     return pa.concat_tables([none.empty_table(), *found], promote_options="default")
 
 
-def in_time(events: pa.Table) -> pa.Table:
-    """Commits and handovers (those have a position) as `last_commits` takes them."""
+def sort_events(events: pa.Table) -> pa.Table:
+    """Return commits and handovers (those with a position) in the order that `last_commits` needs."""
     events = events.append_column("is_handover", events["position"].is_valid())
     return events.sort_by([(name, "ascending") for name in (*_OF, *_IN_TIME)]).combine_chunks()
 
 
 def last_commits(lookback: timedelta) -> Rows:
-    """For `DataFrame.mapInArrow` over commits and handovers in the order of `in_time`: gives `_TOLD_DDL`."""
+    """Return a function for `DataFrame.mapInArrow` over sorted commits and handovers that yields `_COMMIT_DDL`."""
 
-    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def look_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         carried: list[pa.RecordBatch] = []
         for batch in filter(len, batches):
             events = pa.concat_batches([*carried, batch.select(sorted(batch.schema.names))])
             rows, last, before = _two_commits(events)
-            yield _told(events, rows[:-1], last[:-1], before[:-1], lookback)
+            yield _commit_figures(events, rows[:-1], last[:-1], before[:-1], lookback)
             two = np.array([before[-1], last[-1]])
             carried = [events.take(pa.array(two[two >= 0]))]
 
-    return told
+    return look_up
 
 
 def _two_commits(events: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
-    """The rows of all handovers, then of the end, and for each the last commit of its partition and the one before
-    that; -1 where there is none."""
+    """Return the row numbers of all handovers and of the last row, and those of the last two commits before each.
+
+    -1 stands for no commit of the same partition.
+    """
     is_handover = events["is_handover"].to_numpy(zero_copy_only=False)
     newest = np.maximum.accumulate(np.where(is_handover, -1, np.arange(len(events))))
     newest_before = np.concatenate([[-1], newest[:-1]])
@@ -199,7 +208,9 @@ def _two_commits(events: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
     return rows, last, of_partition(np.where(last >= 0, newest_before[last], -1))
 
 
-def _told(events: pa.RecordBatch, rows: Ints, last: Ints, before: Ints, lookback: timedelta) -> pa.RecordBatch:
+def _commit_figures(
+    events: pa.RecordBatch, rows: Ints, last: Ints, before: Ints, lookback: timedelta
+) -> pa.RecordBatch:
     at = events["at"].cast(pa.int64()).to_numpy()
     offset = events["committed_offset"].fill_null(0).to_numpy()
     since = at[rows] - lookback // timedelta(microseconds=1)
@@ -221,7 +232,7 @@ def _told(events: pa.RecordBatch, rows: Ints, last: Ints, before: Ints, lookback
 
 
 def _numbered(events: pa.RecordBatch) -> Ints:
-    """The same number for rows, which are sorted, of the same partition of a group."""
+    """Number sorted rows by group and partition."""
     begins = np.zeros(len(events), np.bool_)
     for name in _OF:
         code = events[name].dictionary_encode().indices.to_numpy()

@@ -1,6 +1,6 @@
-"""The history job: folds the groups' records that the decode job has landed into the history tables.
+"""The history job: folds the decoded records of groups into the history tables.
 
-Its stream is `ingest_progress`, which the decode job writes last: what it says has landed is there in every table.
+Its stream is `ingest_progress`, which the decode job writes last: records up to its offsets are in every table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
-from grouptrail.history.handovers import Span, filled, with_commits
+from grouptrail.history.handovers import HandoverSpan, fill_commits, fill_commits_with_spark
 from grouptrail.history.names import TABLE as NAMES
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
 PROGRESS = "ingest_progress"
 DECODED = ("offset_commits", "group_metadata", "group_records")
 
-# Each batch is a few thousand rows through some ten plans with wide rows: compiling them takes longer.
+# A batch has a few thousand rows and ten plans with wide rows: compiling these would take longer than running them.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 _RECORDS_AT_A_TIME = 2_048
 
 REBUILDING = -1
-"""The partition in `history_positions` whose row says that a rebuild is under way, or was broken off."""
+"""The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 
 
 class HistoryError(GrouptrailError):
-    """The history tables are not in a state to go on from."""
+    """The history tables are incomplete, so that the job cannot continue from them."""
 
 
 def check(config: Config) -> None:
-    """Whether the warehouse can be written; raises before Spark is started."""
+    """Raise unless the warehouse can be written; runs before Spark is started."""
     tables.check_warehouse(config)
 
 
 def ensure_tables(spark: SparkSession, config: Config) -> None:
-    """Makes every table that the job reads or writes, so that it may start before the decode job has landed any."""
+    """Create every table that the job reads or writes, so that it can start before the decode job."""
     tables.ensure_tables(spark, config, (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS))
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Starts the query. In: `ingest_progress` and the tables it tells of; out: the history tables."""
+    """Start the query, which reads `ingest_progress` and the decoded tables and writes the history tables."""
     ensure_tables(spark, config)
     refuse_half_rebuilt(spark, config)
     begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
@@ -72,7 +72,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
 def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
     """Rebuild the history, and return the version of `ingest_progress` at which that began.
 
-    Records that landed meanwhile come once more and are skipped: each group's state knows how far it has been folded.
+    Records that are decoded meanwhile are read again and skipped, because each group's state knows its offset.
     """
     from grouptrail.history.rebuild import rebuild
 
@@ -83,16 +83,16 @@ def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> S
 
 
 def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
-    """Raises where a rebuild was broken off: the tables are of two minds then."""
+    """Raise HistoryError while a rebuild is running or if one was interrupted."""
     if not tables.read(spark, config, POSITIONS).where(f"record_partition = {REBUILDING}").isEmpty():
-        raise HistoryError("a rebuild of the history is under way or was broken off: run grouptrail rebuild history")
+        raise HistoryError("a rebuild of the history is running or was interrupted: run grouptrail rebuild history")
 
 
 @dataclass(frozen=True)
 class OffsetRanges:
-    """Offsets that have landed, by partition [start, end), and when their records were written.
+    """Decoded offsets by partition [start, end), and the times of their records.
 
-    `complete_to` is, by partition, as for `operations`; `newest_batch` the number of the decode job's.
+    `complete_to` is by partition and as for `operations`; `newest_batch` is the decode job's batch number.
     """
 
     ranges: dict[int, tuple[int, int]]
@@ -104,7 +104,7 @@ class OffsetRanges:
 
     @classmethod
     def of(cls, progress: DataFrame) -> OffsetRanges:
-        """From rows of `ingest_progress`."""
+        """Return the ranges in rows of `ingest_progress`."""
         from pyspark.sql import functions as F
 
         rows = (
@@ -130,21 +130,21 @@ class OffsetRanges:
         )
 
     def rows(self, table: DataFrame) -> DataFrame:
-        """The rows of a decoded table whose records lie in it."""
+        """Return the rows of a decoded table whose records are in these ranges."""
         from pyspark.sql import functions as F
 
-        # The times let Delta pass over files; partitions' offsets are too far apart for that.
+        # Delta can skip files by time; offsets of different partitions are too far apart for that.
         rows = table.where(tables.in_ranges(self.ranges))
         return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
 
 
 def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
-    """Where the reader was at the log's readable end, no more of an operation can come."""
+    """Return an offset past the end if the reader was at the last stable offset: every operation is complete then."""
     return end_offset + 1 if last_stable_offset == end_offset else end_offset
 
 
 class HistoryBatchWriter:
-    """Writes each micro-batch once, however often it is tried: the positions are written last."""
+    """Writes each micro-batch exactly once, also when it is retried: the positions are written last."""
 
     def __init__(
         self, spark: SparkSession, config: Config, *, app: Callable[[], str], report: Callable[[str], None]
@@ -155,7 +155,7 @@ class HistoryBatchWriter:
         self._names = TopicNames(spark, config)
 
     def land(self, progress: DataFrame, batch: int) -> None:
-        """One micro-batch of rows of `ingest_progress`."""
+        """Process one micro-batch of rows of `ingest_progress`."""
         from pyspark.sql import functions as F
 
         started = time.monotonic()
@@ -177,7 +177,7 @@ class HistoryBatchWriter:
 
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
         waiting = F.col("waits") & F.col("record_partition").isin(*covered.ranges)
-        # Most batches hold commits alone, and tell nothing of any group.
+        # Most batches hold only commits, which do not change any group.
         if fresh.isEmpty() and positions.where(waiting).isEmpty():
             return {}
         names = self._names.of(fresh) if covered.has_group_records else self._names.known()
@@ -217,27 +217,27 @@ class HistoryBatchWriter:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """What changed, by table: how many rows, and in which buckets of open rows, and the handovers."""
+    """The changes of a batch by table: number of rows and buckets of open rows; and its handovers."""
 
     rows: dict[str, int]
     buckets: dict[str, list[int]]
-    handovers: Span | None
+    handovers: HandoverSpan | None
 
     @classmethod
     def of(cls, changed: DataFrame) -> BatchSummary:
-        """Of `fold`'s rows."""
+        """Return the summary of `fold`'s rows."""
         from pyspark.sql import functions as F
 
         found = (F.count("*").alias("rows"), F.collect_set("open_bucket").alias("buckets"))
-        rows = changed.groupBy("of").agg(*found, *Span.aggregates("rebalances")).collect()
+        rows = changed.groupBy("of").agg(*found, *HandoverSpan.aggregates("rebalances")).collect()
         return cls(
             {row.of: row.rows for row in rows},
             {row.of: row.buckets for row in rows},
-            next((Span.of(row) for row in rows if row.groups), None),
+            next((HandoverSpan.of(row) for row in rows if row.groups), None),
         )
 
     def are_few(self, config: Config) -> bool:
-        """Whether the driver takes them, and what they are to be told of."""
+        """Return whether the driver can process the rows and the commits that their handovers need."""
         return tables.are_few(config, sum(self.rows.values())) and (self.handovers is None or self.handovers.is_short)
 
 
@@ -254,8 +254,8 @@ def fresh_records(spark: SparkSession, config: Config, covered: OffsetRanges) ->
 def fold(
     group_records: DataFrame, complete_to: dict[int, int], names: dict[str, str], config: Config, tasks: int
 ) -> DataFrame:
-    """The changed rows of all tables (`tasks.output_ddl`)."""
-    # A classic group's record holds all its members: as many at a time as commits would fill a worker's memory.
+    """Return the changed rows of all tables (`tasks.output_ddl`)."""
+    # A classic group's record holds all its members: Spark's default batch of them would fill a worker's memory.
     group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
     retention_ms = round(config.history.offsets_retention_minutes * 60_000)
     folds = fold_groups(complete_to, names, retention_ms)
@@ -263,16 +263,16 @@ def fold(
 
 
 def rows_of(changed: DataFrame, table: str, found: BatchSummary, config: Config) -> DataFrame:
-    """One table's rows among those that changed."""
+    """Return one table's rows among those that changed."""
     rows = changed.where(changed["of"] == table).select(f"{table}.*")
     if table != "rebalances" or found.handovers is None:
         return rows
     commits = tables.read(changed.sparkSession, config, "offset_commits")
-    return with_commits(rows, found.handovers, commits, _lookback(config))
+    return fill_commits_with_spark(rows, found.handovers, commits, _lookback(config))
 
 
 def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Config) -> pa.Table:
-    """As `rows_of`, with their `open_bucket`."""
+    """Return the same as `rows_of` from Arrow, with `open_bucket`."""
     own = changed.filter(pc.equal(changed["of"], table))
     rows = pa.Table.from_struct_array(own[table])
     is_open = rows["is_open"] if "is_open" in rows.column_names else pa.scalar(value=True)
@@ -280,7 +280,7 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
     if table != "rebalances" or found.handovers is None:
         return rows
     commits = DeltaTable(config.table_path("offset_commits"), storage_options=config.storage_options())
-    return filled(rows, commits, config.cluster, _lookback(config))
+    return fill_commits(rows, commits, config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

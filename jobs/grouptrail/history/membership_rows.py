@@ -1,4 +1,4 @@
-"""Rows of `memberships`: who belonged to the group from when to when."""
+"""Rows of `memberships`: the members of a group and when they joined and left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grouptrail.history.group import Group, Member
 from grouptrail.history.rows import MembershipRow
 from grouptrail.history.state import FoldState
 
-# A member that joins a group before the group's first epoch is in the epoch that brokers count from: 1 in Kafka 4.3.
+# The epoch of a member that joins before the group's first epoch: brokers count from 1 in Kafka 4.3.
 _EPOCH_BEFORE_THE_FIRST = 1
 
 
@@ -20,10 +20,10 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
         found = ending(member, change)
         end_membership(state, member, left_at, generation=generation, ended=found.ended, because=found.because)
     for old, _ in change.rejoined:
-        because = "the same client and host came under a new id"
+        because = "the same client and host rejoined under a new member id"
         end_membership(state, old, left_at, generation=generation, ended="rejoined", because=because)
     for old, _ in change.replaced:
-        because = "its instance id came back under a new id"
+        because = "its instance id rejoined under a new member id"
         end_membership(state, old, change.at, generation=generation, ended="replaced", because=because)
     for member in change.joined:
         _begin(state, change, member, _began(change, member, is_beginning=is_beginning))
@@ -38,9 +38,9 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
 
 
 def note_early_members(state: FoldState, change: Change) -> None:
-    """Note the members that joined with no epoch of their own yet, and forget those that are gone.
+    """Record the members that joined without a new group epoch, and drop those that are gone.
 
-    A member that subscribes by a pattern joins first, and the epoch follows when the pattern was resolved.
+    A member that subscribes to a pattern joins first; the epoch follows when the pattern has been resolved.
     """
     if change.after.kind == "classic":
         return
@@ -69,7 +69,7 @@ def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
 
 
 def _joins_at_once(member: Member, group: Group) -> bool:
-    """Whether a member that comes before any epoch of its group is the group's first."""
+    """Return whether a member that joins before any epoch of its group is the group's first."""
     if group.is_polled or member.epoch is None or member.previous_epoch not in (None, 0, member.epoch):
         return False
     return 0 <= member.epoch <= _EPOCH_BEFORE_THE_FIRST

@@ -1,4 +1,4 @@
-"""The names of topic ids: records of the groups that the broker assigns hold ids alone."""
+"""The names of topic ids: records of broker-assigned groups hold only ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TABLE = "topic_names"
 
-# Only these records hold names beside ids.
+# Only these records hold both names and ids.
 _NAMING = {
     "ConsumerGroupPartitionMetadata": ("topics",),
     "ShareGroupStatePartitionMetadata": ("initializingTopics", "initializedTopics", "deletingTopics"),
@@ -36,18 +36,18 @@ class TopicNames:
         self._nameless: set[str] = set()
 
     def known(self) -> dict[str, str]:
-        """All that is known."""
+        """Return all known names by topic id."""
         return dict(self._names)
 
     def of(self, group_records: DataFrame) -> dict[str, str]:
-        """All that is known, after asking for the ids in these records (`tasks.INPUT_DDL`) that have no name yet."""
+        """Return all known names, after looking up the new ids in these records (`tasks.INPUT_DDL`)."""
         wanted = self._ids(group_records) - self._names.keys() - self._nameless
         if wanted:
             self._learn("record", self._names_in_records(group_records), wanted)
             by_broker = self._names_from_broker()
             self._learn("broker", by_broker, wanted)
             self._learn("commit", self._names_in_commits(wanted - self._names.keys()), wanted)
-            # A cluster that answers names its offsets topic at least: one that names none is asked again.
+            # A cluster that answers has at least the offsets topic: after an empty answer the next batch tries again.
             if by_broker:
                 self._nameless |= wanted - self._names.keys()
         return self.known()
@@ -72,7 +72,7 @@ class TopicNames:
         }
 
     def _names_from_broker(self) -> dict[str, str]:
-        """Empty while no broker answers: the records are there, and their ids are true."""
+        """Return names by topic id from a broker; empty if none answers, so that the rows show ids."""
         try:
             with OffsetsTopic(self._config) as topic:
                 return topic.topic_names()
@@ -88,7 +88,7 @@ class TopicNames:
         found = commits.where(F.col("topic_id").isin(*wanted)).select("topic_id", "topic").distinct().collect()
         return {row.topic_id: row.topic for row in found}
 
-    def _learn(self, told_by: str, names: dict[str, str], wanted: set[str]) -> None:
+    def _learn(self, source: str, names: dict[str, str], wanted: set[str]) -> None:
         new = {topic_id: names[topic_id] for topic_id in sorted(wanted & names.keys() - self._names.keys())}
         if not new:
             return
@@ -98,7 +98,7 @@ class TopicNames:
                 "cluster": self._config.cluster,
                 "topic_id": topic_id,
                 "topic": topic,
-                "told_by": told_by,
+                "told_by": source,
                 "told_at": datetime.now(UTC),
             }
             for topic_id, topic in new.items()

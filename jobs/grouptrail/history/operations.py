@@ -1,4 +1,4 @@
-"""Cuts a group's records into operations: what the coordinator wrote at once, and means as a whole.
+"""Cut a group's records into operations: the records that the coordinator wrote together for one event.
 
 The order of the records within an operation is that of Kafka's GroupMetadataManager and of its record helpers
 (`CoordinatorRecordHelpers`, `TargetAssignmentBuilder`, `CurrentAssignmentBuilder`).
@@ -18,8 +18,8 @@ _KINDS = ("ConsumerGroup", "ShareGroup", "StreamsGroup")
 class Record(NamedTuple):
     """One record: its offset, its timestamp in ms, Kafka's name of its type, and its value (None: a tombstone).
 
-    `name` is what the key holds besides the group: a member id, or a regular expression. Of a polled group a record
-    is what a poll found at that time, and had changed since `not_before` (ms; None: not known since when).
+    `name` is the part of the key besides the group: a member id or a regular expression. For a polled group a record
+    is what a poll found at that time and what changed after `not_before` (ms; None: not known).
     """
 
     offset: int
@@ -37,12 +37,11 @@ Operation = tuple[Record, ...]
 def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Operation, bool]]:
     """Yield each operation of one group's records, which are in offset order, and whether it is complete.
 
-    An operation's records follow each other without a gap, under one timestamp, in an order that one request to the
-    coordinator can produce: several requests may share a batch and a millisecond
-    (`group.coordinator.append.linger.ms`).
-    Only the last may be incomplete: when more of it could lie at `complete_to`, the offset up to which everything
-    has been read. A coordinator's batch of records is visible whole or not at all, so that nothing is missing
-    where the reader had reached the log's end; the caller then gives an offset beyond it.
+    An operation's records have adjacent offsets, the same timestamp and an order that one request to the coordinator
+    can produce: several requests may share a batch and a millisecond (`group.coordinator.append.linger.ms`).
+    Only the last operation may be incomplete: if it ends at `complete_to`, the offset up to which everything has been
+    read, more of it may follow. At the log's end nothing more can follow, because a batch of records becomes visible
+    as a whole; the caller then passes an offset past the end.
     """
     current = _OperationBuilder()
     for record in records:
@@ -56,7 +55,7 @@ def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Op
 
 
 class _OperationBuilder:
-    """The records of one operation, and what of the coordinator's order they have reached."""
+    """The records of one operation, and how far they are in the coordinator's order."""
 
     __slots__ = (
         "_classic_members",
@@ -82,7 +81,7 @@ class _OperationBuilder:
         self._classic_members: set[str | None] = set()
 
     def takes(self, record: Record) -> bool:
-        """Whether the record belongs to the same operation."""
+        """Return whether the record belongs to the same operation."""
         last = self.records[-1]
         if self.is_ended or record.offset != last.offset + 1 or record.at != last.at:
             return False
@@ -96,7 +95,7 @@ class _OperationBuilder:
         return self._is_conversion or not self._begins_another(record)
 
     def _begins_another(self, record: Record) -> bool:
-        """Whether a record cannot come at this place of an operation, but may be the first of one."""
+        """Return whether a record cannot be the next of this operation, but can be the first of another."""
         part = _part(record)
         if self._is_resolution and part not in ("RegularExpression", "PartitionMetadata", "Metadata"):
             return True
@@ -110,11 +109,11 @@ class _OperationBuilder:
 
     @property
     def _is_resolution(self) -> bool:
-        """Whether it writes what patterns match: no member's request (GMM.handleRegularExpressionsResult)."""
+        """Whether it writes what patterns match, without a request (GMM.handleRegularExpressionsResult)."""
         return self._has_pattern and not self._has_member
 
     def add(self, record: Record) -> None:
-        """Takes a record in."""
+        """Add a record."""
         self.records.append(record)
         part = _part(record)
         if part == CLASSIC:
@@ -124,10 +123,10 @@ class _OperationBuilder:
         if record.is_polled:
             return
         if part == "MemberMetadata":
-            self._take_member(record)
+            self._add_member(record)
         elif part == "Metadata" and record.body is not None:
             self._has_epoch = True
-            # The members that stay, or whose pattern was resolved, get their targets at a later heartbeat.
+            # Members that stay, or whose pattern was resolved, get their targets with a later heartbeat.
             self.is_ended = self._is_resolution or (self._members_removed > 0 and not self._has_member)
         elif part == "RegularExpression":
             self._has_pattern = True
@@ -136,7 +135,7 @@ class _OperationBuilder:
         elif part == "CurrentMemberAssignment" and record.body is not None:
             self.is_ended = self._is_last_assignment(record)
 
-    def _take_member(self, record: Record) -> None:
+    def _add_member(self, record: Record) -> None:
         if record.body is None:
             self._members_removed += 1
             return
@@ -145,8 +144,11 @@ class _OperationBuilder:
             self._classic_members.add(record.name)
 
     def _is_last_assignment(self, record: Record) -> bool:
-        """An operation ends with the assignment of the member whose request it answers. Two go on: an upgrade, which
-        first writes those of the classic members; a static member's return, which first copies its predecessor's."""
+        """Return whether this assignment ends the operation: it is that of the member that sent the request.
+
+        In two cases others come first: an upgrade writes those of the classic members, and the return of a static
+        member copies its predecessor's.
+        """
         assert record.body is not None
         if self._is_conversion:
             return self._has_member and record.name not in self._classic_members
@@ -155,7 +157,7 @@ class _OperationBuilder:
 
 
 def _part(record: Record) -> str:
-    """The type without the kind of its group."""
+    """Return the record type without the kind of its group."""
     for kind in _KINDS:
         if record.type.startswith(kind):
             return record.type[len(kind) :]

@@ -1,4 +1,4 @@
-"""Rows of `partition_ownership`, and what the newest rebalance says of partitions that were handed over."""
+"""Rows of `partition_ownership`, and the handovers in the row of the newest rebalance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NONE = frozenset[Partition]()
 
 
 def update_ownership(state: FoldState, change: Change, *, is_rebalance: bool) -> None:
-    """First end what members gave up, then begin what they took, so that a partition that moved has both its ends.
+    """End the rows of partitions that members gave up, then begin those of partitions that they took over.
 
-    `is_rebalance`: what is taken counts in the newest rebalance's row.
+    `is_rebalance`: partitions taken over count in the newest rebalance's row.
     """
     before, after, boundary = change.before.members, change.after.members, change.boundary
     if is_rebalance:
@@ -48,12 +48,12 @@ def give_up(
     until = max(until, row.owned_from)  # the coordinator's clock may have been set back
     state.rows.close(row, owned_until=until, until_generation=generation, ended=ended)
     owner = state.owners.get(partition)
-    # Another has it where a topic was deleted and made anew: two topics of one name.
+    # Another member may own it after a topic was deleted and recreated: two topics have the same name.
     is_held = owner is not None and owner.until is None and owner.member_id != member.member_id
     if not is_held:
         state.owners[partition] = Owner(member.identity, member.member_id, until)
     rebalance = state.rows.rebalance
-    # In a classic group only a static member's replacement ends a row within its generation, and begins it anew.
+    # In a classic group only the replacement of a static member ends a row within its generation; it begins another.
     if rebalance is not None and row.record_offset >= rebalance.record_offset and state.group.kind != "classic":
         state.taken_over -= 1
     if ended != "unknown" and not is_held:
@@ -61,7 +61,7 @@ def give_up(
 
 
 def count_kept(state: FoldState) -> int:
-    """Return how many partitions are with the member that had them before the newest rebalance."""
+    """Return how many partitions have the same owner as before the newest rebalance."""
     return max(0, len(state.rows.ownership) - state.taken_over)
 
 
@@ -70,8 +70,11 @@ def _owned(member: Member | None) -> frozenset[Partition]:
 
 
 def _end_revocations(state: FoldState, boundary: int) -> None:
-    """A cooperative member learns what it is to give up from the answer to SyncGroup, after the record; it has
-    committed and given it up when it joins again (ConsumerCoordinator.onJoinComplete)."""
+    """Extend the ownership of revoked partitions to the end of the next join phase.
+
+    A cooperative member learns of a revocation from the SyncGroup response, after the record; when it rejoins it has
+    committed and given the partitions up (ConsumerCoordinator.onJoinComplete).
+    """
     for partition in state.revoked:
         owner = state.owners.get(partition)
         if owner is not None and owner.until is not None:
@@ -97,8 +100,8 @@ def _take_over(state: FoldState, change: Change, member: Member, partition: Part
     )
     state.rows.ownership[(topic, number, member.member_id)] = row
     state.rows.mark(row)
-    for places in (state.given_up, state.kept_back, state.withdrawn, state.revoked):
-        places.discard(partition)
+    for partitions in (state.given_up, state.kept_back, state.withdrawn, state.revoked):
+        partitions.discard(partition)
     last = state.owners.get(partition)
     state.owners[partition] = Owner(member.identity, member.member_id, None)
     rebalance = state.rows.rebalance

@@ -12,7 +12,7 @@ from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition,
 from grouptrail.history.operations import CLASSIC, Operation, Record
 
 NameOf = Callable[[str], str]
-"""Gives the name of a topic id, or the id again where there is none."""
+"""Returns the name of a topic id, or the id if it has no known name."""
 Body = dict[str, Any]
 
 _PREFIXES: dict[str, Kind] = {"Consumer": "consumer", "Share": "share", "Streams": "streams"}
@@ -29,7 +29,7 @@ def apply_operation(group: Group, operation: Operation, name_of: NameOf) -> Grou
 
 
 def kind_of(record_type: str) -> Kind:
-    """Which kind of group has records of this type."""
+    """Return the kind of group that has records of this type."""
     return next((kind for prefix, kind in _PREFIXES.items() if record_type.startswith(prefix)), "classic")
 
 
@@ -186,7 +186,7 @@ _MEMBER_PARTS: dict[str, Callable[[Member, Record, Group, NameOf], Member]] = {
 
 
 def _assigned(body: Body, fields: tuple[str, ...], name_of: NameOf) -> frozenset[Partition]:
-    """Partitions of a consumer or share group, or tasks of a streams group."""
+    """Return the partitions of a consumer or share group, or the tasks of a streams group."""
     return partitions(
         (name_of(part["topicId"]) if "topicId" in part else part["subtopologyId"], part["partitions"])
         for field in fields
@@ -198,7 +198,7 @@ def _assigned(body: Body, fields: tuple[str, ...], name_of: NameOf) -> frozenset
 
 
 def classic_group(body: Body, before: Group) -> Group:
-    """The group that a GroupMetadata value describes; `before` it, for assignments that are told as differences."""
+    """Return the group that a GroupMetadata value describes; Connect's assignments are differences to `before`."""
     had = before.members if before.kind == "classic" else {}
     members = [_classic_member(member, had.get(member["member_id"])) for member in body.get("members", ())]
     is_same_generation = before.kind == "classic" and before.generation == body["generation"]
@@ -216,8 +216,11 @@ def classic_group(body: Body, before: Group) -> Group:
 
 
 def _join_ended_at(body: Body, before: Group) -> int | None:
-    """When the generation's join phase ended; None where its record may be a static member's replacement, whose time
-    of state is that of the state Stable (GroupMetadataManager.updateStaticMemberThenRebalanceOrCompleteJoin)."""
+    """Return when (ms) the generation's join phase ended; None where the record may replace a static member.
+
+    The time of such a record is that of the state Stable
+    (GroupMetadataManager.updateStaticMemberThenRebalanceOrCompleteJoin).
+    """
     is_first_seen = before.kind is None
     has_static = any(member.get("group_instance_id") for member in body.get("members", ()))
     return None if is_first_seen and has_static else body.get("state_at")
@@ -250,22 +253,25 @@ def _classic_owned(subscription: Body, assignment: Body, before: Member | None) 
 
 
 def _connect_owned(subscription: Body, assignment: Body, before: Member | None) -> frozenset[Partition] | None:
-    """From version 1 on a worker is told what to start and to stop, not what it has: that it says when it joins."""
-    told = json.loads(assignment["connect"])
-    given = _tasks(told.get("assignment"))
+    """Return the tasks of a Connect worker.
+
+    From version 1 on an assignment holds what to start and to stop; what the worker has is in its subscription.
+    """
+    changes = json.loads(assignment["connect"])
+    given = _tasks(changes.get("assignment"))
     if assignment.get("version", 0) == 0:
         return given
     if "connect" in subscription:
-        # Null is nothing: who lost the coordinator, or missed what it was told, starts anew under the same id.
+        # Null is nothing: a worker that lost its coordinator or missed an assignment rejoins without any task.
         allocation = json.loads(subscription["connect"]).get("allocation")
         had = _tasks(allocation["data"]["assignment"]) if allocation else frozenset()
     else:
         had = (before.owned if before else None) or frozenset()
-    return (had | given) - _tasks(told.get("revoked"))
+    return (had | given) - _tasks(changes.get("revoked"))
 
 
 def _delay_ms(assignment: Body) -> int:
-    """For how long (ms) a Connect leader still waits for a worker that was lost."""
+    """Return for how long (ms) a Connect leader still waits for a lost worker."""
     delay: int = json.loads(assignment.get("connect") or "{}").get("delay", 0)
     return delay
 

@@ -1,4 +1,4 @@
-"""Rows of `rebalances`: why each came, what it changed, and when it was over."""
+"""Rows of `rebalances`: cause, changes and duration of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grouptrail.history.rows import RebalanceRow
 from grouptrail.history.state import FoldState, TargetBaseline
 
 STORM_MS = 60_000
-"""Generations that follow a rebalance within this time are counted in its row."""
+"""The time within which later generations count in a rebalance's row."""
 
 
 def begin_rebalance(state: FoldState, change: Change) -> None:
@@ -42,7 +42,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
         skipped=skipped(change, is_beginning=rebalance.is_beginning),
         previous_at=previous_at,
-        # Of two coordinators the later one's clock may be behind.
+        # The clock of a new coordinator may be behind that of the previous one.
         seconds_since_previous=None
         if previous_at is None or change.at < previous_at
         else (change.at - previous_at) / 1000,
@@ -54,7 +54,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
 
 
 def settle_rebalances(state: FoldState, at: int) -> None:
-    """Close the rebalances before the newest that no generation can follow within a minute any more."""
+    """Close the rebalances before the newest that are more than a minute old."""
     rows = state.rows
     for row in [row for row in rows.earlier_rebalances if at - row.at > STORM_MS]:
         rows.earlier_rebalances.remove(row)
@@ -70,7 +70,7 @@ def end_rebalances(state: FoldState) -> None:
 
 
 def refine_cause(state: FoldState, change: Change) -> None:
-    """Refine the cause of a change of topic metadata when the targets are computed for it."""
+    """Refine the cause of a change of topic metadata once its targets are computed."""
     after = change.after
     if state.baseline is None or (after.assignment_epoch or 0) < (after.generation or 0):
         return
@@ -98,7 +98,7 @@ def _refine(state: FoldState, cause: Cause) -> None:
 
 
 def _set_aside(state: FoldState, at: int) -> int | None:
-    """Put the newest row among those that others may still follow within a minute; return its time (ms)."""
+    """Move the newest row to the earlier ones, count this rebalance in them, and return its time (ms)."""
     rows, newest = state.rows, state.rows.rebalance
     if newest is not None:
         rows.earlier_rebalances.append(newest)
@@ -109,7 +109,7 @@ def _set_aside(state: FoldState, at: int) -> int | None:
 
 
 def _note_partitions(state: FoldState, change: Change, cause: Cause) -> None:
-    """Note what the change leaves to nobody, for the rebalances after it."""
+    """Record which partitions the change leaves without an owner, for later rebalances."""
     left_over = state.given_up | state.kept_back
     state.kept_back = left_over if change.after.keeps_back else set()
     state.given_up = set()
@@ -121,7 +121,7 @@ def _note_partitions(state: FoldState, change: Change, cause: Cause) -> None:
 
 
 def _withdrawn(change: Change) -> set[Partition]:
-    """The partitions of topics that have none any more."""
+    """Return the partitions of topics that are no longer assigned."""
     had, has = owned_by_anyone(change.before) or frozenset(), owned_by_anyone(change.after) or frozenset()
     topics = {topic for topic, _ in has}
     return {(topic, number) for topic, number in had if topic not in topics}

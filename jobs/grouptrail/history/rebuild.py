@@ -1,4 +1,4 @@
-"""All group history recomputed from the decoded records."""
+"""Recompute all group history from the decoded records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECORDS_A_TASK = 250_000
 def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
     """Replace the rows of the history tables by rows made from all decoded records, and report how many.
 
-    The history job must not run meanwhile. After an interruption, run it again before the job.
+    The history job must not run meanwhile. After an interruption, rebuild again before the job is started.
     """
     started = time.monotonic()
     ensure_tables(spark, config)

@@ -1,4 +1,4 @@
-"""The decoded tables as the records that a group's story is made of (`tasks.INPUT_DDL`)."""
+"""Convert rows of the decoded tables to the fold's input (`tasks.INPUT_DDL`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
 _POLL = (f"source <=> '{ADMIN}' AS is_polled", "unix_millis(not_before) AS not_before")
 
-# What a story needs of a classic group's record, without the bytes.
+# The fields of a classic group's record that the fold needs, without raw bytes.
 _MEMBER = """named_struct(
     'member_id', member.member_id, 'group_instance_id', member.group_instance_id, 'client_id', member.client_id,
     'client_host', member.client_host, 'rebalance_timeout_ms', member.rebalance_timeout_ms,
@@ -35,7 +35,7 @@ _CLASSIC_BODY = f"""to_json(named_struct(
 
 
 def classic_records(group_metadata: DataFrame) -> DataFrame:
-    """Rows of `group_metadata`."""
+    """Return the records in rows of `group_metadata`."""
     return group_metadata.selectExpr(
         *_AT,
         f"'{CLASSIC}' AS type",
@@ -46,20 +46,20 @@ def classic_records(group_metadata: DataFrame) -> DataFrame:
 
 
 def other_records(group_records: DataFrame) -> DataFrame:
-    """Rows of `group_records`."""
+    """Return the records in rows of `group_records`."""
     name = "coalesce(member_id, get_json_object(key_json, '$.regularExpression')) AS name"
     return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body", *_POLL)
 
 
 def commit_tombstones(offset_commits: DataFrame) -> DataFrame:
-    """The tombstones among rows of `offset_commits`: with them a group's removal tells whether it had offsets."""
+    """Return the tombstones in rows of `offset_commits`, which show whether a removed group had offsets."""
     return offset_commits.where("is_tombstone").selectExpr(
         *_AT, f"'{COMMIT_TOMBSTONE}' AS type", "CAST(null AS string) AS name", "CAST(null AS string) AS body", *_POLL
     )
 
 
 def saved_states(positions: DataFrame) -> DataFrame:
-    """Rows of `history_positions`, each to stand before its group's records."""
+    """Return rows of `history_positions` as records that sort before those of their groups."""
     return positions.selectExpr(
         "record_partition",
         "group_id",
@@ -74,6 +74,6 @@ def saved_states(positions: DataFrame) -> DataFrame:
 
 
 def by_group(records: DataFrame, tasks: int) -> DataFrame:
-    """Sorted, with a group in one task."""
+    """Return the records in order, those of a group in one task."""
     order = ("record_partition", "group_id", "record_offset")
     return records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*order)

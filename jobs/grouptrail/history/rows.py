@@ -1,4 +1,4 @@
-"""The rows of a group's history, typed as the tables' columns are, and those of them that may still change.
+"""The rows of a group's history with the types of the tables' columns, and the ones that may still change.
 
 Times are in ms. A row has all columns of its table but the cluster and `open_bucket`.
 """
@@ -15,11 +15,13 @@ Values = dict[str, Any]
 
 @dataclass
 class Row:
-    """What all rows have: where the record that began them lies."""
+    """The columns of all rows: the group, and the position of the record that began the row.
+
+    `key` are the columns that identify a row among those of its group and table.
+    """
 
     table: ClassVar[str]
     key: ClassVar[tuple[str, ...]]
-    """The columns that tell the rows of a group's table apart."""
 
     group_id: str
     incarnation: int
@@ -179,17 +181,17 @@ class OpenRows:
     _changed: dict[int, Row] = field(default_factory=dict)
 
     def mark(self, row: Row) -> None:
-        """Notes a row as changed."""
+        """Mark a row as changed."""
         self._changed[id(row)] = row
 
     def update(self, row: Row, **values: Any) -> None:
-        """Changes columns of a row, and notes it as changed if any of them differs."""
+        """Change columns of a row, and mark it as changed if a value differs."""
         if any(getattr(row, name) != value for name, value in values.items()):
             vars(row).update(values)
             self.mark(row)
 
     def close(self, row: Row, **values: Any) -> None:
-        """Gives a row its last values."""
+        """Set a row's last values and close it."""
         vars(row).update(values, is_open=False)
         self.mark(row)
 
@@ -199,7 +201,7 @@ class OpenRows:
         return list(by_key.values())
 
     def copy(self) -> OpenRows:
-        """Return open rows that can be changed on their own, none of them noted as changed."""
+        """Return open rows that can be changed on their own, none of them marked as changed."""
         return OpenRows(
             generation=self.generation and self.generation.copy(),
             state=self.state and self.state.copy(),

@@ -1,7 +1,7 @@
-"""What the fold of a group's records goes on from, and its encoding in `history_positions.state`.
+"""The state of a group's fold between two batches, and its encoding in `history_positions.state`.
 
 The encoding is JSON with a `version`. States of version 1, which grouptrail 0.1 wrote without that field, can still
-be read: what they lack is as if nothing had been seen of it.
+be read: fields that they lack are empty.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who had a partition last; `until` (ms) is when it gave it up, None while it has it."""
+    """A partition's last owner; `until` (ms) is when it gave the partition up, None while it owns it."""
 
     identity: str
     member_id: str
@@ -45,7 +45,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class TargetBaseline:
-    """What a group's members were to have before a change of its topics' metadata, and the topics' ids by name."""
+    """The target assignment before a change of the topics' metadata, and the topics' ids by name."""
 
     partitions: frozenset[Partition]
     topic_ids: Mapping[str, str]
@@ -53,7 +53,7 @@ class TargetBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A classic group as the record of its newest generation has it; `is_synced`: that record is the leader's."""
+    """A classic group in its newest generation's record; `is_synced`: the record holds the leader's assignment."""
 
     group: Group
     is_synced: bool
@@ -63,24 +63,24 @@ class Assignment:
 class FoldState:
     """A group between two of its records.
 
-    `processed_to` is the offset up to which its records were taken in, `pending` those of the last operation, if more
-    of it may come. The rest is what later records are compared with:
+    Its records are processed up to the offset `processed_to`, except those of the last operation, which are `pending`
+    if more of it may follow. Later records are compared with the other fields:
 
-    - `group` as the records so far describe it, and `incarnation` of it; `was_removed`: none is there since the last;
-    - `last_at` (ms), when the last operation was written, `commit_tombstone_at` (ms) the last tombstone of a commit;
-    - `partition_counts` by topic, as many as were ever assigned or claimed;
-    - `owners`, who had each partition last; `revoked`, those whose owner is to give them up by the newest
-      assignment of a cooperative group, and learns of it after the record;
-    - `given_up`: partitions that nobody has since the newest rebalance; `kept_back`: since one before it;
-    - `withdrawn`: those among both whose topic went away;
+    - `group`: as described by the records so far; `incarnation`: its number; `was_removed`: it does not exist now;
+    - `last_at`, `commit_tombstone_at` (ms): when the last operation and the last tombstone of a commit were written;
+    - `partition_counts` by topic: the most partitions that were ever assigned or claimed;
+    - `owners`: the last owner of each partition; `revoked`: partitions that the newest assignment of a cooperative
+      group takes from their owners, which learn of it after the record;
+    - `given_up`: partitions without an owner since the newest rebalance; `kept_back`: since an earlier one;
+    - `withdrawn`: those among both whose topic is no longer assigned;
     - `taken_over`: how many partitions the newest rebalance gave to members;
-    - `baseline`: the targets before a change of metadata, until those after it are computed;
+    - `baseline`: the targets before a change of metadata, until new ones are computed;
     - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
-    - `joined_before_epoch`: members that joined in an operation without an epoch of its own;
+    - `joined_before_epoch`: members that joined in an operation without a group epoch;
     - `is_converted`: the newest generation is the first after a change of protocol;
-    - `unnamed`: topic ids that rows show in place of a name, also if one is learned later;
-    - `unexplained`: the newest assignment, until it is compared with its assignor's; not part of the encoding,
-      because a fold leaves none.
+    - `unnamed`: topic ids that rows show instead of names, also if a name is found later;
+    - `unexplained`: the newest assignment, until it is compared with its assignor's; not encoded, because it is never
+      set at the end of a fold.
     """
 
     group_id: str
@@ -108,14 +108,14 @@ class FoldState:
     unexplained: Assignment | None = None
 
     def copy(self) -> FoldState:
-        """A state that can be changed on its own."""
+        """Return a state that can be changed on its own."""
         copied = replace(self, rows=self.rows.copy())
         for name in _MUTABLE:
             setattr(copied, name, getattr(self, name).copy())
         return copied
 
     def forget_group(self) -> None:
-        """Forgets what belonged to an incarnation that has ended."""
+        """Reset what belongs to an incarnation that has ended."""
         self.group = Group()
         self.baseline = self.unexplained = None
         self.taken_over = 0
@@ -214,7 +214,7 @@ def _places(listed: Iterable[Iterable[Any]]) -> set[Partition]:
 
 
 def _shown_ids(state: FoldState) -> set[str]:
-    """What stands for topics in a state of version 1: names, and ids of those that had none then."""
+    """Return what rows show for topics in a state of version 1: names, or ids of topics without a known name."""
     members = (*state.group.members.values(), *state.group.fragments.values())
     sets = (places for member in members for places in (member.owned, member.target) if places)
     return {topic for places in sets for topic, _ in places} | {topic for topic, _, _ in state.rows.ownership}
@@ -246,7 +246,7 @@ def _group(values: Values) -> Group:
         counts = {topic_id: (name, count) for topic_id, (name, count) in counts.items()}
     settings = tuple((name, value) for name, value in values.get("settings", ()))
     settled = settled_by_epoch(members["members"].values())
-    # Version 1 did not tell a join phase's end from the last change of state.
+    # Version 1 did not distinguish the end of the join phase from the last change of state.
     join_ended_at = values.get("join_ended_at", None if _has_static(members["members"]) else values.get("state_at"))
     known = {**values, **members, "regexes": regexes, "settings": settings, "join_ended_at": join_ended_at}
     return Group(**{**known, "partition_counts": counts}, settled=settled)
@@ -270,7 +270,7 @@ def _member(values: Values) -> Member:
     return Member(**{**values, **sets, "topics": None if topics is None else tuple(topics)})
 
 
-# The open rows: by table, (name, columns) of each; the one of a table that has one a group has no name
+# The open rows by table, as (name, columns); the name is empty where a group has only one row in the table
 
 _Named = dict[str, list[tuple[str, Values]]]
 

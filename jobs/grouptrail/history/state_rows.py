@@ -1,4 +1,4 @@
-"""Rows of `group_states`: recorded states, and those of a classic rebalance, which its record implies."""
+"""Rows of `group_states`: recorded states, and the states of a classic rebalance that its record implies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def update_state(
     is_rebalance = after.kind == "classic" and is_new and after.generation != 0 and not change.is_conversion
     note = None
     if rows.state is None:
-        note = None if is_beginning else "history begins here: states before are not known"
+        note = None if is_beginning else "history begins here: earlier states are not known"
     elif is_rebalance:
         _add_classic_rebalance(state, change, previous_at)
     elif rows.state.state == now:
@@ -82,7 +82,7 @@ def _add_classic_rebalance(state: FoldState, change: Change, previous_at: int | 
         group_kind="classic",
         state="PreparingRebalance",
         evidence="inferred",
-        # The clock of another coordinator may be behind that of the one before.
+        # The clock of a new coordinator may be behind that of the previous one.
         not_before=None if not_before is None else min(not_before, boundary),
         started_at=boundary,
     )

@@ -1,4 +1,4 @@
-"""What Spark's Python workers run: groups' records in, changed rows of the history tables out."""
+"""The fold as Spark's Python workers run it: from records of groups to changed rows of the history tables."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ROWS_A_BATCH = 4096
 
-# Columns that are for whoever writes the rows to know.
-_OTHERS = ("cluster", "open_bucket")
+# Columns that are added when the rows are written.
+_ADDED_LATER = ("cluster", "open_bucket")
 
 
 def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention_ms: int) -> Fold:
-    """For `DataFrame.mapInArrow` over `INPUT_DDL`, sorted by its first three columns, a group in one task.
+    """Return a function for `DataFrame.mapInArrow` over `INPUT_DDL` that yields changed rows in `output_ddl()`.
 
-    Out: `output_ddl()`, one changed row in each. `complete_to` by partition and the others are as for `fold_group`.
+    The input is sorted by its first three columns, with a group in one task. `complete_to` is by partition; the
+    arguments are as for `fold_group`.
     """
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +93,10 @@ def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
 
 
 def output_ddl() -> str:
-    """Spark's DDL of `fold_groups`: `of` names the table, and the column of that name has the group's row."""
+    """Return the Spark DDL of the output of `fold_groups`.
+
+    `of` names the table, and the column of that name holds the row.
+    """
     fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
     return ", ".join(["of string, group_id string", *fields])
 
@@ -102,7 +106,7 @@ def _struct_fields(table: str) -> str:
 
 
 def _columns(table: str) -> list[contracts.Column]:
-    return [column for column in contracts.tables()[table].columns if column.name not in _OTHERS]
+    return [column for column in contracts.tables()[table].columns if column.name not in _ADDED_LATER]
 
 
 @cache
@@ -120,7 +124,7 @@ def _time_columns(table: str) -> tuple[str, ...]:
 
 
 def _micros(table: str, row: Values) -> Values:
-    """A row with its times, which are in ms, as Arrow's timestamps hold them."""
+    """Return a row with its times converted from ms to the microseconds of Arrow's timestamps."""
     times = {name: None if row[name] is None else row[name] * 1000 for name in _time_columns(table)}
     if row.get("handed_over"):
         times["handed_over"] = [

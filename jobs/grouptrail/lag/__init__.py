@@ -1,1 +1,1 @@
-"""The lag job: how far behind each group is, in offsets and in seconds, and the verdict on it."""
+"""The lag job: each group's lag in offsets and in seconds, and its status."""

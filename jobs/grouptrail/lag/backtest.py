@@ -1,4 +1,4 @@
-"""`grouptrail backtest`: stored lag judged again by other thresholds: when would an alert have fired, how often?"""
+"""`grouptrail backtest`: replay an alert over the stored lag with other thresholds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.board import COLUMNS, TABLE
+from grouptrail.lag.calculator import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
 from grouptrail.lag.offsets import matching
-from grouptrail.lag.verdict import CAUGHT_UP, Now, Thresholds, Window
+from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import console_on, write_json, write_table
 from grouptrail.query.warehouse import Warehouse
@@ -29,25 +29,28 @@ _COLUMNS = (
     *("lag", "lost_records", "lag_seconds", "status", "status_reason", "group_state"),
 )
 _STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
-_FOUND = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
+_HEADERS = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
 
 
 @dataclass(frozen=True)
 class Alert:
-    """What fires: one of these verdicts, or a lag in seconds above a bound; once it has held for so many seconds."""
+    """An alert on statuses, or on a lag in seconds above a bound, that must hold for `for_seconds`."""
 
     statuses: frozenset[str] = frozenset({"STOP", "STALL", "REWIND"})
     above_seconds: float | None = None
     for_seconds: float = 0
 
     def fires(self, status: str, lag_seconds: float) -> bool:
-        """At one sample; a lag that is not known is not above."""
+        """Return whether the condition holds at one sample; an unknown lag (NaN) is not above the bound."""
         return status in self.statuses or (self.above_seconds is not None and lag_seconds > self.above_seconds)
 
 
 @dataclass
 class Firing:
-    """An alert on one position, from the sample that it had held for long enough until the first without it."""
+    """An alert on one position; it fires once the condition has held for long enough and ends with it.
+
+    Times are in microseconds. `fired_at` is None until it fires, `ended_at` None while it lasts.
+    """
 
     group_id: str
     topic: str
@@ -61,7 +64,7 @@ class Firing:
 
 
 def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) -> Iterator[Firing]:
-    """The firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
+    """Yield the firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
     index, window = Index(), Window(thresholds)
     held: dict[int, Firing] = {}
     for rows in samples:
@@ -73,7 +76,7 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
         window.add(at, numbers, committed, committed_at, readable)
         seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
         verdict = window.judge(
-            Now(
+            PositionSample(
                 positions=numbers,
                 committed=committed,
                 lag=readable,
@@ -86,23 +89,23 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
             )
         )
         fires = [alert.fires(*one) for one in zip(verdict.status, seconds.tolist(), strict=True)]
-        firing = {number: place for place, number in enumerate(numbers.tolist()) if fires[place]}
+        firing = {number: entry for entry, number in enumerate(numbers.tolist()) if fires[entry]}
         for number in [number for number in held if number not in firing]:
             if (ended := held.pop(number)).fired_at is not None:
                 ended.ended_at = at
                 yield ended
-        for number, place in firing.items():
+        for number, entry in firing.items():
             if number not in held:
                 held[number] = Firing(
-                    group_id=rows["group_id"][place].as_py(),
-                    topic=rows["topic"][place].as_py(),
-                    partition=rows["partition"][place].as_py(),
+                    group_id=rows["group_id"][entry].as_py(),
+                    topic=rows["topic"][entry].as_py(),
+                    partition=rows["partition"][entry].as_py(),
                     held_since=at,
                     fired_at=None,
                     ended_at=None,
-                    status=verdict.status[place],
-                    lag=int(lag[place]),
-                    reason=verdict.reason[place],
+                    status=verdict.status[entry],
+                    lag=int(lag[entry]),
+                    reason=verdict.reason[entry],
                 )
             if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * _MICROS:
                 held[number].fired_at = at
@@ -110,14 +113,16 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
 
 
 def _held_back(rows: pa.Table) -> list[str | None]:
-    """Why lag that was known was not judged, by open transactions; None where it was."""
+    """Return why known lag was not judged, which is because of open transactions; None where it was."""
     stored = zip(rows["status"].to_pylist(), rows["lag"].to_pylist(), rows["status_reason"].to_pylist(), strict=True)
     return [reason if status == "UNKNOWN" and lag is not None else None for status, lag, reason in stored]
 
 
 def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether the members had left by themselves: EMPTY says so. So may OK, of a group without members that had
-    caught up; where it had not, EMPTY was ruled out before."""
+    """Return whether the members had left on purpose, as far as the stored rows show.
+
+    EMPTY says so. OK of an Empty group may, if the group had caught up; otherwise EMPTY would have been the status.
+    """
     stored = zip(*(rows[name].to_pylist() for name in ("status", "group_state", "status_reason", "lag")), strict=True)
     return np.array([_was_empty(*one) for one in stored], bool)
 
@@ -139,9 +144,9 @@ def backtest(
     format: Literal["table", "json"],
     out: TextIO,
 ) -> None:
-    """Prints the firings between two times, for the groups that fit one of the patterns (all, where none is given).
+    """Print the firings between two times for the groups that match one of the patterns (without any, for all).
 
-    Raises QueryError where nothing was stored of them then.
+    Raises QueryError where no lag of them was stored in that time.
     """
     lag = config.lag
     thresholds = Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag)
@@ -149,13 +154,13 @@ def backtest(
     found = sorted(replay(stored.samples(), thresholds, alert), key=lambda firing: firing.fired_at or 0)
     rows = [_shown(firing) for firing in found]
     if format == "json":
-        write_json(list(_FOUND), rows, out)
+        write_json(list(_HEADERS), rows, out)
         return
     if rows:
-        write_table(list(_FOUND), rows, out)
-    places = len({row[:3] for row in rows})
+        write_table(list(_HEADERS), rows, out)
+    positions = len({row[:3] for row in rows})
     console_on(out).print(
-        f"{len(rows)} alerts on {places} partitions in {stored.count} samples, "
+        f"{len(rows)} alerts on {positions} partitions in {stored.count} samples, "
         f"{_text(stored.first)} to {_text(stored.last)}; window_seconds {lag.window_seconds:g}, "
         f"stop_seconds {lag.stop_seconds:g}, allowed_lag {lag.allowed_lag}",
         markup=False,
@@ -164,7 +169,7 @@ def backtest(
 
 
 class _Stored:
-    """The stored samples of a time, and, once they have been read, how many they were."""
+    """The stored samples of a time range, and once they have been read, their count and times."""
 
     def __init__(self, config: Config, groups: Sequence[str], since: datetime, until: datetime) -> None:
         self._warehouse = Warehouse(config, [TABLE])
@@ -176,22 +181,21 @@ class _Stored:
         known = [
             row["group_id"] for row in self._warehouse.rows(f"SELECT DISTINCT group_id FROM {TABLE} {self._where}")
         ]
-        fitting = [
-            name for name, fits in zip(known, matching(pa.array(known, pa.string()), groups), strict=True) if fits
-        ]
-        if not (fitting if groups else known):
+        is_matching = matching(pa.array(known, pa.string()), groups).tolist()
+        selected = [name for name, matches in zip(known, is_matching, strict=True) if matches]
+        if not (selected if groups else known):
             of = f" of {' or '.join(groups)}" if groups else ""
             raise QueryError(
                 f"no lag{of} was stored from {_text(since)} to {_text(until)}: give another --from or --to, "
                 "or see `grouptrail tables`"
             )
         if groups:
-            self._where += f" AND group_id IN ({', '.join(map(datafusion_literal, fitting))})"
+            self._where += f" AND group_id IN ({', '.join(map(datafusion_literal, selected))})"
         self.count = 0
         self.first, self.last = until, since
 
     def samples(self) -> Iterator[pa.Table]:
-        """Answers closer together than half the interval of the samples are of one."""
+        """Yield the samples, the oldest first; rows closer together than half the sampling interval belong to one."""
         text = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} {self._where} ORDER BY sampled_at"
         waiting: list[pa.RecordBatch] = []
         newest = UNKNOWN
@@ -221,8 +225,8 @@ def _shown(firing: Firing) -> tuple[str | int | float | None, ...]:
     fired_at = firing.fired_at or 0
     lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / _MICROS
     ended_at = None if firing.ended_at is None else _text(moment(firing.ended_at))
-    place = (firing.group_id, firing.topic, firing.partition)
-    return (*place, _text(moment(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
+    position = (firing.group_id, firing.topic, firing.partition)
+    return (*position, _text(moment(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
 
 
 def _text(time: datetime) -> str:

@@ -1,4 +1,4 @@
-"""What the history tables tell of the groups whose lag is judged: their state, and what they subscribe to."""
+"""The state, subscriptions and owned partitions of groups, read from the history tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 TABLES = ("group_states", "generations", "memberships", "partition_ownership")
-# Only the jobs that write them make them: that one is there says that its job has run.
-_LANDED = ("group_metadata", "group_records", "history_positions")
+# Each is created by the job that writes it: if it exists, that job has run.
+_DECODED = ("group_metadata", "group_records", "history_positions")
 
-# No session is shorter than the brokers' group.min.session.timeout.ms; its default.
+# The default of the brokers' group.min.session.timeout.ms, below which no session timeout can be.
 LEAST_SESSION_SECONDS = 6
 
 _STATES = """
@@ -45,14 +45,14 @@ SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
 WHERE state = 'Empty' AND ended_at IS NOT NULL AND cluster = {cluster} GROUP BY group_id
 """
 _RETURNING = """
-SELECT DISTINCT landed.group_id
+SELECT DISTINCT decoded.group_id
 FROM (
   SELECT cluster, group_id, record_offset FROM group_metadata WHERE leader IS NOT NULL
   UNION ALL
   SELECT cluster, group_id, record_offset FROM group_records WHERE member_id IS NOT NULL AND value_json IS NOT NULL
-) AS landed
-JOIN history_positions AS told ON told.group_id = landed.group_id AND told.cluster = landed.cluster
-WHERE landed.record_offset >= told.told_to AND landed.cluster = {cluster}
+) AS decoded
+JOIN history_positions AS history ON history.group_id = decoded.group_id AND history.cluster = decoded.cluster
+WHERE decoded.record_offset >= history.told_to AND decoded.cluster = {cluster}
 """
 _OWNED = """
 SELECT DISTINCT owned.group_id, owned.topic, owned.partition
@@ -67,13 +67,12 @@ Position = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Group:
-    """A group as the history has it.
+class GroupStatus:
+    """A group's newest state in the history.
 
-    `topics`: what its members subscribe to; None where that cannot be told. `emptied_at`: when its last members left,
-    or expired; `endings` says which, member by member. `record_partition`: its partition of the offsets topic.
-    `filled_at`: when it last had members again; `is_returning`: records of members have landed that the history does
-    not tell of yet.
+    `topics`: what its members subscribe to; None where that is not known. `emptied_at`: when its last members left or
+    expired; `endings`: how they left. `record_partition`: its partition of the offsets topic. `filled_at`: when it
+    last stopped being Empty. `is_returning`: members' records have been decoded that the history has not read yet.
     """
 
     state: str | None = None
@@ -85,20 +84,20 @@ class Group:
     is_returning: bool = False
 
     def started_seconds(self, at: datetime) -> float:
-        """For how long it has had members again; infinite where that is not told."""
+        """Return for how long the group has had members again; infinite where that is not known."""
         if self.is_returning:
             return 0.0
         return float("inf") if self.filled_at is None else (at - self.filled_at).total_seconds()
 
     def ignores(self, topic: str) -> bool:
-        """Whether it has members, and none of them subscribes to the topic."""
+        """Return whether the group has members, none of which subscribes to the topic."""
         return self.topics is not None and len(self.topics) > 0 and topic not in self.topics
 
-    def left_by_itself(self, last_commit_at: datetime | None) -> bool:
-        """Whether its members went on purpose; a leave and an expired session write the same records.
+    def left_on_purpose(self, last_commit_at: datetime | None) -> bool:
+        """Return whether the members left on purpose, although a leave and an expired session write the same records.
 
-        A member that committed shortly before cannot have expired: committing keeps its session alive. A commit after
-        its end is none of its own.
+        A member that committed shortly before its end cannot have expired: commits keep its session alive. A commit
+        after its end is not its own.
         """
         if self.emptied_at is None or not self.endings:
             return False
@@ -109,44 +108,44 @@ class Group:
         return was_alive and self.endings <= {"left", "left_or_expired"}
 
 
-class Groups:
-    """The groups of a cluster, read again when a table has changed."""
+class GroupStatuses:
+    """The states of a cluster's groups, read again when a table has changed."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.by_id: Mapping[str, Group] = {}
+        self.by_id: Mapping[str, GroupStatus] = {}
         self.owned: list[Position] = []
         self._versions: dict[str, int] = {}
 
     def refresh(self) -> None:
-        """Reads the tables as they are; what is not there yet tells nothing."""
-        warehouse = Warehouse(self._config, (*TABLES, *_LANDED))
+        """Read the tables if they have changed; without them there are no groups."""
+        warehouse = Warehouse(self._config, (*TABLES, *_DECODED))
         if warehouse.versions == self._versions or not warehouse.versions.keys() >= set(TABLES):
             return
         cluster = datafusion_literal(self._config.cluster)
 
-        def ask(text: str) -> list[dict[str, Any]]:
+        def query(text: str) -> list[dict[str, Any]]:
             return warehouse.rows(text.format(cluster=cluster))
 
-        returning = ask(_RETURNING) if warehouse.versions.keys() >= set(_LANDED) else []
-        self.by_id = told(ask(_STATES), ask(_SUBSCRIPTIONS), ask(_LEAVERS), ask(_FILLED), returning)
-        self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in ask(_OWNED)]
+        returning = query(_RETURNING) if warehouse.versions.keys() >= set(_DECODED) else []
+        self.by_id = statuses(query(_STATES), query(_SUBSCRIPTIONS), query(_LEAVERS), query(_FILLED), returning)
+        self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in query(_OWNED)]
         self._versions = warehouse.versions
 
 
-def told(
+def statuses(
     states: Iterable[Mapping[str, Any]],
     subscriptions: Iterable[Mapping[str, Any]],
     leavers: Iterable[Mapping[str, Any]],
     filled: Iterable[Mapping[str, Any]],
     returning: Iterable[Mapping[str, Any]],
-) -> dict[str, Group]:
-    """Groups by id, from the rows of the five questions; where nothing is told of a group, it is not there."""
+) -> dict[str, GroupStatus]:
+    """Return the groups by id from the rows of the five queries; those without a state are left out."""
     topics: dict[str, set[str] | None] = {}
     for row in subscriptions:
         known = topics.get(row["group_id"], set())
-        is_told = known is not None and row["topics"] is not None and not row["topic_regex"]
-        topics[row["group_id"]] = known | set(row["topics"]) if known is not None and is_told else None
+        is_known = known is not None and row["topics"] is not None and not row["topic_regex"]
+        topics[row["group_id"]] = known | set(row["topics"]) if known is not None and is_known else None
     endings: dict[str, set[str]] = defaultdict(set)
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])
@@ -155,7 +154,7 @@ def told(
     groups = {}
     for row in states:
         found = topics.get(row["group_id"])
-        groups[row["group_id"]] = Group(
+        groups[row["group_id"]] = GroupStatus(
             state=row["state"],
             topics=None if found is None else frozenset(found),
             emptied_at=_time(row["started_at"]) if row["state"] == "Empty" else None,

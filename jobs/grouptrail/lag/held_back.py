@@ -1,6 +1,7 @@
-"""Which partitions of __consumer_offsets an open transaction holds back, and so whose commits have not landed.
+"""Find the partitions of __consumer_offsets that an open transaction holds back, and so whose commits are missing.
 
-Pure: it is given samples of the logs, in which such a partition has a row, and how far the decode job has come.
+Reads nothing itself: it is given samples of the logs, in which such a partition has a row, and the decode job's
+progress.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _KEPT_HOLDS = 100
 
 @dataclass
 class _Hold:
-    """A last stable offset that is behind its log's end.
+    """A last stable offset that is below its log's end.
 
-    `since`: the newest sample that showed another one; None before the first. `until`: the newest that showed it.
+    `since` is the time (microseconds) of the newest sample that showed another one, None without any; `until` that of
+    the newest sample that showed this one.
     """
 
     stable: int
@@ -35,11 +37,11 @@ class _Hold:
 
 
 @dataclass
-class HeldBack:
+class HeldBackPartitions:
     """The partitions that are held back at the newest sample; times are in microseconds.
 
-    Transactions of a moment are open at any sample: one counts once it may have been open for `tolerated_seconds`.
-    Its partition stays held back until the decode job has landed what lay behind it.
+    Short transactions are open at any time: one counts once it may have been open for longer than
+    `tolerated_seconds`. Its partition stays held back until the decode job has written the records after it.
     """
 
     tolerated_seconds: float = 15
@@ -48,14 +50,14 @@ class HeldBack:
     _ended: dict[int, list[_Hold]] = field(default_factory=dict)
     _sampled_at: int | None = None
 
-    def sample(self, rows: pa.Table, at: int) -> None:
-        """Rows of `log_offsets` of one sample; a partition of the offsets topic without a row is stable."""
+    def add_sample(self, rows: pa.Table, at: int) -> None:
+        """Add the rows of `log_offsets` of one sample; a partition of the offsets topic without a row is stable."""
         rows = rows.filter(pc.equal(rows["topic"], OFFSETS_TOPIC))
-        told = (ints(rows[name]).tolist() for name in ("partition", "last_stable_offset", "log_end_offset"))
+        columns = (ints(rows[name]).tolist() for name in ("partition", "last_stable_offset", "log_end_offset"))
         before, self._open = self._open, {}
-        for partition, stable, end in zip(*told, strict=True):
+        for partition, stable, end in zip(*columns, strict=True):
             known = before.pop(partition, None)
-            if UNKNOWN in (stable, end):  # nobody told: what was so is so
+            if UNKNOWN in (stable, end):  # the leader did not answer: keep what is known
                 if known is not None:
                     self._open[partition] = known
             elif stable < end:
@@ -69,29 +71,31 @@ class HeldBack:
         self._sampled_at = at
 
     @property
-    def waits(self) -> bool:
-        """Whether it matters how far the decode job has come."""
+    def needs_progress(self) -> bool:
+        """Whether `release` must be called with the decode job's progress."""
         return bool(self._landing) or any(map(self._is_long, self._open.values()))
 
-    def landed(self, ends: Mapping[int, int]) -> None:
-        """Up to where each partition of the offsets topic has landed: what has is held back no more."""
+    def release(self, ends: Mapping[int, int]) -> None:
+        """Release the partitions of the offsets topic that are decoded up to these offsets."""
         self._landing = {at: hold for at, hold in self._landing.items() if ends.get(at, 0) < hold.end}
-        # A sample that waited may be of a transaction that has ended since.
+        # The transaction may have ended since a sample that is processed late.
         for partition in [at for at, hold in self._open.items() if ends.get(at, 0) >= hold.end]:
             self._remember(partition, self._open.pop(partition))
 
-    def now(self) -> frozenset[int]:
-        """The partitions that are held back."""
+    def partitions(self) -> frozenset[int]:
+        """Return the partitions that are held back."""
         return frozenset(self._landing) | {at for at, hold in self._open.items() if self._is_long(hold)}
 
     def in_effect_at(self, partitions: Ints, offsets: Ints, written_at: Ints) -> Ints:
-        """When these records of the offsets topic took effect: a transaction's commit does when the transaction ends,
-        which may be long after it was written."""
+        """Return when these records of the offsets topic took effect.
+
+        A commit in a transaction takes effect when the transaction ends, which may be long after it was written.
+        """
         found = written_at.copy()
         for partition, holds in self._ended.items():
-            places = np.flatnonzero(partitions == partition)
+            rows = np.flatnonzero(partitions == partition)
             for hold in holds:
-                behind = places[offsets[places] >= hold.stable]
+                behind = rows[offsets[rows] >= hold.stable]
                 found[behind] = np.maximum(found[behind], hold.until)
         return found
 
@@ -109,41 +113,43 @@ class HeldBack:
 
 
 Offsets = Mapping[tuple[str, int], int]
-"""By topic and partition."""
-Fetch = Callable[[Mapping[str, int]], Mapping[str, "Offsets | str"]]
-"""What groups, given with their partition of the offsets topic, have committed as their coordinators know, or why
-that is not told."""
+"""Committed offsets by topic and partition."""
+FetchOffsets = Callable[[Mapping[str, int]], Mapping[str, "Offsets | str"]]
+"""Returns the offsets that coordinators have for groups (given with their partition of the offsets topic), or why
+there are none."""
 
 
 class CoordinatorOffsets:
-    """What the coordinators told of groups whose commits are held back, in place of what has landed."""
+    """The offsets of groups whose commits are held back, as their coordinators have them."""
 
     def __init__(self) -> None:
         self._groups: dict[str, int] = {}
-        self._told: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
-        self._untold: dict[str, str] = {}
+        self._offsets: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
+        self._failures: dict[str, str] = {}
 
-    def refresh(self, groups: Mapping[str, int], at: int, fetch: Fetch | None) -> None:
-        """Asks for these groups, each with its partition of the offsets topic, at a sample's time (microseconds).
+    def refresh(self, groups: Mapping[str, int], at: int, fetch: FetchOffsets | None) -> None:
+        """Fetch the offsets of these groups, each with its partition of the offsets topic.
 
-        An offset that was told before keeps the time at which it was first.
+        `at` is the sample's time (microseconds). An unchanged offset keeps the time at which it was first seen.
         """
-        before, self._groups = self._told, dict(groups)
+        before, self._groups = self._offsets, dict(groups)
         answers = fetch(groups) if fetch is not None and groups else {}
-        self._untold = {group: why for group, why in answers.items() if isinstance(why, str)}
-        self._told = {}
+        self._failures = {group: why for group, why in answers.items() if isinstance(why, str)}
+        self._offsets = {}
         for group, offsets in answers.items():
             if not isinstance(offsets, str):
                 known = before.get(group, {})
-                self._told[group] = {
-                    place: known[place] if place in known and known[place][0] == offset else (offset, at)
-                    for place, offset in offsets.items()
+                self._offsets[group] = {
+                    partition: known[partition]
+                    if partition in known and known[partition][0] == offset
+                    else (offset, at)
+                    for partition, offset in offsets.items()
                 }
 
-    def in_place_of(self, commits: pa.Table) -> pa.Table:
-        """The commits that stand (`positions.COMMITS`), those of these groups as their coordinators have them.
+    def apply_to(self, commits: pa.Table) -> pa.Table:
+        """Return commits (`positions.COMMITS`) with those of these groups replaced by their coordinators' offsets.
 
-        Where that is not told they have no offset.
+        Where the coordinator has none, or did not answer, they have no offset.
         """
         if not self._groups:
             return commits
@@ -151,41 +157,37 @@ class CoordinatorOffsets:
         landed: dict[tuple[str, str, int], dict[str, Any]] = {
             (row["group_id"], row["topic"], row["partition"]): row for row in commits.filter(is_held).to_pylist()
         }
-        rows = [{**row, **_NOT_TOLD} for row in landed.values() if not self._tells(*_place(row))]
-        for group, offsets in self._told.items():
+        rows = [{**row, **_NO_OFFSET} for position, row in landed.items() if not self._has_offset(*position)]
+        for group, offsets in self._offsets.items():
             for (topic, partition), (offset, found_at) in offsets.items():
                 row = landed.get((group, topic, partition))
                 if row is None or row["committed_offset"] != offset:
-                    place = {"group_id": group, "topic": topic, "partition": partition}
+                    position = {"group_id": group, "topic": topic, "partition": partition}
                     found = {"record_at": found_at, "commit_at": found_at, "committed_offset": offset}
-                    row = {"record_partition": self._groups[group], "is_tombstone": False, **place, **found}
+                    row = {"record_partition": self._groups[group], "is_tombstone": False, **position, **found}
                 rows.append(row)
         return pa.concat_tables([commits.filter(pc.invert(is_held)), pa.Table.from_pylist(rows, commits.schema)])
 
     def reasons(self, commits: pa.Table) -> list[str | None]:
-        """Why the commits of these positions are not those that have landed; None where they are."""
+        """Return why the decoded commits of these positions are not up to date; None where they are."""
         if not self._groups:
             return [None] * len(commits)
         columns = (commits[name].to_pylist() for name in ("group_id", "topic", "partition"))
-        return [self._reason(*place) for place in zip(*columns, strict=True)]
+        return [self._reason(*position) for position in zip(*columns, strict=True)]
 
     def _reason(self, group: str, topic: str, partition: int) -> str | None:
         if group not in self._groups:
             return None
-        if self._tells(group, topic, partition):
-            what = "its coordinator told this offset"
-        elif group in self._told:
-            what = "its coordinator tells no offset"
+        if self._has_offset(group, topic, partition):
+            what = "this offset is from the group's coordinator"
+        elif group in self._offsets:
+            what = "the group's coordinator has no offset"
         else:
-            what = self._untold.get(group, "its coordinator was not asked")
+            what = self._failures.get(group, "the group's coordinator was not queried")
         return f"an open transaction holds back {OFFSETS_TOPIC}-{self._groups[group]}: {what}"
 
-    def _tells(self, group: str, topic: str, partition: int) -> bool:
-        return (topic, partition) in self._told.get(group, {})
+    def _has_offset(self, group: str, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._offsets.get(group, {})
 
 
-_NOT_TOLD = dict.fromkeys(("committed_offset", "record_at", "commit_at", "topic_id"))
-
-
-def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
-    return row["group_id"], row["topic"], row["partition"]
+_NO_OFFSET = dict.fromkeys(("committed_offset", "record_at", "commit_at", "topic_id"))

@@ -1,4 +1,4 @@
-"""Numbers for names, a whole column at a time."""
+"""Number names, a whole column at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNKNOWN = -1
-"""Stands for an offset or a time that is not known."""
+"""An offset or a time that is not known."""
 
 
 class Index:
@@ -30,7 +30,7 @@ class Index:
         return len(self.names)
 
     def of(self, names: pa.Array) -> Ints:
-        """Their numbers; those not seen before get the next ones."""
+        """Return the numbers of names; new names get the next ones."""
         found = pc.index_in(names, self.names)
         if found.null_count:
             self.names = pa.concat_arrays([self.names, pc.unique(names.filter(pc.is_null(found)))])
@@ -39,33 +39,33 @@ class Index:
 
 
 def partition_names(topics: Any, partitions: Any) -> pa.Array:
-    """`topic/partition`: no topic's name has a slash."""
+    """Return `topic/partition`, which is unambiguous: a topic's name has no slash."""
     return whole(pc.binary_join_element_wise(topics, pc.cast(partitions, pa.string()), "/"))
 
 
 def position_names(topics: Any, partitions: Any, groups: Any) -> pa.Array:
-    """`topic/partition/group`."""
+    """Return `topic/partition/group`."""
     return whole(pc.binary_join_element_wise(partition_names(topics, partitions), whole(groups), "/"))
 
 
 def whole(column: Any) -> pa.Array:
-    """A column of a table in one piece."""
+    """Return a column of a table as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def ints(column: Any, unknown: int = UNKNOWN) -> Ints:
-    """Integers, or microseconds of timestamps; `unknown` for nulls."""
+    """Return integers, or the microseconds of timestamps; `unknown` for nulls."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.int64())
     return np.asarray(pc.fill_null(pc.cast(whole(column), pa.int64()), unknown))
 
 
 def moment(micros: int) -> datetime:
-    """The time that so many microseconds since 1970 are."""
+    """Return the time of a number of microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def at_numbers(column: Ints, numbers: Ints) -> Ints:
-    """What a column has at these numbers; `UNKNOWN` for those behind its end, which were given later."""
+    """Return a column's values at these numbers; `UNKNOWN` for numbers past its end, which were added later."""
     missing = int(numbers.max(initial=-1)) + 1 - len(column)
     return (np.concatenate([column, np.full(missing, UNKNOWN)]) if missing > 0 else column)[numbers]

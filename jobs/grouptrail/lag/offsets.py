@@ -1,4 +1,4 @@
-"""Lag in offsets: how many records a group has not consumed, or why that cannot be told."""
+"""Lag in offsets: how many records a group has not consumed, or why that is not known."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ import pyarrow.compute as pc
 from grouptrail.lag.index import UNKNOWN, Bools, Ints, ints, whole
 
 _MICROS = 1_000_000
-# The brokers' clocks, which commits are dated by, and that of the one who samples may differ by so much.
+# By how much the clocks of the brokers, which date commits, may differ from the clock of this job.
 _CLOCKS_DIFFER_SECONDS = 5
+# `made anew` is in rows that grouptrail 0.1 stored.
+_OTHER_LOG = ("recreated", "made anew")
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Positions at a sample: their numbers, their partitions' numbers and, row by row, commits and logs.
+    """The positions of one sample: their numbers, their partitions' numbers, commits and logs, by entry.
 
-    `commits` are as in `positions.COMMITS`, with nulls where there is no commit; `logs` as in `log_offsets`.
-    `held_back`: why the commits that have landed are not those of the time; None where they are.
+    `at` is in microseconds. `commits` has the columns of `positions.COMMITS`, null where there is no commit, `logs`
+    those of `log_offsets`. `held_back` says why the decoded commits are not up to date; None where they are.
     """
 
     at: int
@@ -48,7 +50,7 @@ class Entries:
 
     @property
     def committed_at(self) -> Ints:
-        """When they were committed (microseconds)."""
+        """Times of the commits (microseconds)."""
         return ints(self.commits["record_at"])
 
     @property
@@ -58,16 +60,16 @@ class Entries:
 
     @property
     def sampled_at(self) -> Ints:
-        """When these had been told (microseconds)."""
+        """Times at which the leaders had answered (microseconds)."""
         return ints(self.logs["sampled_at"])
 
 
 @dataclass
 class Lag:
-    """Of each entry; `UNKNOWN` where it cannot be told, and then why.
+    """The lag of each entry; `UNKNOWN` where it is not known, and then `problem` says why.
 
-    `is_of_other_log`: the commit is to a log that
-    was truncated or made anew since; `holds_no_record`: what is left are transactions' markers and aborted records.
+    `is_of_other_log`: the log was truncated or recreated after the commit. `holds_no_record`: only transaction
+    markers and aborted records are left to read.
     """
 
     lag: Ints
@@ -78,13 +80,13 @@ class Lag:
 
     @property
     def readable(self) -> Ints:
-        """How many of the unread records are still there."""
+        """How many of the unread records have not been deleted."""
         there = np.maximum(self.lag - np.maximum(self.lost, 0), 0)
         return np.where(self.lag == UNKNOWN, UNKNOWN, np.where(self.holds_no_record, 0, there))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: Sequence[str]) -> Lag:
-    """Up to the last stable offset for groups that fit one of the patterns, else up to the log's end.
+    """Compute the lag up to the log's end, or up to the last stable offset for groups that match a pattern.
 
     `is_ignored`: no member of the group subscribes to the topic.
     """
@@ -94,24 +96,24 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     problem: list[str | None] = [None] * len(entries)
     is_unknown = np.full(len(entries), False)
 
-    def tell(where: Bools, why: Callable[[int], str | None]) -> None:
-        for place in np.flatnonzero(where & ~is_unknown).tolist():
-            problem[place] = why(place)
+    def mark_unknown(where: Bools, reason: Callable[[int], str | None]) -> None:
+        for entry in np.flatnonzero(where & ~is_unknown).tolist():
+            problem[entry] = reason(entry)
         is_unknown[where] = True
 
     errors = entries.logs["error"].to_pylist()
-    tell(np.array([error is not None for error in errors], bool), lambda place: errors[place])
-    tell(is_ignored, lambda _: "no member of the group subscribes to the topic")
-    tell(entries.is_held_back & (committed == UNKNOWN), lambda place: entries.held_back[place])
-    tell(committed == UNKNOWN, lambda _: "no commit yet")
-    is_other = _is_other(entries)
-    tell(is_other, lambda _: "the topic was deleted and made anew since the commit")
+    mark_unknown(np.array([error is not None for error in errors], bool), lambda entry: errors[entry])
+    mark_unknown(is_ignored, lambda _: "no member of the group subscribes to the topic")
+    mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda entry: entries.held_back[entry])
+    mark_unknown(committed == UNKNOWN, lambda _: "no commit yet")
+    is_recreated = _is_recreated(entries)
+    mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
     # A commit that is newer than the sample may well be ahead of it.
     is_old = entries.committed_at <= entries.sampled_at - _CLOCKS_DIFFER_SECONDS * _MICROS
     is_above = (committed > end) & (end != UNKNOWN) & is_old
-    tell(
+    mark_unknown(
         is_above,
-        lambda place: f"committed {committed[place]} above the log's end {end[place]}: truncated or made anew",
+        lambda entry: f"committed {committed[entry]} above the log's end {end[entry]}: truncated or recreated",
     )
     problem = [why or held for why, held in zip(problem, entries.held_back, strict=True)]
     lost = ints(entries.logs["log_start_offset"]) - committed
@@ -119,19 +121,24 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
         np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),
         np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
         problem,
-        is_other | is_above,
+        is_recreated | is_above,
         np.full(len(entries), False),
     )
 
 
-def _is_other(entries: Entries) -> Bools:
-    """Whether the commit was to another topic of the same name."""
+def is_of_other_log(problem: str) -> bool:
+    """Return whether a stored `problem` says that the log was truncated or recreated after the commit."""
+    return any(word in problem for word in _OTHER_LOG)
+
+
+def _is_recreated(entries: Entries) -> Bools:
+    """Return whether the topic id of the commit differs from that of the log."""
     differ = pc.fill_null(pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"]), False)
     return _bools(differ)
 
 
 def matching(names: Any, patterns: Sequence[str]) -> Bools:
-    """Which names one of some patterns as of a shell fits."""
+    """Return which names match one of some shell patterns."""
     fitting = [name for name in pc.unique(names).to_pylist() if any(fnmatchcase(name, one) for one in patterns)]
     return _bools(pc.is_in(names, pa.array(fitting, pa.string())))
 

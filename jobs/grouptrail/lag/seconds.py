@@ -1,7 +1,7 @@
-"""Lag in seconds: when a record was written, from samples of where its log ended.
+"""Lag in seconds: the age of a record, from samples of its log's end offset.
 
-A record at offset 120 of a log that ended at 100 and, 10 s later, at 140 was written within these 10 s. Where in them
-is estimated as if the 40 had come evenly; the error is the distance to the farther end.
+A record at offset 120 of a log that ended at 100 and, 10 s later, at 140 was written within these 10 s. The time is
+interpolated as if the 40 records had come evenly; the error is the distance to the farther of the two samples.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ HORIZON_SECONDS = 7 * 24 * 3600
 
 
 @dataclass
-class Sample:
-    """Where logs ended, by the partitions' numbers; `UNKNOWN` where no one told.
+class LogEndSample:
+    """Log end offsets by the partitions' numbers; `UNKNOWN` where the leader did not answer.
 
-    The brokers were asked not before `asked_at` and had all answered by `told_at` (microseconds).
+    The brokers were queried at `asked_at` at the earliest and had answered by `answered_at` (microseconds).
     """
 
     asked_at: int
-    told_at: int
+    answered_at: int
     ends: Ints
 
 
 @dataclass(frozen=True)
 class Age:
-    """How long before a time records were written; NaN: not known. `errors` NaN: `seconds` is the least it can be."""
+    """The ages of records and their error bounds; NaN in `errors`: `seconds` is a lower bound."""
 
     seconds: Floats
     errors: Floats
 
 
 class LogEnds:
-    """Samples of the logs' ends, the older the further apart: at most a tenth of their age, for 7 days."""
+    """Samples of the log end offsets of 7 days, thinned so that no gap is wider than a tenth of its age."""
 
     def __init__(self) -> None:
-        self._samples: list[Sample] = []  # the newest last
+        self._samples: list[LogEndSample] = []  # the newest last
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def add(self, sample: Sample) -> None:
-        """A sample, in place of one of the same time; where the clock has gone back, all before it is void."""
-        if self._samples and sample.told_at == self._samples[-1].told_at:
+    def add(self, sample: LogEndSample) -> None:
+        """Add a sample in place of one of the same time; after a clock step back, drop all earlier ones."""
+        if self._samples and sample.answered_at == self._samples[-1].answered_at:
             self._samples.pop()
-        elif self._samples and sample.told_at < self._samples[-1].told_at:
+        elif self._samples and sample.answered_at < self._samples[-1].answered_at:
             self._samples.clear()
         self._samples.append(sample)
-        kept = _thinned([sample.told_at for sample in self._samples], sample.told_at)
+        kept = _thinned([sample.answered_at for sample in self._samples], sample.answered_at)
         self._samples = [self._samples[number] for number in kept]
 
     def forget(self, partitions: Ints) -> None:
-        """What was sampled of these before the newest sample: their logs are others since."""
+        """Drop what was sampled of these partitions before the newest sample: their logs were replaced."""
         for sample in self._samples[:-1]:
             sample.ends[partitions[partitions < len(sample.ends)]] = UNKNOWN
 
     def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
-        """The age of the records at these offsets at the times `now`, one for each."""
+        """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
         before = np.full(len(offsets), UNKNOWN)
         after = np.full(len(offsets), UNKNOWN)
         share = np.full(len(offsets), 0.0)
@@ -72,7 +72,7 @@ class LogEnds:
         for sample in reversed(self._samples):
             ends = at_numbers(sample.ends, partitions[searched])
             was_there = ends > offsets[searched]
-            before[searched[was_there]] = sample.told_at
+            before[searched[was_there]] = sample.answered_at
             end[searched[was_there]] = ends[was_there]
             is_found = (ends != UNKNOWN) & ~was_there
             found = searched[is_found]
@@ -84,14 +84,17 @@ class LogEnds:
         return _age(now, before, after, share)
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
-        """Where logs ended at the oldest sample since `at`, and when that was; unknown where there is none."""
-        none = Sample(at, at, np.empty(0, np.int64))
-        sample = next((sample for sample in self._samples if sample.told_at >= at), none)
-        return at_numbers(sample.ends, partitions), sample.told_at
+        """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).
+
+        The offsets are `UNKNOWN` where there is no such sample.
+        """
+        none = LogEndSample(at, at, np.empty(0, np.int64))
+        sample = next((sample for sample in self._samples if sample.answered_at >= at), none)
+        return at_numbers(sample.ends, partitions), sample.answered_at
 
 
 def _age(now: Ints, before: Ints, after: Ints, share: Floats) -> Age:
-    """From the samples around the writing; a record that no sample shows yet came after the newest."""
+    """Return ages from the samples around the write; a record that no sample shows came after the newest."""
     latest = np.where(before == UNKNOWN, now, before)
     is_bounded = after == UNKNOWN
     written = np.where(is_bounded, latest, after + np.clip(share, 0, 1) * (latest - after))
@@ -101,9 +104,9 @@ def _age(now: Ints, before: Ints, after: Ints, share: Floats) -> Age:
 
 
 def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, int]]:
-    """Of the times of samples, the spans [from, to] to read again for `LogEnds`, the oldest first.
+    """Return the spans [from, to] of stored samples that `LogEnds` keeps, the oldest first.
 
-    Answers closer together than `apart_seconds` are of one sample.
+    Times closer together than `apart_seconds` belong to one sample.
     """
     distinct = np.unique(times)
     if not len(distinct):
@@ -114,7 +117,7 @@ def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, i
 
 
 def _thinned(times: list[int], now: int) -> list[int]:
-    """The numbers of ascending times that stay: the oldest of the horizon, and so many that no gap is too wide."""
+    """Return the indices of the ascending times to keep: the oldest within the horizon, and enough to bound gaps."""
     kept: list[int] = []
     for number, time in enumerate(times):
         age = (now - time) / _MICROS

@@ -1,4 +1,4 @@
-"""Whether a record is left to read where a group seems to stand still: offsets may be those of markers alone."""
+"""Find out whether a stopped group has a record left to read: its lag may consist of transaction markers alone."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.index import Bools, ints
 from grouptrail.lag.offsets import Entries, Lag
 
-Ask = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
-"""Finds first records, as far as they can be told; None: none is left in the log."""
+FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
+"""Returns the first records at or after offsets, as far as brokers answer; None: no record is left in the log."""
 
 _MICROS = 1_000_000
 _FEW_OFFSETS = 1000
 _MOST_POSITIONS, _MOST_TOPICS = 100, 10
-_ASK_AGAIN_MICROS = 600 * _MICROS
+_RETRY_MICROS = 600 * _MICROS
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """Whether nothing was left to read between two offsets; None: nobody told, at that time (microseconds)."""
+    """Whether no record was left between two offsets at a time (microseconds); None: no broker answered."""
 
     committed: int
     end: int
@@ -33,59 +33,63 @@ class _Answer:
 
 
 class UnreadOffsets:
-    """What brokers answered, by the positions' numbers; each is asked once for a committed offset and a log's end.
+    """The brokers' answers by the positions' numbers; one query for each committed offset and log end.
 
-    Only committed records count: a group may read under read_committed, which does not show.
+    Only committed records count: whether a group reads under read_committed is not visible.
     """
 
     def __init__(self) -> None:
         self._answers: dict[int, _Answer] = {}
 
     def nothing_left(self, entries: Entries) -> Bools:
-        """Where all offsets behind the committed one are known to hold no record."""
+        """Return where all offsets from the committed one on are known to hold no record."""
         found = np.full(len(entries), False)
-        asked = np.flatnonzero(np.isin(entries.positions, list(self._answers)))
-        for place, position, committed, end in _at(asked, entries):
+        answered = np.flatnonzero(np.isin(entries.positions, list(self._answers)))
+        for entry, position, committed, end in _figures(answered, entries):
             answer = self._answers[position]
-            found[place] = bool(answer.is_nothing) and answer.committed == committed and end <= answer.end
+            found[entry] = bool(answer.is_nothing) and answer.committed == committed and end <= answer.end
         return found
 
-    def ask(self, entries: Entries, lag: Lag, places: Iterable[int], ask: Ask) -> bool:
-        """Asks for some places with few unread offsets and no open transaction; whether anything is new.
+    def query(self, entries: Entries, lag: Lag, chosen: Iterable[int], fetch_records: FetchRecords) -> bool:
+        """Query the chosen entries with few unread offsets and no open transaction; return whether there were any.
 
-        So many at most, and those of each topic apart: that one may not be read says nothing of another.
+        A call queries a limited number, one topic at a time: a topic that may not be read does not fail the others.
         """
         is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
-        worth_it = (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
-        chosen = [one for one in _at(places, entries) if worth_it[one[0]] and self._is_open(*one[1:], entries.at)]
+        is_candidate = (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
+        due = [
+            one
+            for one in _figures(chosen, entries)
+            if is_candidate[one[0]] and self._needs_query(*one[1:], entries.at)
+        ]
         topics, partitions = (entries.commits[name].to_pylist() for name in ("topic", "partition"))
         of_topic: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for one in chosen[:_MOST_POSITIONS]:
+        for one in due[:_MOST_POSITIONS]:
             of_topic[topics[one[0]]].append(one)
         starts = ints(entries.logs["log_start_offset"])
         for topic, some in islice(of_topic.items(), _MOST_TOPICS):
             wanted = {
-                place: RecordRequest(topic, partitions[place], max(committed, int(starts[place])), is_isolated=True)
-                for place, _, committed, _ in some
+                entry: RecordRequest(topic, partitions[entry], max(committed, int(starts[entry])), is_isolated=True)
+                for entry, _, committed, _ in some
             }
-            told = ask(list(dict.fromkeys(wanted.values())))
-            for place, position, committed, end in some:
-                record = told.get(wanted[place])
-                is_nothing = (record is None or record.offset >= end) if wanted[place] in told else None
+            records = fetch_records(list(dict.fromkeys(wanted.values())))
+            for entry, position, committed, end in some:
+                record = records.get(wanted[entry])
+                is_nothing = (record is None or record.offset >= end) if wanted[entry] in records else None
                 self._answers[position] = _Answer(committed, end, is_nothing, entries.at)
-        return bool(chosen)
+        return bool(due)
 
-    def _is_open(self, position: int, committed: int, end: int, at: int) -> bool:
+    def _needs_query(self, position: int, committed: int, end: int, at: int) -> bool:
         answer = self._answers.get(position)
         if answer is None or answer.committed != committed:
             return True
         if answer.is_nothing is None:
-            return at - answer.at >= _ASK_AGAIN_MICROS
+            return at - answer.at >= _RETRY_MICROS
         return answer.is_nothing and end > answer.end
 
 
-def _at(places: Iterable[int], entries: Entries) -> list[tuple[int, int, int, int]]:
-    """The place, the position, the committed offset and the log's end."""
-    chosen = np.array(list(places), np.int64)
+def _figures(chosen: Iterable[int], entries: Entries) -> list[tuple[int, int, int, int]]:
+    """Return entry, position, committed offset and log end offset of the chosen entries."""
+    numbers = np.array(list(chosen), np.int64)
     columns = (entries.positions, entries.committed, entries.end)
-    return list(zip(chosen.tolist(), *(column[chosen].tolist() for column in columns), strict=True))
+    return list(zip(numbers.tolist(), *(column[numbers].tolist() for column in columns), strict=True))

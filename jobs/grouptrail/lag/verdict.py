@@ -1,15 +1,15 @@
-"""The verdict on a position: Burrow's rules, over a window in time, with the figures that led to it.
+"""The status of a position by Burrow's rules over a time window, and the figures that led to it.
 
-In this order, the first that holds (docs/lag.md):
+The first rule that holds decides (docs/lag.md):
 
     UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
     OK            no more than `allowed_lag` records are left to read
-    EMPTY         the group's members left by themselves
+    EMPTY         the group's members left on purpose
     STOP          no commit for `stop_seconds`, and a record that has waited for as long
-    REWIND        the committed offset went back within the window, and has not come to where it was
-    OK            it had caught up at some time within the window
-    STALL         it commits again and again, but the same offset for `stop_seconds`
+    REWIND        the committed offset went back within the window, and is still lower than it was
+    OK            the group had caught up at some time within the window
+    STALL         the group keeps committing, but the same offset for `stop_seconds`
     WARN          lag did not fall once in the window, which spans at least `stop_seconds`
     OK            otherwise
 """
@@ -29,11 +29,11 @@ _SAMPLES_A_WINDOW = 60
 
 _CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
 CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
-"""What the reasons of those verdicts begin with that no rule after `allowed_lag` was asked for."""
+"""How the reasons of the rule on `allowed_lag` begin."""
 
 
 class Thresholds(NamedTuple):
-    """As in the configuration's section [lag]."""
+    """Settings of the section [lag]."""
 
     window_seconds: float = 600
     stop_seconds: float = 300
@@ -41,12 +41,12 @@ class Thresholds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Now:
-    """What is known of positions at a sample, each by its number; seconds are NaN where not known.
+class PositionSample:
+    """The figures of positions at one sample, by entry; seconds are NaN where not known.
 
-    `lag` counts the records that are left to read; `lost` those before them that were deleted unread. `held_back`:
-    why the commits that have landed are not those of the time; empty: all are. `without_records`: how many offsets
-    are left that hold no record.
+    `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `held_back`
+    says why the decoded commits are not up to date (empty: all are). `without_records` counts the unread offsets that
+    hold no record.
     """
 
     positions: Ints
@@ -62,7 +62,7 @@ class Now:
 
 
 @dataclass
-class _Past:
+class _WindowSample:
     at: int
     committed: Ints
     committed_at: Ints
@@ -70,26 +70,26 @@ class _Past:
 
 
 class Verdict(NamedTuple):
-    """A status for each position, and the rule with its figures."""
+    """The status of each position, and the rule that gave it with its figures."""
 
     status: list[str]
     reason: list[str]
 
 
 class Window:
-    """The samples that a verdict looks back on, each a column by the positions' numbers."""
+    """The samples that a verdict looks back on, each with columns by the positions' numbers."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
-        self._past: list[_Past] = []
+        self._past: list[_WindowSample] = []
 
     def __len__(self) -> int:
         return len(self._past)
 
     def add(self, at: int, positions: Ints, committed: Ints, committed_at: Ints, lag: Ints) -> None:
-        """A sample's figures (times in microseconds), in place of those that it had.
+        """Add a sample's figures (times in microseconds), in place of those of the same time.
 
-        More samples than some sixty a window tell no more.
+        Keeps about sixty samples a window: more would not change the status.
         """
         micros = self._thresholds.window_seconds * _MICROS
         if self._past and at == self._past[-1].at:
@@ -99,101 +99,103 @@ class Window:
         elif len(self._past) > 1 and self._past[-1].at - self._past[-2].at < micros / _SAMPLES_A_WINDOW:
             self._past.pop()
         length = int(positions.max(initial=-1)) + 1
-        past = _Past(at, *(np.full(length, UNKNOWN) for _ in range(3)))
+        past = _WindowSample(at, *(np.full(length, UNKNOWN) for _ in range(3)))
         past.committed[positions], past.lag[positions] = committed, lag
         past.committed_at[positions] = committed_at
         self._past.append(past)
         self._past = [past for past in self._past if past.at >= at - micros]
 
-    def newest_at(self, at: int) -> _Past | None:
-        """The newest sample, if it is of this time: for `restore`."""
+    def newest_at(self, at: int) -> _WindowSample | None:
+        """Return the newest sample if it is of this time, for `restore`."""
         return self._past[-1] if self._past and self._past[-1].at == at else None
 
-    def restore(self, past: _Past) -> None:
-        """Puts a sample back in place of the newest, which is of the same time."""
+    def restore(self, past: _WindowSample) -> None:
+        """Put a sample back in place of the newest, which is of the same time."""
         self._past[-1] = past
 
     def forget(self, positions: Ints) -> None:
-        """Forgets these positions' samples: their logs are others since."""
+        """Drop these positions' samples: their logs were replaced."""
         for past in self._past:
             known = positions[positions < len(past.committed)]
             past.committed[known] = UNKNOWN
             past.lag[known] = UNKNOWN
 
     def since(self, seconds: float, positions: Ints) -> tuple[Ints, int]:
-        """The committed offsets at the oldest sample of so many seconds, and when that was."""
+        """Return the committed offsets at the oldest sample of the last seconds, and its time (microseconds)."""
         past = next(past for past in self._past if past.at >= self._past[-1].at - seconds * _MICROS)
         return at_numbers(past.committed, positions), past.at
 
-    def judge(self, now: Now) -> Verdict:
-        """The newest sample, which must have been added."""
-        told = Verdict(["OK"] * len(now.lag), [f"{_CAUGHT_UP} {self._thresholds.allowed_lag}"] * len(now.lag))
-        for place in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
-            lost = f"{now.lost[place]} records were deleted before they were consumed"
-            told.reason[place] = f"{_NOTHING_LEFT}: {lost}"
+    def judge(self, now: PositionSample) -> Verdict:
+        """Return the status of the newest sample, which must have been added."""
+        verdict = Verdict(["OK"] * len(now.lag), [f"{_CAUGHT_UP} {self._thresholds.allowed_lag}"] * len(now.lag))
+        for entry in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
+            lost = f"{now.lost[entry]} records were deleted before they were consumed"
+            verdict.reason[entry] = f"{_NOTHING_LEFT}: {lost}"
         without = np.zeros(0, np.int64) if now.without_records is None else now.without_records
-        for place in np.flatnonzero(without).tolist():
-            held = f"no committed record is in the {without[place]} offsets behind the committed one"
-            told.reason[place] = f"{_NOTHING_LEFT}: {held}"
+        for entry in np.flatnonzero(without).tolist():
+            held = f"the {without[entry]} offsets from the committed one on hold no committed record"
+            verdict.reason[entry] = f"{_NOTHING_LEFT}: {held}"
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
-        seen = self._seen(now.positions[lagging])
-        for number, place in enumerate(lagging.tolist()):
-            told.status[place], told.reason[place] = self._told(now, place, seen, number)
-        return told
+        window = self._figures(now.positions[lagging])
+        for number, entry in enumerate(lagging.tolist()):
+            verdict.status[entry], verdict.reason[entry] = self._judge_one(now, entry, window, number)
+        return verdict
 
-    def _told(self, now: Now, place: int, seen: _Seen, number: int) -> tuple[str, str]:
-        lag, stop = int(now.lag[place]), self._thresholds.stop_seconds
-        if now.is_unsubscribed[place]:
+    def _judge_one(self, now: PositionSample, entry: int, window: _WindowFigures, number: int) -> tuple[str, str]:
+        lag, stop = int(now.lag[entry]), self._thresholds.stop_seconds
+        if now.is_unsubscribed[entry]:
             return "UNSUBSCRIBED", "no member of the group subscribes to the topic"
         if lag == UNKNOWN:
             return "UNKNOWN", "there is no lag to judge"
-        if now.held_back and (why := now.held_back[place]):
+        if now.held_back and (why := now.held_back[entry]):
             return "UNKNOWN", why
-        if now.is_empty[place]:
-            return "EMPTY", f"the members left the group by themselves, with {lag} unread"
-        waiting, quiet = now.lag_seconds[place], now.commit_seconds[place]
+        if now.is_empty[entry]:
+            return "EMPTY", f"the members left the group on purpose, with {lag} unread"
+        waiting, quiet = now.lag_seconds[entry], now.commit_seconds[entry]
         if quiet >= stop and waiting >= stop:
             return "STOP", f"no commit for {quiet:.0f} s, {lag} unread, the first of them for {waiting:.0f} s"
-        return self._in_window(now, place, seen, number)
+        return self._judge_in_window(now, entry, window, number)
 
-    def _in_window(self, now: Now, place: int, seen: _Seen, number: int) -> tuple[str, str]:
-        lag, stop = int(now.lag[place]), self._thresholds.stop_seconds
-        if seen.rewound_from[number] != UNKNOWN:
-            return "REWIND", f"committed went back from {seen.rewound_from[number]} to {seen.rewound_to[number]}"
-        if seen.caught_up[number]:
+    def _judge_in_window(
+        self, now: PositionSample, entry: int, window: _WindowFigures, number: int
+    ) -> tuple[str, str]:
+        lag, stop = int(now.lag[entry]), self._thresholds.stop_seconds
+        if window.rewound_from[number] != UNKNOWN:
+            return "REWIND", f"committed went back from {window.rewound_from[number]} to {window.rewound_to[number]}"
+        if window.caught_up[number]:
             return "OK", f"had caught up within {self._thresholds.window_seconds:.0f} s"
-        same = float(seen.same_seconds[number])
-        if same >= stop and now.commit_seconds[place] < same and seen.is_repeated[number]:
-            return "STALL", f"commits offset {now.committed[place]} again and again for {same:.0f} s, {lag} unread"
-        span = float(seen.span_seconds[number])
-        if span >= stop and not seen.fell[number]:
-            return "WARN", f"lag did not fall in {span:.0f} s: {seen.first_lag[number]} before, {lag} now"
-        return "OK", "lag fell in the window" if seen.fell[number] else "too short a time to tell"
+        same = float(window.same_seconds[number])
+        if same >= stop and now.commit_seconds[entry] < same and window.is_repeated[number]:
+            return "STALL", f"has committed only offset {now.committed[entry]} for {same:.0f} s, {lag} unread"
+        span = float(window.span_seconds[number])
+        if span >= stop and not window.fell[number]:
+            return "WARN", f"lag did not fall in {span:.0f} s: {window.first_lag[number]} before, {lag} now"
+        return "OK", "lag fell in the window" if window.fell[number] else "the window is too short to judge"
 
-    def _seen(self, positions: Ints) -> _Seen:
-        """What the window shows of these positions, its samples taken from the oldest on."""
-        seen = _Seen.nothing(len(positions))
+    def _figures(self, positions: Ints) -> _WindowFigures:
+        """Return what the samples show of these positions, from the oldest on."""
+        figures = _WindowFigures.unknown(len(positions))
         newest = self._past[-1].at
         committed_at = at_numbers(self._past[-1].committed_at, positions)
         first_committed_at = np.full(len(positions), UNKNOWN)
         before = committed_before = np.full(len(positions), UNKNOWN)
         for past in self._past:
             committed, lag = at_numbers(past.committed, positions), at_numbers(past.lag, positions)
-            moved = seen.add((newest - past.at) / _MICROS, committed, lag, committed_before, before)
+            moved = figures.add((newest - past.at) / _MICROS, committed, lag, committed_before, before)
             first_committed_at = np.where(moved, at_numbers(past.committed_at, positions), first_committed_at)
-            seen.caught_up |= (lag != UNKNOWN) & (lag <= self._thresholds.allowed_lag)
+            figures.caught_up |= (lag != UNKNOWN) & (lag <= self._thresholds.allowed_lag)
             before = np.where(lag != UNKNOWN, lag, before)
             committed_before = np.where(committed != UNKNOWN, committed, committed_before)
-        # One commit that a sample saw too late to be dated before it is not two.
-        seen.is_repeated = committed_at > first_committed_at
-        return seen
+        # Two samples may show the same commit: only a later commit time makes it a second one.
+        figures.is_repeated = committed_at > first_committed_at
+        return figures
 
 
 @dataclass
-class _Seen:
-    """Of each position; UNKNOWN where there was no such thing."""
+class _WindowFigures:
+    """What the window shows of each position; `UNKNOWN` where it shows no such thing."""
 
     rewound_from: Ints
     rewound_to: Ints
@@ -205,12 +207,15 @@ class _Seen:
     first_lag: Ints
 
     @classmethod
-    def nothing(cls, count: int) -> _Seen:
+    def unknown(cls, count: int) -> _WindowFigures:
         numbers, flags, seconds = (np.full(count, filler) for filler in (UNKNOWN, False, 0.0))
         return cls(numbers, numbers, flags, flags.copy(), flags.copy(), seconds, seconds.copy(), numbers.copy())
 
     def add(self, ago_seconds: float, committed: Ints, lag: Ints, committed_before: Ints, before: Ints) -> Bools:
-        """One more sample, so long ago, with the last known figures before it; returns where the offset moved."""
+        """Add the next sample, so many seconds ago, with the last known figures before it.
+
+        Return where the committed offset moved.
+        """
         is_there = committed != UNKNOWN
         went_back = is_there & (committed < committed_before) & (self.rewound_from == UNKNOWN)
         is_back = is_there & (self.rewound_from != UNKNOWN) & (committed >= self.rewound_from)

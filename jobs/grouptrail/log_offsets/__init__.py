@@ -1,1 +1,1 @@
-"""The log-offsets job: samples of where the logs begin and end that groups commit to."""
+"""The log-offsets job: samples the start and end offsets of partitions' logs."""

@@ -1,4 +1,4 @@
-"""Which partitions have a committed offset, followed in the table `offset_commits` as it grows."""
+"""The partitions that have a committed offset, read from `offset_commits` as it grows."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ _NEWEST = pa.schema([*map(_STORED.field, _POSITION), ("commit", pa.int64()), ("t
 
 
 class CommittedPartitions:
-    """The partitions that some group of a cluster has committed to and whose last such offset is not deleted.
+    """The partitions for which a group of a cluster has a committed offset that is not deleted.
 
-    `table` is the path of `offset_commits`, `storage` delta-rs's options for it. Kept is the newest record of each
-    group and partition, which rows that come twice do not change.
+    `table` is the path of `offset_commits`, `storage` delta-rs's options for it. Only the newest record of each
+    group and partition counts, so that duplicate rows do no harm.
     """
 
     def __init__(self, table: str, cluster: str, storage: Mapping[str, str] | None = None) -> None:
         self._rows = AppendedRows(table, _STORED, pc.field("cluster") == cluster, storage)
         self._newest = _NEWEST.empty_table()
 
-    def now(self) -> dict[str, list[int]]:
-        """Partitions by topic, both ascending."""
+    def partitions(self) -> dict[str, list[int]]:
+        """Read the new rows and return the partitions by topic, both ascending."""
         for rows in self._rows.fresh():
-            self._newest = _newest(pa.concat_tables([self._newest, _of_each_kind(rows)]))
-        return self._partitions()
-
-    def _partitions(self) -> dict[str, list[int]]:
-        # A group's records lie in one partition of the offsets topic: their offsets say which came last.
+            self._newest = _newest(pa.concat_tables([self._newest, _by_kind(rows)]))
+        # A group's records are in one partition of the offsets topic, so that their offsets give the order.
         commit, tombstone = pc.field("commit"), pc.field("tombstone")
-        standing = self._newest.filter(commit.is_valid() & (tombstone.is_null() | (commit > tombstone)))
+        undeleted = self._newest.filter(commit.is_valid() & (tombstone.is_null() | (commit > tombstone)))
         found: dict[str, list[int]] = {}
-        for row in standing.group_by(["topic", "partition"]).aggregate([]).sort_by(_ascending()).to_pylist():
+        for row in undeleted.group_by(["topic", "partition"]).aggregate([]).sort_by(_ascending()).to_pylist():
             found.setdefault(row["topic"], []).append(row["partition"])
         return found
 
@@ -54,8 +51,8 @@ def _ascending() -> list[tuple[str, str]]:
     return [("topic", "ascending"), ("partition", "ascending")]
 
 
-def _of_each_kind(rows: pa.Table) -> pa.Table:
-    """Rows as in `_NEWEST`, of one record each."""
+def _by_kind(rows: pa.Table) -> pa.Table:
+    """Return rows of `_NEWEST`, one for each record."""
     is_tombstone, offset = rows["is_tombstone"], rows["record_offset"]
     unset = pa.scalar(None, pa.int64())
     kinds = [pc.if_else(is_tombstone, unset, offset), pc.if_else(is_tombstone, offset, unset)]
@@ -63,6 +60,6 @@ def _of_each_kind(rows: pa.Table) -> pa.Table:
 
 
 def _newest(rows: pa.Table) -> pa.Table:
-    """One row for each group and partition."""
+    """Return one row for each group and partition."""
     newest = rows.group_by(_POSITION).aggregate([("commit", "max"), ("tombstone", "max")])
     return newest.rename_columns(_NEWEST.names).cast(_NEWEST)

@@ -1,4 +1,4 @@
-"""The log-offsets job: samples of the logs that groups commit to, asked of the brokers, into one table."""
+"""The log-offsets job: queries the brokers for the log offsets of the partitions that groups commit to."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ COMMITS = "offset_commits"
 
 
 def check(config: Config) -> None:
-    """Whether a broker answers, and the warehouse can be written; raises before Spark is started."""
+    """Raise unless a broker answers and the warehouse can be written; runs before Spark is started."""
     tables.check_warehouse(config)
     with Cluster(config.kafka_settings()) as cluster:
         cluster.brokers()
 
 
 def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -> Start:
-    """Return nothing: the next sample is a new one in any case."""
+    """Return no position to start from: every sample is a new one."""
     return {}
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Starts the query. In: the brokers' word, of the partitions in `offset_commits`; out: `log_offsets`."""
+    """Start the query, which samples the partitions in `offset_commits` and writes `log_offsets`."""
     from grouptrail.log_offsets.source import register
 
     tables.ensure_tables(spark, config, (COMMITS, TABLE))
@@ -54,7 +54,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
 
 
 def which_partitions(config: Config) -> dict[str, str]:
-    """The data source's options for what the configuration asks for."""
+    """Return the data source's options for the partitions that the configuration selects."""
     if config.log_offsets.all_topics:
         return {}
     storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
@@ -63,28 +63,28 @@ def which_partitions(config: Config) -> dict[str, str]:
 
 
 class Sampling:
-    """Lands samples, each once, however often a batch is tried; tells of one that differs from the one before."""
+    """Writes each sample exactly once, also when a batch is retried, and reports changes of the errors in it."""
 
     def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
         self._config = config
         self._app = app
         self._report = report
-        self._told: Mapping[str | None, int] | None = None
+        self._reported: Mapping[str | None, int] | None = None
 
     def land(self, rows: DataFrame, batch: int) -> None:
-        """One sample, in the columns of the data source."""
+        """Write one sample, given in the data source's columns."""
         started = time.monotonic()
         sample = rows.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending")])
         tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
-        # Transactions begin and end all the time: those of the offsets topic are no news.
+        # Rows of the offsets topic come and go with every transaction: they are not worth a line.
         found = Counter(row["error"] for row in sample.to_pylist() if row["topic"] != OFFSETS_TOPIC)
-        if found != self._told:
-            self._told = found
+        if found != self._reported:
+            self._reported = found
             self._report(summary(batch, found, time.monotonic() - started))
 
 
 def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:
-    """One line for people: how many partitions (`found` is by error) were asked of, and what is wrong."""
+    """Return the log line of a batch: its partitions and their errors; `found` counts partitions by error."""
     faults = sorted(((count, error) for error, count in found.items() if error), reverse=True)
     wrong = "".join(f"; {count:,} {error}" for count, error in faults)
     return f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s{wrong}"

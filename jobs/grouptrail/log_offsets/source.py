@@ -1,20 +1,20 @@
-"""`kafka_log_offsets`, a data source of Spark: where the logs of partitions begin, are stable and end.
+"""`kafka_log_offsets`, a Spark data source: start, last stable and end offset of partitions' logs.
 
     register(spark)
     spark.read.format("kafka_log_offsets").option("kafka.bootstrap.servers", "kafka-1:9092").load()
 
-Options: `kafka.…`, any setting of Kafka's Java client, as Spark's Kafka source takes them; and which partitions:
-- `assign`: those listed, as in `{"orders": [0, 1]}`;
-- `committed` and `cluster`: those that groups of that cluster have committed to, by the table `offset_commits` at
-  that path; in a stream, those that land there later, too; `storage.…` are delta-rs's options for it;
-- none of these: all that the principal may see.
+Options: `kafka.…`, any setting of Kafka's Java client as in Spark's Kafka source, and the choice of partitions:
+- `assign`: the listed ones, such as `{"orders": [0, 1]}`;
+- `committed` and `cluster`: those that groups of that cluster have committed to, read from the table
+  `offset_commits` at that path; a stream follows the table; `storage.…` are delta-rs's options for it;
+- none of these: all partitions that the principal may describe.
 
-With `held_back`, a topic, also those of its partitions whose last stable offset is behind their end: the others of
-this topic have no row. They are asked for in requests that are sent anyway.
+With `held_back`, the name of a topic, also the partitions of that topic whose last stable offset is below their end;
+its other partitions have no row. No additional requests are needed for them.
 
-Out: the columns of `log_offsets` but the cluster. Each leader is asked by a task of its own. A partition that cannot
-be asked of has a row all the same, which says why (`error`). `spark.readStream` gives a sample a trigger, one in all
-with Trigger.AvailableNow.
+The columns are those of `log_offsets` without the cluster. One task queries each leader. A partition without an
+answer has a row with the reason in `error`. `spark.readStream` gives one sample a trigger, and a single one with
+Trigger.AvailableNow.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ class OptionError(GrouptrailError):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session."""
+    """Register the format with a session."""
     spark.dataSource.register(LogOffsetsSource)
 
 
 class LogOffsetsSource(DataSource):
-    """The format's entry: what Spark makes of the options."""
+    """The data source, as Spark creates it from the options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._request = Request.of(options)
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(…)`."""
+        """Return the name to give to `format(…)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """As Spark's DDL."""
+        """Return the columns as Spark DDL."""
         return contracts.tables()[TABLE].ddl(without=("cluster",))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of one sample."""
+        """Return a reader of one sample."""
         return LogOffsetsReader(self._request)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Of a sample a trigger."""
+        """Return a reader of one sample a trigger."""
         return LogOffsetsStreamReader(self._request)
 
 
 class Request:
-    """Kafka's settings and delta-rs's options, which may hold secrets, and which partitions are wanted."""
+    """Kafka's settings and delta-rs's options, both of which may hold secrets, and the choice of partitions."""
 
     def __init__(self, settings: dict[str, str], storage: dict[str, str], which: dict[str, str]) -> None:
         self.settings = settings
@@ -92,16 +92,16 @@ class Request:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Request:
-        """From the options. Raises OptionError, which repeats no value."""
+        """Parse the options. Raises OptionError, whose text contains no value."""
         settings, storage = _under("kafka.", options), _under("storage.", options)
         which = {name: value for name, value in options.items() if not name.startswith(("kafka.", "storage."))}
         unknown = sorted(which.keys() - set(_OPTIONS))
         if unknown:
             raise OptionError(
-                f"{FORMAT}: unknown option {unknown[0]}: there are kafka.…, storage.…, {', '.join(_OPTIONS)}"
+                f"{FORMAT}: unknown option {unknown[0]}: valid options are kafka.…, storage.…, {', '.join(_OPTIONS)}"
             )
         if "bootstrap.servers" not in settings:
-            raise OptionError(f"{FORMAT}: no option kafka.bootstrap.servers: say where the brokers are")
+            raise OptionError(f"{FORMAT}: the option kafka.bootstrap.servers is missing: add it")
         if which.keys() - {_HELD_BACK} not in (set(), {"assign"}, {"committed", "cluster"}):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
@@ -113,19 +113,19 @@ def _under(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def assigned(text: str) -> dict[str, list[int]]:
-    """Partitions by topic, from the option `assign`. Raises OptionError."""
+    """Return the partitions by topic in the option `assign`. Raises OptionError."""
     try:
         found = json.loads(text)
         return {str(topic): [int(partition) for partition in partitions] for topic, partitions in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise OptionError(f'{FORMAT}: assign is not as in {{"orders": [0, 1]}}: correct it') from error
+        raise OptionError(f'{FORMAT}: check assign: it must look like {{"orders": [0, 1]}}') from error
 
 
 @dataclass(frozen=True)
-class Asked(InputPartition):
-    """What one task asks of one broker; those places that none leads come together, without a server.
+class LeaderTask(InputPartition):
+    """The partitions that one task queries from their leader; those without a leader share a task without a server.
 
-    Of the topic `held_back` only partitions that an open transaction holds back, or that have an error, are sampled.
+    Of the topic `held_back` only partitions that an open transaction holds back, or that have an error, get a row.
     """
 
     leader: int | None
@@ -134,12 +134,12 @@ class Asked(InputPartition):
     held_back: str | None = None
 
 
-Wanted = Mapping[str, Collection[int] | None]
-"""Partitions by topic; None: all of them."""
+Selection = Mapping[str, Collection[int] | None]
+"""Partitions by topic; None: all partitions of the topic."""
 
 
 class Planner:
-    """Finds who is to be asked; keeps its connection, and what it knows, from one sample to the next."""
+    """Assigns partitions to tasks; keeps its connection and the last metadata from one sample to the next."""
 
     def __init__(self, request: Request) -> None:
         self._cluster = Cluster(request.settings)
@@ -150,80 +150,81 @@ class Planner:
             else None
         )
         self._held_back = request.which.get(_HELD_BACK)
-        self._seen: list[PartitionMetadata] = []
+        self._known: list[PartitionMetadata] = []
 
-    def plan(self) -> list[Asked]:
-        """At least one: Spark takes none for one that it made itself."""
-        wanted: Wanted | None = self._committed.now() if self._committed else self._assigned
+    def plan(self) -> list[LeaderTask]:
+        """Return the tasks, at least one: Spark would replace an empty list by a task of its own."""
+        wanted: Selection | None = self._committed.partitions() if self._committed else self._assigned
         if wanted is None or self._held_back is None or self._held_back in wanted:
             return by_leader(self._places(wanted))
-        asked = by_leader(self._places({**wanted, self._held_back: None}))
-        return [replace(one, held_back=self._held_back) for one in asked]
+        tasks = by_leader(self._places({**wanted, self._held_back: None}))
+        return [replace(task, held_back=self._held_back) for task in tasks]
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._cluster.close()
 
-    def _places(self, wanted: Wanted | None) -> list[PartitionMetadata]:
-        """Where no broker answers, all that is wanted, or was there the last time, with the reason."""
+    def _places(self, wanted: Selection | None) -> list[PartitionMetadata]:
+        """Return the partitions with their leaders; if no broker answers, the last known ones with the reason."""
         try:
-            self._seen = self._cluster.partition_metadata(wanted)
+            self._known = self._cluster.partition_metadata(wanted)
         except ClusterError as error:
             reason = (
                 "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
             )
             if wanted is None:
                 return [
-                    PartitionMetadata(seen.topic, seen.partition, seen.topic_id, error=reason) for seen in self._seen
+                    PartitionMetadata(known.topic, known.partition, known.topic_id, error=reason)
+                    for known in self._known
                 ]
             return [
                 PartitionMetadata(topic, partition, error=reason)
                 for topic in wanted
                 for partition in wanted[topic] or ()
             ]
-        return self._seen
+        return self._known
 
 
-def by_leader(places: Iterable[PartitionMetadata]) -> list[Asked]:
-    """One for each leader, and one for the places without."""
+def by_leader(places: Iterable[PartitionMetadata]) -> list[LeaderTask]:
+    """Return one task for each leader, and one for the partitions without a leader."""
     with_leader = sorted((place for place in places if place.leader is not None), key=_leader)
-    asked = [Asked(*leader, tuple(led)) for leader, led in groupby(with_leader, _leader)]
-    unled = tuple(place for place in places if place.leader is None)
-    return [*asked, Asked(None, None, unled)] if unled or not asked else asked
+    tasks = [LeaderTask(*leader, tuple(led)) for leader, led in groupby(with_leader, _leader)]
+    leaderless = tuple(place for place in places if place.leader is None)
+    return [*tasks, LeaderTask(None, None, leaderless)] if leaderless or not tasks else tasks
 
 
 def _leader(place: PartitionMetadata) -> tuple[Any, Any]:
     return place.leader, place.server
 
 
-def sample(settings: Mapping[str, str], asked: Asked) -> pa.RecordBatch:
-    """The rows of a task: what its broker told, or why it did not."""
-    told: Mapping[tuple[str, int], LogBounds | str] = {}
-    silence = None
+def sample(settings: Mapping[str, str], task: LeaderTask) -> pa.RecordBatch:
+    """Return a task's rows: the offsets that the leader returned, or why there are none."""
+    answers: Mapping[tuple[str, int], LogBounds | str] = {}
+    failure = None
     asked_at = datetime.now(UTC)
-    if asked.leader is not None:
+    if task.leader is not None:
         try:
-            with Cluster({**settings, "bootstrap.servers": str(asked.server)}) as broker:
-                told = broker.log_bounds(asked.leader, [(place.topic, place.partition) for place in asked.places])
+            with Cluster({**settings, "bootstrap.servers": str(task.server)}) as broker:
+                answers = broker.log_bounds(task.leader, [(place.topic, place.partition) for place in task.places])
         except ClusterError as error:
             reason = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
-            silence = f"broker {asked.leader} {reason}"
+            failure = f"broker {task.leader} {reason}"
     times = {"asked_at": asked_at, "sampled_at": datetime.now(UTC)}
-    places = [place for place in asked.places if place.topic != asked.held_back or not _is_stable(told, place)]
-    return _rows([replace(place, error=place.error or silence) for place in places], told, times)
+    places = [place for place in task.places if place.topic != task.held_back or not _is_stable(answers, place)]
+    return _rows([replace(place, error=place.error or failure) for place in places], answers, times)
 
 
-def _is_stable(told: Mapping[tuple[str, int], LogBounds | str], place: PartitionMetadata) -> bool:
-    found = told.get((place.topic, place.partition))
+def _is_stable(answers: Mapping[tuple[str, int], LogBounds | str], place: PartitionMetadata) -> bool:
+    found = answers.get((place.topic, place.partition))
     return isinstance(found, LogBounds) and found.last_stable_offset == found.log_end_offset
 
 
 def _rows(
-    places: list[PartitionMetadata], told: Mapping[tuple[str, int], LogBounds | str], times: Mapping[str, datetime]
+    places: list[PartitionMetadata], answers: Mapping[tuple[str, int], LogBounds | str], times: Mapping[str, datetime]
 ) -> pa.RecordBatch:
     rows = []
     for place in places:
-        found = told.get((place.topic, place.partition), place.error)
+        found = answers.get((place.topic, place.partition), place.error)
         bounds = vars(found) if isinstance(found, LogBounds) else {"error": found}
         of = {"topic": place.topic, "partition": place.partition, "topic_id": place.topic_id}
         rows.append({**of, **times, **bounds})
@@ -231,50 +232,50 @@ def _rows(
 
 
 class LogOffsetsReader(DataSourceReader):
-    """One sample."""
+    """Reads one sample."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
-    def partitions(self) -> list[Asked]:
-        """On the driver: whom to ask."""
+    def partitions(self) -> list[LeaderTask]:
+        """Plan the tasks, on the driver."""
         planner = Planner(self._request)
         try:
             return planner.plan()
         finally:
             planner.close()
 
-    def read(self, partition: Asked) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """On an executor: asks one broker."""
+    def read(self, partition: LeaderTask) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Query one broker, on an executor."""
         yield sample(self._request.settings, partition)
 
 
 class LogOffsetsStreamReader(DataSourceStreamReader):
-    """A sample a trigger: its offset is the time, which has always moved on."""
+    """Reads one sample a trigger: the stream's offset is the time, which always advances."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._planner: Planner | None = None  # made where it plans: a connection cannot be sent to executors
+        self._planner: Planner | None = None  # created on the driver: it cannot be sent to executors
 
     def initialOffset(self) -> dict[str, int]:
-        """Before any sample."""
+        """Return the offset before any sample."""
         return {"asked_at_ms": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # takes what there is, whatever the limit
-        """Now."""
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # Spark's limit does not apply to a sample
+        """Return the current time as the offset."""
         return {"asked_at_ms": time.time_ns() // 1_000_000}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Asked]:
-        """On the driver: whom to ask. A batch that is run again asks again: the past cannot be asked."""
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LeaderTask]:
+        """Plan the tasks, on the driver. A batch that is retried samples again: past offsets cannot be queried."""
         if self._planner is None:
             self._planner = Planner(self._request)
         return self._planner.plan()
 
-    def read(self, partition: Asked) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """On an executor: asks one broker."""
+    def read(self, partition: LeaderTask) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Query one broker, on an executor."""
         yield sample(self._request.settings, partition)
 
     def stop(self) -> None:
-        """Closes the driver's connection."""
+        """Close the driver's connection."""
         if self._planner is not None:
             self._planner.close()

@@ -1,4 +1,4 @@
-"""Who gets what: the Java client's range and round robin, and a plain sticky one in place of the others."""
+"""Assignors of the model: the Java client's range and round robin, and a plain sticky one for the others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _round_robin(members: Sequence[Subscriber], counts: Mapping[str, int]) -> As
 def sticky(
     topics: Mapping[str, Sequence[str]], had: Mapping[str, frozenset[Partition]], counts: Mapping[str, int]
 ) -> Assigned:
-    """Keep what can be kept; the rest, and what is above the fair share, goes to those who have least."""
+    """Keep what can be kept; the rest, and what is above the fair share, goes to the members with the least."""
     given: dict[str, set[Partition]] = {name: set() for name in topics}
     if not given:
         return {}
@@ -92,7 +92,7 @@ def sticky(
 
 
 def _balance(given: dict[str, set[Partition]], topics: Mapping[str, Sequence[str]]) -> None:
-    """Move partitions until nobody has two more than another who could take one."""
+    """Move partitions until no member has two more than another that could take one."""
 
     def moves() -> Iterator[tuple[Partition, str, str]]:
         by_size = sorted(given, key=lambda name: (len(given[name]), name))

@@ -271,7 +271,7 @@ class ClassicGroup:
 
     def _drop(self, member_id: str, how: Departure) -> None:
         member = self.members.pop(member_id)
-        # Where nobody saw a static member's new id, its fate is that of the old one.
+        # If no record holds a static member's new id, the end of the old one counts.
         self._set_departure(member_id, how)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)

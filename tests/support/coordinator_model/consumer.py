@@ -34,7 +34,7 @@ class ConsumerClient(BaseClient):
         super().__init__(cluster, spec, was_member=was_member)
         self.member_id = cluster.new_id("uuid")
         self.epoch = 0
-        self.told: frozenset[Partition] = NOTHING
+        self.received: frozenset[Partition] = NOTHING
         self.revoking = False
         self.is_due = False
         self.poke(30)
@@ -62,7 +62,7 @@ class ConsumerClient(BaseClient):
         group, before = found
         answer = group.heartbeat(self, None if self.revoking or not self.can_act else self.owned, before)
         if answer == "UNKNOWN_MEMBER_ID":
-            self.epoch, self.told, self.owned, self.revoking = 0, NOTHING, NOTHING, False
+            self.epoch, self.received, self.owned, self.revoking = 0, NOTHING, NOTHING, False
             self.was_member = True
             self.poke(10)
         elif answer != "NONE":
@@ -74,9 +74,9 @@ class ConsumerClient(BaseClient):
     def answered(self, epoch: int, assigned: frozenset[Partition]) -> None:
         """The answer to a heartbeat."""
         self.epoch = epoch
-        if assigned == self.told and not (self.owned - assigned):
+        if assigned == self.received and not (self.owned - assigned):
             return
-        self.told = assigned
+        self.received = assigned
         if self.owned - assigned:
             if not self.revoking:
                 self.revoking = True
@@ -91,7 +91,7 @@ class ConsumerClient(BaseClient):
             self.cluster.later(1_000, self._revoked)
             return
         self.revoking = False
-        self.owned = self.told
+        self.owned = self.received
         self.poke(5)
 
     def commit(self) -> None:
@@ -132,7 +132,7 @@ class ConsumerClient(BaseClient):
         group = self.consumer_group
         if self.stalled == "slow" and not self.is_over and group is not None and self.epoch > 0:
             group.leave(self.member_id, for_good=False)
-            self.epoch, self.told, self.owned, self.revoking = 0, NOTHING, NOTHING, False
+            self.epoch, self.received, self.owned, self.revoking = 0, NOTHING, NOTHING, False
             self.was_member = True
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
@@ -301,7 +301,7 @@ class ConsumerGroup:
         return known.topics != member.topics
 
     def _static(self, client: ConsumerClient) -> ConsumerMember | None:
-        """Who has a static member's place."""
+        """Return the current member of a static instance id."""
         instance_id = client.spec.instance_id
         return next((one for one in self.members.values() if instance_id and one.instance_id == instance_id), None)
 
@@ -579,7 +579,7 @@ class ConsumerGroup:
             self.reasons = set()
 
     def reload(self) -> ConsumerGroup:
-        """Another coordinator has the same from the log; its timers start anew."""
+        """Another coordinator loads the same state from the log; its timers restart."""
         loaded = ConsumerGroup(self.cluster)
         for name in ("members", "targets", "patterns", "metadata"):
             setattr(loaded, name, dict(getattr(self, name)))

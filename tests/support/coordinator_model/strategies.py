@@ -1,4 +1,4 @@
-"""Schedules at random: a handful of clients, and whatever may happen to their group."""
+"""Random schedules: a few clients, and anything that may happen to their group."""
 
 from __future__ import annotations
 
