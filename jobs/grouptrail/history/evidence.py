@@ -381,7 +381,7 @@ REMOVALS: dict[RemovalEvidence, str] = {
     RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
     # Before 4.0 an empty group goes with its last offset (GroupMetadataManager.scala cleanupGroupMetadata).
     RemovalEvidence.OFFSETS_SOON: (
-        "removed with its offsets after only {seconds:.0f} s without members, sooner than offsets expire: deleted; "
+        "removed with its offsets after only {seconds:.0f} s without members, within the offset retention: deleted; "
         "or, by a broker before 4.0, its last offsets were deleted, belonged to a deleted topic, or had their own "
         "expiry"
     ),
