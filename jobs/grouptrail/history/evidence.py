@@ -118,7 +118,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "member_expired",
         "likely",
         "tombstones of a member that had left for now (epoch -2), or had not given up partitions in time",
-        "or an administrator removed it",
+        "or it left just then, or an administrator removed it",
         "3.7 and newer",
     ),
     Evidence.GONE_STATIC: Conclusion(
@@ -349,9 +349,9 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
         "a static member that had left temporarily and did not return in time",
     ),
     EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
-        "expired",
+        "left_or_expired",
         Evidence.GONE_AFTER_ABSENCE,
-        "had not given up partitions within its rebalance timeout of {rebalance} ms",
+        "had not given up partitions within its rebalance timeout of {rebalance} ms; a leave just then looks the same",
     ),
     EndingEvidence.TOMBSTONES: EndingConclusion(
         "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
