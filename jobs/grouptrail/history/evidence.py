@@ -351,7 +351,7 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
     EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
         "left_or_expired",
         Evidence.GONE_AFTER_ABSENCE,
-        "had not given up partitions within its rebalance timeout of {rebalance} ms; a leave just then looks the same",
+        "had not given up partitions within its rebalance timeout of {rebalance} ms, or left just then",
     ),
     EndingEvidence.TOMBSTONES: EndingConclusion(
         "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
