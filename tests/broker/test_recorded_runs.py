@@ -18,8 +18,15 @@ from grouptrail.history.operations import Record
 from support.history_facts import counted, facts_of, table
 from support.model_calibration import agrees
 from support.observed_groups import PATIENCE_SECONDS
-from support.recorded_runs import SESSION_MS, Player, Run, Stage, crashing, folded, group_records
-from support.recorded_schedules import CLASSIC, CONSUMER, CRASHES_CLASSIC, CRASHES_CONSUMER, Recorded
+from support.recorded_runs import Player, Run, Stage, crashing, folded, group_records
+from support.recorded_schedules import (
+    CLASSIC,
+    CONSUMER,
+    CRASHES_CLASSIC,
+    CRASHES_CONSUMER,
+    SESSION_MS,
+    Recorded,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
 

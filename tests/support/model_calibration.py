@@ -8,15 +8,19 @@ large.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from random import Random
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, operations
 from support import coordinator_model
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule, Version
-from support.recorded_schedules import Recorded
+from support.recorded_schedules import SESSION_MS, Recorded
 
 VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
-SEEDS = range(60)
+SEEDS = range(1_000)
+NEW_TOPICS_MS = 5_000
+"""How long it took clients to learn of topics, although they refresh their metadata each second."""
 
 Shape = tuple[str, ...]
 """The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
@@ -33,12 +37,29 @@ def agrees(recorded: Recorded, release: str, records: Sequence[Record]) -> bool:
 
 def model_runs(recorded: Recorded, version: Version) -> Iterator[list[Record]]:
     """The model's records of a schedule, by seed."""
-    spaced = tuple(_spaced(recorded.actions))
     for seed in SEEDS:
-        yield coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
+        yield model_run(recorded, version, seed)
 
 
-def _spaced(recorded: Sequence[Action]) -> Iterator[Action]:
+def model_run(recorded: Recorded, version: Version, seed: int) -> list[Record]:
+    """The model's records of a schedule; the seed also decides how soon the group was at rest."""
+    played = [_played(action, recorded) for action in recorded.actions]
+    spaced = tuple(_spaced(played, Random(seed)))
+    return coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
+
+
+def _played(action: Action, recorded: Recorded) -> Action:
+    """A join as `recorded_runs.Player` plays it."""
+    if not isinstance(action, Join):
+        return action
+    is_cooperative = action.assignors == ("cooperative-sticky",)
+    library = "librdkafka" if is_cooperative or recorded.library == "librdkafka" else "kafka-python"
+    # Static members have time enough to come back, there as here.
+    session_ms = SESSION_MS if action.instance_id is None else action.session_ms
+    return replace(action, library=library, session_ms=session_ms, metadata_age_ms=NEW_TOPICS_MS)
+
+
+def _spaced(recorded: Sequence[Action], random: Random) -> Iterator[Action]:
     """The actions with the time between them in which the recorded group came to rest."""
     static = {one.client for one in recorded if isinstance(one, Join) and one.instance_id}
     has_new_metadata = any(isinstance(one, actions.AddPartitions | actions.CreateTopic) for one in recorded)
@@ -52,7 +73,8 @@ def _spaced(recorded: Sequence[Action]) -> Iterator[Action]:
         elif static:
             yield actions.Wait(10_000)
         else:
-            yield actions.Wait(310_000 if has_new_metadata else 20_000)
+            # A group may rest before all clients have learnt of a topic.
+            yield actions.Wait(random.choice((20_000, 20_000, 2_000)) if has_new_metadata else 20_000)
 
 
 def known_shapes(recorded: Recorded, version: Version) -> set[Shape]:

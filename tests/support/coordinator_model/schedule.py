@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Protocol = Literal["classic", "consumer"]
 Version = Literal["3.9", "4.0", "4.1", "4.3"]
+Library = Literal["java", "librdkafka", "kafka-python"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Join:
     `assignors` (classic) are its `partition.assignment.strategy`, best first. `pattern` (consumer) is what it
     subscribes to on the broker instead of `topics`. Several clients may share a `client_id`; by default it is the
     client's name. `session_ms` is of the classic protocol (the broker's setting holds for the other), `rebalance_ms`
-    is `max.poll.interval.ms`.
+    is `max.poll.interval.ms`. `library` is the client's, as far as libraries differ in the classic protocol,
+    `metadata_age_ms` its `metadata.max.age.ms`.
     """
 
     client: str
@@ -29,6 +31,8 @@ class Join:
     client_id: str | None = None
     session_ms: int = 45_000
     rebalance_ms: int = 300_000
+    library: Library = "java"
+    metadata_age_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True)
