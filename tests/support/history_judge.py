@@ -577,7 +577,7 @@ def _cause(moment: Moment, before: Moment | None, row: Row, where: str) -> Fact:
 def _is_true(cause: str, moment: Moment, before: Moment | None) -> bool:
     reasons = moment.reasons
     if cause == "protocol_migrated":
-        return before is not None and before.kind != moment.kind
+        return "downgraded" in reasons or (before is not None and before.kind != moment.kind)
     if cause == "group_started":
         return "member_joined" in reasons and (before is None or before.generation is None or not before.members)
     if cause == "group_emptied":

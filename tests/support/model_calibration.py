@@ -2,13 +2,20 @@
 
 The model draws from its seed what no schedule says, such as who is first; a recording agrees with it where some seed
 leads to the same path: the same generations or epochs, each with as many members and, of classic groups, shares as
-large.
+large. After a change to the model
+
+    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
+
+looks for the seeds anew and writes them to `tests/data/recorded-runs-seeds.json`.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, operations
@@ -19,8 +26,11 @@ from support.recorded_schedules import SESSION_MS, Recorded
 
 VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
 SEEDS = range(1_000)
+_HURRIED_SEEDS = 400
 NEW_TOPICS_MS = 5_000
 """How long it took clients to learn of topics, although they refresh their metadata each second."""
+
+SEEDS_FILE = Path(__file__).parents[1] / "data" / "recorded-runs-seeds.json"
 
 Shape = tuple[str, ...]
 """The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
@@ -28,21 +38,19 @@ Step = tuple[str, int | None, int, tuple[int, ...]]
 """What a record says of a group: (kind, generation or epoch, members, partitions of each, the most first)."""
 
 
-def agrees(recorded: Recorded, release: str, records: Sequence[Record]) -> bool:
-    """Whether some seed leads the model to the path of a recording."""
-    version: Version = next(one for one in VERSIONS if release.startswith(one))
-    wanted = path(records)
-    return any(path(run) == wanted for run in model_runs(recorded, version))
+def seed_of(recorded: Recorded, release: str, records: Sequence[Record]) -> int | None:
+    """Return the first seed that leads the model to the path of a recording, None where none does."""
+    return next((seed for seed in SEEDS if agrees(recorded, release, records, seed)), None)
 
 
-def model_runs(recorded: Recorded, version: Version) -> Iterator[list[Record]]:
-    """The model's records of a schedule, by seed."""
-    for seed in SEEDS:
-        yield model_run(recorded, version, seed)
+def agrees(recorded: Recorded, release: str, records: Sequence[Record], seed: int) -> bool:
+    """Whether a seed leads the model to the path of a recording."""
+    return path(model_run(recorded, release, seed)) == path(records)
 
 
-def model_run(recorded: Recorded, version: Version, seed: int) -> list[Record]:
+def model_run(recorded: Recorded, release: str, seed: int) -> list[Record]:
     """The model's records of a schedule; the seed also decides how soon the group was at rest."""
+    version: Version = next(one for one in VERSIONS if release.startswith(one))
     played = [_played(action, recorded) for action in recorded.actions]
     spaced = tuple(_spaced(played, Random(seed)))
     return coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
@@ -77,11 +85,20 @@ def _spaced(recorded: Sequence[Action], random: Random) -> Iterator[Action]:
             yield actions.Wait(random.choice((20_000, 20_000, 2_000)) if has_new_metadata else 20_000)
 
 
-def known_shapes(recorded: Recorded, version: Version) -> set[Shape]:
-    """The shapes that the model writes of a schedule, with and without time between its actions."""
-    hurried = tuple(part for action in recorded.actions for part in (action, actions.Wait(700)))
-    runs = [coordinator_model.run(Schedule(hurried, version, recorded.topics, seed)).records for seed in SEEDS]
-    return set().union(*(shapes(records) for records in (*runs, *model_runs(recorded, version)) if records))
+def missing_shapes(recorded: Recorded, release: str, records: Sequence[Record]) -> set[Shape]:
+    """The shapes of a recording that no run of its schedule by the model has, with little or enough time between its
+    actions."""
+    version: Version = next(one for one in VERSIONS if release.startswith(one))
+    missing = shapes(records) - shapes(model_run(recorded, release, 0))
+    for seed in range(_HURRIED_SEEDS):
+        if not missing:
+            break
+        random = Random(seed)
+        hurried: list[Action] = []
+        for action in recorded.actions:
+            hurried += [_played(action, recorded), actions.Wait(random.choice((300, 700, 1_500, 3_000, 8_000)))]
+        missing -= shapes(coordinator_model.run(Schedule(tuple(hurried), version, recorded.topics, seed)).records)
+    return missing
 
 
 def shapes(records: Iterable[Record]) -> set[Shape]:
@@ -126,3 +143,25 @@ def _classic(record: Record) -> tuple[int, int, tuple[int, ...]]:
         for member in record.body["members"]
     ]
     return record.body["generation"], len(sizes), tuple(sorted(sizes, reverse=True))
+
+
+def main() -> None:
+    """Look for the seed of each kept recording, and say how many have one."""
+    from support.recorded_schedules import ALL
+    from support.recordings import load_recordings
+
+    found = {
+        one.version: {
+            run.group_id: seed_of(ALL[run.group_id], one.version, run.records(one.records)) for run in one.runs
+        }
+        for one in load_recordings()
+    }
+    SEEDS_FILE.write_text(f"{json.dumps(found, indent=1)}\n", "utf-8")
+    for version, seeds in found.items():
+        agreeing = sum(seed is not None for seed in seeds.values())
+        others = ", ".join(group_id for group_id, seed in seeds.items() if seed is None) or "none"
+        sys.stdout.write(f"Kafka {version}: {agreeing} of {len(seeds)} runs agree; not: {others}\n")
+
+
+if __name__ == "__main__":
+    main()

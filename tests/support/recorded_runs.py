@@ -41,6 +41,7 @@ from support.observed_groups import (
 )
 from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
 
+
 @dataclass(frozen=True)
 class Step:
     """An action, when it was begun, and the rest that the group came to after it.

@@ -226,3 +226,5 @@ CRASHES_CLASSIC = {
     "killed-static": Recorded(through_a_crash(*(static(RANGE, name) for name in "abc"))),
 }
 CRASHES_CONSUMER = {"killed-kip-848": Recorded(through_a_crash(*moderns("a", "b", "c")), COUNTS)}
+
+ALL = CLASSIC | CONSUMER | CRASHES_CLASSIC | CRASHES_CONSUMER

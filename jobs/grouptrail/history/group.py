@@ -25,7 +25,7 @@ class Member:
     `claimed` and `claimed_generation` are what it said it had when it joined (sticky assignors). The others below
     are of groups that the broker assigns: `target` is what it shall have, `previous_epoch` the one before
     its `epoch` (0: it had just joined), `is_settled` whether it needs to give up or wait for nothing,
-    `unrevoked_since` (ms) since when it has been asked to give up.
+    `unrevoked_since` (ms) when it was last asked to give up: each time its rebalance timeout starts anew.
     """
 
     member_id: str

@@ -108,7 +108,7 @@ class ClassicGroup:
     def has(self, member_id: str) -> bool:
         return member_id in self.members
 
-    def protocol_of(self, client: ClassicClient) -> str | None:
+    def protocol_of(self, _client: ClassicClient) -> str | None:
         """The assignor by whose protocol a client is a member."""
         return self.protocol
 
@@ -260,7 +260,11 @@ class ClassicGroup:
         resubscribed = {"subscription_changed"} if member.topics != client.named_topics else set()
         joined_with = (client.named_topics, client.spec.assignors, client.owned, client.generation)
         is_same = before == joined_with
-        member.topics, member.claimed, member.claimed_generation = client.named_topics, client.owned, client.generation
+        member.topics, member.claimed, member.claimed_generation = (
+            client.named_topics,
+            client.owned,
+            client.generation,
+        )
         if self.state == "PreparingRebalance":
             member.awaits_join = client.session
             self.reasons |= resubscribed

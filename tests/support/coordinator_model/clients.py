@@ -252,7 +252,7 @@ class ClassicClient(BaseClient):
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """librdkafka names only topics that it knows (rd_kafka_cgrp_update_subscribed_topics)."""
+        """Librdkafka names only topics that it knows (rd_kafka_cgrp_update_subscribed_topics)."""
         if self.spec.library == "librdkafka":
             return tuple(topic for topic in self.topics if topic in self.view)
         return self.topics
@@ -281,7 +281,7 @@ class ClassicClient(BaseClient):
             self.fenced()
 
     def coordinator_away(self, ms: int) -> None:
-        """librdkafka gives up its member id when its session is over (rd_kafka_cgrp_session_timeout_check)."""
+        """Librdkafka gives up its member id when its session is over (rd_kafka_cgrp_session_timeout_check)."""
         left = self.spec.session_ms - self.cluster.random.randrange(HEARTBEAT_MS)
         if self.spec.library == "librdkafka" and self.can_act and self.member_id and ms > left:
             self.cluster.later(left, self._end_session)
@@ -388,9 +388,8 @@ class ClassicClient(BaseClient):
         if reasons := metadata_reasons(self.assigned_from, self.view, self.cluster):
             self.join_soon(*reasons)
 
-
     def _compare_topics(self) -> None:
-        """librdkafka joins again where its topics changed, leader or not (rd_kafka_cgrp_metadata_update_check)."""
+        """Librdkafka joins again where its topics changed, leader or not (rd_kafka_cgrp_metadata_update_check)."""
         group = self.group
         if group is None or not self.can_act or self.joining or not self.member_id:
             return

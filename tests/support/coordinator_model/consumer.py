@@ -298,9 +298,10 @@ class ConsumerGroup:
         bumps = self._describe(known, client, records)
         member_id = client.member_id
         self._session_from[member_id] = self.cluster.now
-        # An upgrade writes an epoch in any case.
-        is_new_epoch = any(kind == "ConsumerGroupMetadata" and body for kind, _, body in records)
-        is_new_epoch |= self._bump_if(bumps, records)
+        is_upgrade = any(kind == "ConsumerGroupMetadata" and body for kind, _, body in records)
+        is_new_epoch = self._bump_if(bumps, records)
+        if is_upgrade and not is_new_epoch:  # the last generation is in the log now, as an epoch
+            is_new_epoch, self.hidden = True, max(0, self.hidden - 1)
         self._assign_if_due(records)
         is_resubscribed = known is not None and known.topics != self.members[member_id].topics
         self._reconcile(member_id, owned, records, is_resubscribed=is_resubscribed)

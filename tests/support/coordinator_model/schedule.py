@@ -225,12 +225,14 @@ class Schedule:
     def from_json(cls, text: str) -> Schedule:
         """Return the schedule that `to_json` wrote."""
         values = json.loads(text)
-        actions = tuple(_action(dict(one)) for one in values["actions"])
+        actions = tuple(map(action_from_values, values["actions"]))
         return cls(actions, values["version"], tuple(values["topics"].items()), values["seed"])
 
 
-def _action(values: dict[str, Any]) -> Action:
-    made: Action = _ACTIONS[values.pop("action")](
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def action_from_values(values: dict[str, Any]) -> Action:
+    """Return the action of JSON values: its name under `action`, and its fields."""
+    others = {name: value for name, value in values.items() if name != "action"}
+    made: Action = _ACTIONS[values["action"]](
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in others.items()}
     )
     return made
