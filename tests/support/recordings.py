@@ -1,6 +1,7 @@
 """Recorded runs as files: what was done, what each client was told, what an admin client saw, and the records.
 
-`tests/data/recorded-runs-VERSION.json.gz` hold those that the unit tests read; the broker test writes such files.
+`tests/data/recorded-runs-VERSION.json.gz` hold those that the unit tests read; the broker test writes such files into
+pytest's folder of temporary files.
 """
 
 from __future__ import annotations
