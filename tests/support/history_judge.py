@@ -69,7 +69,7 @@ _NAMED: dict[str, set[str]] = {
     "knew no partitions": {"metadata_learned"},
     "now that its partitions are known": {"metadata_learned"},
     "topics? (was|were)? ?(re)?created|or it was created": {"topic_created"},
-    "forced rebalance": {"forced"},
+    "forced rebalance": {"forced", "downgraded"},
     "new coordinator": {"coordinator_moved"},
     "administrator": {"member_removed"},
     "made anew": {"topic_remade"},

@@ -369,6 +369,14 @@ def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocatio
     assert row["ended"] == ended
 
 
+def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> None:
+    """The group was upgraded, and compaction took what it was before."""
+    said = {"classicMemberMetadata": {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range"}]}}
+    records = [joins(0, 1_000, "a", **said), epoch(1, 1_000, 1), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 1)]
+    [row] = fold([*records, current(4, 1_000, "a", 1, [0], previous=1)])["rebalances"]
+    assert row["cause"] == "unknown"
+
+
 def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -> None:
     """Its description lies behind the epoch in which it already was: who joins is assigned from epoch 0 on."""
     records = [joins(0, 1_000, "a"), epoch(7, 2_000, 3), joins(20, 5_000, "b", clientHost="/10.0.0.2")]

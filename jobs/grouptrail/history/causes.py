@@ -92,6 +92,8 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
         return after.generation <= 1
     if after.generation > _LATEST_FIRST_EPOCH:
         return False
+    if any(member.session_timeout_ms for member in after.members.values()):
+        return False  # members of the classic protocol: the group was a classic one before
     described = {record.name for record in change.operation if record.type.endswith("MemberMetadata")}
     return all(
         name in joined_before or (name in described and member.previous_epoch in (None, 0, member.epoch))
