@@ -372,7 +372,12 @@ def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocatio
 def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> None:
     """The group was upgraded, and compaction took what it was before."""
     said = {"classicMemberMetadata": {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range"}]}}
-    records = [joins(0, 1_000, "a", **said), epoch(1, 1_000, 1), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 1)]
+    records = [
+        joins(0, 1_000, "a", **said),
+        epoch(1, 1_000, 1),
+        target(2, 1_000, "a", [0]),
+        target_epoch(3, 1_000, 1),
+    ]
     [row] = fold([*records, current(4, 1_000, "a", 1, [0], previous=1)])["rebalances"]
     assert row["cause"] == "unknown"
 
