@@ -9,17 +9,24 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
-from grouptrail.history.operations import Record
 from support.history_facts import counted, facts_of, table
-from support.model_calibration import agrees
+from support.model_calibration import seed_of
 from support.observed_groups import PATIENCE_SECONDS
-from support.recorded_runs import SESSION_MS, Player, Run, Stage, crashing, folded, group_records
-from support.recorded_schedules import CLASSIC, CONSUMER, CRASHES_CLASSIC, CRASHES_CONSUMER, Recorded
+from support.recorded_runs import Player, Run, Stage, crashing, folded, group_records
+from support.recorded_schedules import (
+    ALL,
+    CLASSIC,
+    CONSUMER,
+    CRASHES_CLASSIC,
+    CRASHES_CONSUMER,
+    SESSION_MS,
+    Recorded,
+)
+from support.recordings import Recording, save
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
 
@@ -55,16 +62,6 @@ def play_all(stage: Stage, schedules: Mapping[str, Recorded]) -> list[Run]:
     return list(runs.values())
 
 
-@dataclass(frozen=True)
-class Recording:
-    """All runs on one broker, and what it wrote of them."""
-
-    version: str
-    runs: list[Run]
-    records: dict[str, tuple[int, list[Record]]]
-    names: dict[str, str]
-
-
 @pytest.fixture(scope="module", params=VERSIONS)
 def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
     version: str = request.param
@@ -82,7 +79,9 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         crashes = CRASHES_CLASSIC if is_old else CRASHES_CLASSIC | CRASHES_CONSUMER
         together = threading.Barrier(len(crashes), action=restart, timeout=4 * PATIENCE_SECONDS)
         runs += play_all(Stage(broker, names, together.wait), crashes)
-        return Recording(version, runs, group_records(broker), names)
+        made = Recording(version, runs, group_records(broker), names)
+        save(made, tmp_path_factory.getbasetemp())
+        return made
 
 
 def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
@@ -101,14 +100,13 @@ def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
 def test_model_of_the_coordinator_agrees_with_recorded_runs(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In most runs: librdkafka's and kafka-python's habits are not the model's, which are the Java client's."""
-    schedules = CLASSIC | CONSUMER | CRASHES_CLASSIC | CRASHES_CONSUMER
+    """In nearly all: how soon a client does something is drawn, and some seed has to hit upon it."""
     agreeing = {
-        run.group_id: agrees(schedules[run.group_id], recording.version, run.records(recording.records))
+        run.group_id: seed_of(ALL[run.group_id], recording.version, run.records(recording.records)) is not None
         for run in recording.runs
     }
     with capsys.disabled():
         others = ", ".join(group_id for group_id, does in agreeing.items() if not does)
         sys.stdout.write(f"\nKafka {recording.version}: the model agrees with {sum(agreeing.values())} of ")
         sys.stdout.write(f"{len(agreeing)} runs; not with {others}\n")
-    assert sum(agreeing.values()) > len(agreeing) / 2
+    assert sum(agreeing.values()) >= 0.9 * len(agreeing)

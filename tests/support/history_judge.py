@@ -69,7 +69,7 @@ _NAMED: dict[str, set[str]] = {
     "knew no partitions": {"metadata_learned"},
     "now that its partitions are known": {"metadata_learned"},
     "topics? (was|were)? ?created|or it was created": {"topic_created"},
-    "forced rebalance": {"forced"},
+    "forced rebalance": {"forced", "downgraded"},
     "new coordinator": {"coordinator_moved"},
     "administrator": {"member_removed"},
     "recreated": {"topic_remade"},
@@ -577,7 +577,7 @@ def _cause(moment: Moment, before: Moment | None, row: Row, where: str) -> Fact:
 def _is_true(cause: str, moment: Moment, before: Moment | None) -> bool:
     reasons = moment.reasons
     if cause == "protocol_migrated":
-        return before is not None and before.kind != moment.kind
+        return "downgraded" in reasons or (before is not None and before.kind != moment.kind)
     if cause == "group_started":
         return "member_joined" in reasons and (before is None or before.generation is None or not before.members)
     if cause == "group_emptied":

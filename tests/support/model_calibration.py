@@ -2,21 +2,35 @@
 
 The model draws from its seed what no schedule says, such as who is first; a recording agrees with it where some seed
 leads to the same path: the same generations or epochs, each with as many members and, of classic groups, shares as
-large.
+large. After a change to the model
+
+    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
+
+looks for the seeds anew and writes them to `tests/data/recorded-runs-seeds.json`.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, operations
 from support import coordinator_model
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule, Version
-from support.recorded_schedules import Recorded
+from support.recorded_schedules import SESSION_MS, Recorded
 
 VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
-SEEDS = range(60)
+SEEDS = range(1_000)
+_HURRIED_SEEDS = 400
+NEW_TOPICS_MS = 5_000
+"""How long it took clients to learn of topics, although they refresh their metadata each second."""
+
+SEEDS_FILE = Path(__file__).parents[1] / "data" / "recorded-runs-seeds.json"
 
 Shape = tuple[str, ...]
 """The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
@@ -24,21 +38,36 @@ Step = tuple[str, int | None, int, tuple[int, ...]]
 """What a record says of a group: (kind, generation or epoch, members, partitions of each, the most first)."""
 
 
-def agrees(recorded: Recorded, release: str, records: Sequence[Record]) -> bool:
-    """Whether some seed leads the model to the path of a recording."""
+def seed_of(recorded: Recorded, release: str, records: Sequence[Record]) -> int | None:
+    """Return the first seed that leads the model to the path of a recording, None where none does."""
+    return next((seed for seed in SEEDS if agrees(recorded, release, records, seed)), None)
+
+
+def agrees(recorded: Recorded, release: str, records: Sequence[Record], seed: int) -> bool:
+    """Whether a seed leads the model to the path of a recording."""
+    return path(model_run(recorded, release, seed)) == path(records)
+
+
+def model_run(recorded: Recorded, release: str, seed: int) -> list[Record]:
+    """The model's records of a schedule; the seed also decides how soon the group was at rest."""
     version: Version = next(one for one in VERSIONS if release.startswith(one))
-    wanted = path(records)
-    return any(path(run) == wanted for run in model_runs(recorded, version))
+    played = [_played(action, recorded) for action in recorded.actions]
+    spaced = tuple(_spaced(played, Random(seed)))
+    return coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
 
 
-def model_runs(recorded: Recorded, version: Version) -> Iterator[list[Record]]:
-    """The model's records of a schedule, by seed."""
-    spaced = tuple(_spaced(recorded.actions))
-    for seed in SEEDS:
-        yield coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
+def _played(action: Action, recorded: Recorded) -> Action:
+    """A join as `recorded_runs.Player` plays it."""
+    if not isinstance(action, Join):
+        return action
+    is_cooperative = action.assignors == ("cooperative-sticky",)
+    library = "librdkafka" if is_cooperative or recorded.library == "librdkafka" else "kafka-python"
+    # Static members have time enough to come back, there as here.
+    session_ms = SESSION_MS if action.instance_id is None else action.session_ms
+    return replace(action, library=library, session_ms=session_ms, metadata_age_ms=NEW_TOPICS_MS)
 
 
-def _spaced(recorded: Sequence[Action]) -> Iterator[Action]:
+def _spaced(recorded: Sequence[Action], random: Random) -> Iterator[Action]:
     """The actions with the time between them in which the recorded group came to rest."""
     static = {one.client for one in recorded if isinstance(one, Join) and one.instance_id}
     has_new_metadata = any(isinstance(one, actions.AddPartitions | actions.CreateTopic) for one in recorded)
@@ -52,14 +81,24 @@ def _spaced(recorded: Sequence[Action]) -> Iterator[Action]:
         elif static:
             yield actions.Wait(10_000)
         else:
-            yield actions.Wait(310_000 if has_new_metadata else 20_000)
+            # A group may rest before all clients have learnt of a topic.
+            yield actions.Wait(random.choice((20_000, 20_000, 2_000)) if has_new_metadata else 20_000)
 
 
-def known_shapes(recorded: Recorded, version: Version) -> set[Shape]:
-    """The shapes that the model writes of a schedule, with and without time between its actions."""
-    hurried = tuple(part for action in recorded.actions for part in (action, actions.Wait(700)))
-    runs = [coordinator_model.run(Schedule(hurried, version, recorded.topics, seed)).records for seed in SEEDS]
-    return set().union(*(shapes(records) for records in (*runs, *model_runs(recorded, version)) if records))
+def missing_shapes(recorded: Recorded, release: str, records: Sequence[Record]) -> set[Shape]:
+    """The shapes of a recording that no run of its schedule by the model has, with little or enough time between its
+    actions."""
+    version: Version = next(one for one in VERSIONS if release.startswith(one))
+    missing = shapes(records) - shapes(model_run(recorded, release, 0))
+    for seed in range(_HURRIED_SEEDS):
+        if not missing:
+            break
+        random = Random(seed)
+        hurried: list[Action] = []
+        for action in recorded.actions:
+            hurried += [_played(action, recorded), actions.Wait(random.choice((300, 700, 1_500, 3_000, 8_000)))]
+        missing -= shapes(coordinator_model.run(Schedule(tuple(hurried), version, recorded.topics, seed)).records)
+    return missing
 
 
 def shapes(records: Iterable[Record]) -> set[Shape]:
@@ -104,3 +143,25 @@ def _classic(record: Record) -> tuple[int, int, tuple[int, ...]]:
         for member in record.body["members"]
     ]
     return record.body["generation"], len(sizes), tuple(sorted(sizes, reverse=True))
+
+
+def main() -> None:
+    """Look for the seed of each kept recording, and say how many have one."""
+    from support.recorded_schedules import ALL
+    from support.recordings import load_recordings
+
+    found = {
+        one.version: {
+            run.group_id: seed_of(ALL[run.group_id], one.version, run.records(one.records)) for run in one.runs
+        }
+        for one in load_recordings()
+    }
+    SEEDS_FILE.write_text(f"{json.dumps(found, indent=1)}\n", "utf-8")
+    for version, seeds in found.items():
+        agreeing = sum(seed is not None for seed in seeds.values())
+        others = ", ".join(group_id for group_id, seed in seeds.items() if seed is None) or "none"
+        sys.stdout.write(f"Kafka {version}: {agreeing} of {len(seeds)} runs agree; not: {others}\n")
+
+
+if __name__ == "__main__":
+    main()

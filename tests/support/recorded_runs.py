@@ -39,9 +39,7 @@ from support.observed_groups import (
     find_rest,
     now_ms,
 )
-
-SESSION_MS = 6_000
-STATIC_SESSION_MS = 15_000  # a process that was killed has to be back within it
+from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class Player:
             assignor="uniform" if is_new_protocol else join.assignors[0],
             instance_id=join.instance_id,
             session_ms=SESSION_MS if join.instance_id is None else STATIC_SESSION_MS,
-            metadata_age_ms=1_000,
+            metadata_age_ms=METADATA_AGE_MS,
         )
         member = (MemberApart if join.client in self._crashing else Member)(post)
         self._clients[join.client] = member

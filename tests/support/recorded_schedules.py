@@ -24,6 +24,10 @@ from support.observed_groups import Client
 
 RANGE, ROUND_ROBIN, STICKY, COOPERATIVE = ("range",), ("roundrobin",), ("sticky",), ("cooperative-sticky",)
 
+SESSION_MS = 6_000
+METADATA_AGE_MS = 1_000
+STATIC_SESSION_MS = 15_000  # a process that was killed has to be back within it
+
 # Longer than any session of a run.
 EXPIRY = Wait(ms=18_000)
 
@@ -222,3 +226,5 @@ CRASHES_CLASSIC = {
     "killed-static": Recorded(through_a_crash(*(static(RANGE, name) for name in "abc"))),
 }
 CRASHES_CONSUMER = {"killed-kip-848": Recorded(through_a_crash(*moderns("a", "b", "c")), COUNTS)}
+
+ALL = CLASSIC | CONSUMER | CRASHES_CLASSIC | CRASHES_CONSUMER

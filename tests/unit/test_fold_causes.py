@@ -356,6 +356,41 @@ def test_members_joined_of_a_pattern_subscriber_are_in_the_epoch_that_follows() 
 
 
 @pytest.mark.parametrize(
+    ("gone_at", "ended"), [(12_500, "left_or_expired"), (13_000, "expired"), (90_000, "left_or_expired")]
+)
+def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocation(gone_at: int, ended: str) -> None:
+    """The rebalance timeout starts anew with each (GMM.maybeReconcile), and with another coordinator, which leaves no
+    trace: who is still there long after it may leave by itself."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0, 1, 2]), target_epoch(3, 1_000, 2)]
+    records += [current(4, 1_000, "a", 2, [0, 1, 2], previous=0)]
+    records += [current(10, 11_500, "a", 2, [0, 1], state=1, previous=2, pending=([2], "T"))]
+    records += [current(20, 12_000, "a", 2, [0], state=1, previous=2, pending=([1], "T"))]
+    [row] = fold([*records, *leaves(30, gone_at, "a"), epoch(33, gone_at, 4)])["memberships"]
+    assert row["ended"] == ended
+
+
+def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> None:
+    """The group was upgraded, and compaction took what it was before."""
+    said = {"classicMemberMetadata": {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range"}]}}
+    records = [
+        joins(0, 1_000, "a", **said),
+        epoch(1, 1_000, 1),
+        target(2, 1_000, "a", [0]),
+        target_epoch(3, 1_000, 1),
+    ]
+    [row] = fold([*records, current(4, 1_000, "a", 1, [0], previous=1)])["rebalances"]
+    assert row["cause"] == "unknown"
+
+
+def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -> None:
+    """Its description lies behind the epoch in which it already was: who joins is assigned from epoch 0 on."""
+    records = [joins(0, 1_000, "a"), epoch(7, 2_000, 3), joins(20, 5_000, "b", clientHost="/10.0.0.2")]
+    rows = fold([*records, epoch(30, 9_000, 4)])
+    assert {row["member_id"]: row["began"] for row in rows["memberships"]}["b"] == "there"
+    assert rows["rebalances"][-1]["members_joined"] == []
+
+
+@pytest.mark.parametrize(
     ("first", "previous", "skipped"),
     [(1, 0, 0), (2, 0, 0), (2, 1, None), (5, 0, None)],
     ids=["before 4.3", "4.3", "a later epoch of an older broker", "history begins late"],

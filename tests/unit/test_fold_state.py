@@ -38,7 +38,8 @@ def test_state_of_0_1_with_an_unnamed_topic_keeps_its_ownership_when_the_name_is
 
 def test_state_of_0_1_goes_on_with_the_next_records() -> None:
     state = decode_state("billing", 0, CONSUMER, {})
-    [joined] = fold_group(state, [joins(10, 9_000, "b")], complete_to=12, names={}).state.joined_before_epoch
+    records = [joins(10, 9_000, "b"), current(11, 9_000, "b", 1, [], previous=0)]
+    [joined] = fold_group(state, records, complete_to=13, names={}).state.joined_before_epoch
     assert joined == "b"
     state = decode_state("billing", 0, CLASSIC, {})
     result = fold_group(state, [classic(5, 9_000, 2, {"a": {"orders": [0, 1]}})], complete_to=7, names={})

@@ -92,11 +92,19 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
         return after.generation <= 1
     if after.generation > _LATEST_FIRST_EPOCH:
         return False
+    if any(member.session_timeout_ms for member in after.members.values()):
+        return False  # members of the classic protocol: the group was a classic one before
     described = {record.name for record in change.operation if record.type.endswith("MemberMetadata")}
     return all(
-        name in joined_before or (name in described and member.previous_epoch in (None, 0, member.epoch))
+        name in joined_before
+        or (name in described and (member.previous_epoch in (None, 0) or _is_in_first_epoch(member, after)))
         for name, member in after.members.items()
     )
+
+
+def _is_in_first_epoch(member: Member, group: Group) -> bool:
+    """Whether it shows no epoch before the group's; who is still in an earlier one, to revoke, was there before."""
+    return member.previous_epoch == member.epoch == group.generation
 
 
 def cause_of(rebalance: Rebalance) -> Cause:

@@ -9,6 +9,9 @@ from grouptrail.history.evidence import ENDINGS, REMOVALS, EndingEvidence, Remov
 from grouptrail.history.group import AWAY_EPOCH, Group, Member
 from grouptrail.history.operations import Operation
 
+# Who is still there after its rebalance timeout got it anew from another coordinator, and may then leave by itself.
+_LONGEST_TIMER_DELAY_MS = 1_000
+
 
 class Ending(NamedTuple):
     """How a membership ended, as far as the log shows, and the evidence for it."""
@@ -28,8 +31,10 @@ def ending(member: Member, change: Change) -> Ending:
     if member.epoch == AWAY_EPOCH:
         return _concluded(EndingEvidence.STATIC_WAS_AWAY)
     timeout = member.rebalance_timeout_ms
-    if member.unrevoked_since is not None and timeout and change.at - member.unrevoked_since >= timeout:
-        return _concluded(EndingEvidence.KEPT_PARTITIONS_TOO_LONG, rebalance=timeout)
+    if member.unrevoked_since is not None and timeout:
+        late_ms = change.at - member.unrevoked_since - timeout
+        if 0 <= late_ms < _LONGEST_TIMER_DELAY_MS:
+            return _concluded(EndingEvidence.KEPT_PARTITIONS_TOO_LONG, rebalance=timeout)
     return _concluded(EndingEvidence.TOMBSTONES)
 
 

@@ -25,7 +25,7 @@ class Member:
     `claimed` and `claimed_generation` are the partitions that it claimed when it joined (sticky assignors). The
     fields after them are for broker-assigned groups: `target` is its target assignment, `previous_epoch` the one
     before its `epoch` (0: it has just joined), `is_settled` whether it has nothing to revoke or to wait for,
-    `unrevoked_since` (ms) when it was first asked to revoke partitions.
+    `unrevoked_since` (ms) when it was last asked to revoke partitions: its rebalance timeout starts then.
     """
 
     member_id: str

@@ -62,10 +62,25 @@ def end_membership(
 
 
 def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
-    if change.before.generation is not None or is_beginning:
+    if is_beginning:
         return "joined"
+    if change.before.generation is not None:
+        return "there" if _is_described_again(change, member) else "joined"
     is_earliest = change.after.generation is None and _joins_at_once(member, change.after)
     return "joined" if is_earliest else "there"
+
+
+def _is_described_again(change: Change, member: Member) -> bool:
+    """Whether a consumer group's member is only new because its earlier records were compacted away: who joins gets
+    an assignment at once, from epoch 0 on."""
+    if change.after.kind != "consumer" or change.after.is_polled or change.is_conversion:
+        return False
+    return not any(
+        record.type == "ConsumerGroupCurrentMemberAssignment"
+        and record.name == member.member_id
+        and (record.body or {}).get("previousMemberEpoch") == 0
+        for record in change.operation
+    )
 
 
 def _joins_at_once(member: Member, group: Group) -> bool:

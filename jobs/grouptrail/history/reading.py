@@ -174,7 +174,7 @@ def _with_current(member: Member, record: Record, group: Group, name_of: NameOf)
         previous_epoch=body.get("previousMemberEpoch"),
         is_settled=body["state"] == _STABLE[kind] and body["memberEpoch"] != AWAY_EPOCH,
         owned=_assigned(body, ("assignedPartitions", "activeTasks"), name_of) | _assigned(body, pending, name_of),
-        unrevoked_since=(member.unrevoked_since or record.at) if revoking else None,
+        unrevoked_since=record.at if revoking else None,
     )
 
 

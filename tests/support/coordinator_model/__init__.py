@@ -18,7 +18,8 @@ Modules:
 - `strategies`: schedules at random.
 
 How long requests, heartbeats and metadata take is drawn from the schedule's seed. A run goes on for `SETTLE_MS` after
-the last action. Not modelled: groups with members of both protocols, share and streams groups, Connect.
+the last action. Not modelled: a static member that comes back with the other protocol, share and streams groups,
+Connect.
 """
 
 from __future__ import annotations
@@ -97,10 +98,13 @@ def _join(cluster: Cluster, spec: Join) -> None:
 
 
 def _remove_member(client: Client, action: Any) -> None:
-    # A KIP-848 group refuses it (GMM.throwIfMemberDoesNotUseClassicProtocol).
     group = client.cluster.group
-    if client.spec.instance_id is not None and isinstance(group, ClassicGroup):
+    if client.spec.instance_id is None or group is None:
+        return
+    if isinstance(group, ClassicGroup):
         group.remove([client.member_id])
+    elif client.spec.protocol == "classic":  # others it refuses (GMM.throwIfMemberDoesNotUseClassicProtocol)
+        group.classic_leave(client.member_id, "removed")
 
 
 def _remove_all_members(cluster: Cluster, action: Any) -> None:
@@ -145,7 +149,10 @@ def move_coordinator(cluster: Cluster, how: str) -> None:
     cluster.is_available = False
     if cluster.group is not None:
         cluster.group = cluster.group.reload()
-    cluster.run_for(cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000)))
+    away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000))
+    for client in cluster.clients.values():
+        client.coordinator_away(away_ms)
+    cluster.run_for(away_ms)
     cluster.is_available = True
     if cluster.group is not None:
         cluster.group.take_over()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 from typing import Protocol
 
 Partition = tuple[str, int]
@@ -18,14 +19,15 @@ class Subscriber(Protocol):
 Assigned = dict[str, frozenset[Partition]]
 
 
-def assign(protocol: str, members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
-    """Return what each member gets of topics with so many partitions."""
+def assign(protocol: str, members: Sequence[Subscriber], counts: Mapping[str, int], random: Random) -> Assigned:
+    """Return what each member gets of topics with so many partitions; which ones sticky assignors move is drawn."""
     if protocol == "range":
         return _range(members, counts)
     if protocol == "roundrobin":
         return _round_robin(members, counts)
     had = {member.member_id: member.claimed for member in members}
-    given = sticky({member.member_id: member.topics for member in members}, had, counts)
+    topics = {member.member_id: member.topics for member in members}
+    given = sticky(topics, had, counts, keeps_last=random.random() < 0.5)
     if protocol != "cooperative-sticky":
         return given
     # CooperativeStickyAssignor: what another member still has is given in the next round.
@@ -69,7 +71,11 @@ def _round_robin(members: Sequence[Subscriber], counts: Mapping[str, int]) -> As
 
 
 def sticky(
-    topics: Mapping[str, Sequence[str]], had: Mapping[str, frozenset[Partition]], counts: Mapping[str, int]
+    topics: Mapping[str, Sequence[str]],
+    had: Mapping[str, frozenset[Partition]],
+    counts: Mapping[str, int],
+    *,
+    keeps_last: bool = False,
 ) -> Assigned:
     """Keep what can be kept; the rest, and what is above the fair share, goes to the members with the least."""
     given: dict[str, set[Partition]] = {name: set() for name in topics}
@@ -80,18 +86,19 @@ def sticky(
     most = -(-len(places) // len(given))
     taken: set[Partition] = set()
     for name in sorted(given):
-        kept = [place for place in sorted(had.get(name, ())) if place in set(places) and place[0] in topics[name]]
+        in_order = sorted(had.get(name, ()), reverse=keeps_last)
+        kept = [place for place in in_order if place in set(places) and place[0] in topics[name]]
         given[name] = set([place for place in kept if place not in taken][:most])
         taken |= given[name]
     for place in places:
         if place not in taken:
             candidates = [name for name in sorted(given) if place[0] in topics[name]]
             given[min(candidates, key=lambda name: len(given[name]))].add(place)
-    _balance(given, topics)
+    _balance(given, topics, keeps_last=keeps_last)
     return {name: frozenset(partitions) for name, partitions in given.items()}
 
 
-def _balance(given: dict[str, set[Partition]], topics: Mapping[str, Sequence[str]]) -> None:
+def _balance(given: dict[str, set[Partition]], topics: Mapping[str, Sequence[str]], *, keeps_last: bool) -> None:
     """Move partitions until no member has two more than another that could take one."""
 
     def moves() -> Iterator[tuple[Partition, str, str]]:
@@ -99,7 +106,8 @@ def _balance(given: dict[str, set[Partition]], topics: Mapping[str, Sequence[str
         for poor in by_size:
             for rich in reversed(by_size):
                 if len(given[rich]) - len(given[poor]) > 1:
-                    yield from ((place, rich, poor) for place in sorted(given[rich]) if place[0] in topics[poor])
+                    places = sorted(given[rich], reverse=keeps_last)
+                    yield from ((place, rich, poor) for place in places if place[0] in topics[poor])
 
     while move := next(moves(), None):
         place, rich, poor = move

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from support.coordinator_model.assignors import assign
 from support.coordinator_model.clients import ClassicClient, View, metadata_reasons
@@ -18,6 +18,9 @@ from support.coordinator_model.cluster import (
     Partition,
     TrueMember,
 )
+
+if TYPE_CHECKING:
+    from support.coordinator_model.consumer import ConsumerGroup
 
 INITIAL_DELAY_MS = 3_000
 NEW_MEMBER_TIMEOUT_MS = 300_000
@@ -105,6 +108,10 @@ class ClassicGroup:
     def has(self, member_id: str) -> bool:
         return member_id in self.members
 
+    def protocol_of(self, _client: ClassicClient) -> str | None:
+        """The assignor by whose protocol a client is a member."""
+        return self.protocol
+
     def subscribes(self, topic: str) -> bool:
         return any(topic in member.topics for member in self.members.values())
 
@@ -157,7 +164,7 @@ class ClassicGroup:
             if self.leader == member.member_id:
                 self._assign(member)
 
-    def heartbeat(self, client: ClassicClient) -> str:
+    def classic_heartbeat(self, client: ClassicClient) -> str:
         """Heartbeat."""
         member = self.members.get(client.member_id)
         if member is None:
@@ -168,7 +175,7 @@ class ClassicGroup:
             return "REBALANCE_IN_PROGRESS"
         return "NONE"
 
-    def leave(self, member_id: str, how: Departure) -> None:
+    def classic_leave(self, member_id: str, how: Departure) -> None:
         """LeaveGroup, of a member or in its place by an administrator."""
         if member_id in self.members:
             self._drop(member_id, how)
@@ -202,7 +209,7 @@ class ClassicGroup:
             client.spec.instance_id,
             client.client_id,
             client.client_host,
-            client.topics,
+            client.named_topics,
             client.spec.assignors,
             client.spec.session_ms,
             client.spec.rebalance_ms,
@@ -250,10 +257,14 @@ class ClassicGroup:
 
     def _join_again(self, member: ClassicMember, client: ClassicClient) -> None:
         before = member.metadata
-        resubscribed = {"subscription_changed"} if member.topics != client.topics else set()
-        joined_with = (client.topics, client.spec.assignors, client.owned, client.generation)
+        resubscribed = {"subscription_changed"} if member.topics != client.named_topics else set()
+        joined_with = (client.named_topics, client.spec.assignors, client.owned, client.generation)
         is_same = before == joined_with
-        member.topics, member.claimed, member.claimed_generation = client.topics, client.owned, client.generation
+        member.topics, member.claimed, member.claimed_generation = (
+            client.named_topics,
+            client.owned,
+            client.generation,
+        )
         if self.state == "PreparingRebalance":
             member.awaits_join = client.session
             self.reasons |= resubscribed
@@ -444,9 +455,10 @@ class ClassicGroup:
     def _assign(self, leader: ClassicMember) -> None:
         client = leader.client
         topics = sorted({topic for member in self.members.values() for topic in member.topics})
-        if self.cluster.random.random() < 0.7:  # as a Java leader does; others assign what they know
+        if client.spec.library == "java" and self.cluster.random.random() < 0.7:  # at times the answer comes too late
             client.learn(topics)
-        known = {topic: client.view.get(topic) for topic in topics}
+        view_of_leader = client.view_to_assign()
+        known = {topic: view_of_leader.get(topic) for topic in topics}
         view = View(self.cluster.now, known)
         if self.assigned_from is not None:
             self.reasons |= metadata_reasons(
@@ -455,7 +467,7 @@ class ClassicGroup:
         self.assigned_from = client.assigned_from = view
         counts = {topic: one[1] for topic, one in known.items() if one is not None}
         assert self.protocol is not None
-        given = assign(self.protocol, list(self.members.values()), counts)
+        given = assign(self.protocol, list(self.members.values()), counts, self.cluster.random)
         for member in self.members.values():
             member.assignment = given.get(member.member_id)
         self.state = "Stable"
@@ -535,6 +547,48 @@ class ClassicGroup:
             "members": [_member_body(member) for member in self.members.values()],
         }
 
+    # From and to a KIP-848 group
+
+    @classmethod
+    def downgraded(cls, group: ConsumerGroup, assigned: Mapping[str, frozenset[Partition]]) -> ClassicGroup:
+        """What becomes of a KIP-848 group of which only members of the classic protocol are left, with the partitions
+        that each shall have (ClassicGroup.fromConsumerGroup)."""
+        made = cls(group.cluster)
+        made.state, made.generation = "Stable", group.epoch
+        for name, member in group.members.items():
+            assert member.classic is not None
+            made.members[name] = ClassicMember(
+                name,
+                cast("ClassicClient", member.client),
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.topics,
+                member.classic.assignors,
+                member.classic.session_ms,
+                member.rebalance_ms,
+                member.classic.claimed,
+                member.classic.claimed_generation,
+                is_new=False,
+                assignment=assigned[name],
+            )
+        made.leader, made.protocol = next(iter(made.members)), made._choose()
+        made.reasons, made.departures = group.reasons, group.departures
+        return made
+
+    def begin(self, before: Iterable[tuple[str, str | None, Body | None]]) -> None:
+        """Write a downgraded group, and let its members join (GMM.convertToClassicGroup)."""
+        self._write(is_new_generation=True, before=before)
+        self._restart_sessions()
+        self._prepare_or_complete({"downgraded"})
+
+    def upgrade(self) -> None:
+        """Send those that wait to the KIP-848 group that comes in its place (GMM.convertToConsumerGroup)."""
+        for member in self.members.values():
+            waits = member.client.session in (member.awaits_join, member.awaits_sync)
+            if waits and not member.is_silent:
+                self.cluster.later(self.cluster.latency(), member.client.join_again)
+
     # Another coordinator
 
     def reload(self) -> ClassicGroup | None:
@@ -561,8 +615,8 @@ class ClassicGroup:
         self._restart_sessions()
 
 
-def group_to_join(cluster: Cluster, client: ClassicClient) -> ClassicGroup | None:
-    """The classic group that a consumer joins: created for one without a member id."""
+def group_to_join(cluster: Cluster, client: ClassicClient) -> ClassicGroup | ConsumerGroup:
+    """The group that a consumer of the classic protocol joins: created for one without a member id."""
     group = cluster.group
     if isinstance(group, ClassicGroup):
         return group
@@ -572,7 +626,7 @@ def group_to_join(cluster: Cluster, client: ClassicClient) -> ClassicGroup | Non
         made = cluster.group = ClassicGroup(cluster)
         made.create()
         return made
-    return group.to_classic(client)
+    return group if group.members else group.to_classic(client)
 
 
 def _member_body(member: ClassicMember) -> Body:

@@ -11,6 +11,7 @@ from support.coordinator_model.schedule import Join
 
 if TYPE_CHECKING:
     from support.coordinator_model.classic import ClassicGroup
+    from support.coordinator_model.consumer import ConsumerGroup
 
 COOPERATIVE = "cooperative-sticky"
 
@@ -55,6 +56,8 @@ class Client(Protocol):
 
     def poke(self, within_ms: int = HEARTBEAT_MS) -> None: ...
 
+    def coordinator_away(self, ms: int) -> None: ...
+
     def coordinator_moved(self) -> None: ...
 
 
@@ -79,6 +82,11 @@ class BaseClient:
     @property
     def client_host(self) -> str:
         return "/10.0.0.1" if self.spec.client_id else f"/10.0.0.{1 + sum(self.name.encode()) % 200}"
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """What it tells the coordinator that it subscribes to."""
+        return self.topics
 
     @property
     def is_silent(self) -> bool:
@@ -106,6 +114,9 @@ class BaseClient:
         self.stalled = None
         self.poke(10)
 
+    def coordinator_away(self, ms: int) -> None:
+        """No coordinator answers for so long."""
+
     def poke(self, within_ms: int = HEARTBEAT_MS) -> None:
         raise NotImplementedError
 
@@ -122,8 +133,11 @@ class ClassicClient(BaseClient):
         self.joining = False
         self.session = 0  # requests of before are answered in vain
         # A new consumer may become leader before it has fetched all metadata.
-        self.view = {topic: one for topic, one in self._present().items() if cluster.random.random() < 0.85}
+        knows_all = spec.library == "librdkafka"
+        present = self._present().items()
+        self.view = {topic: one for topic, one in present if knows_all or cluster.random.random() < 0.85}
         self.assigned_from: View | None = None
+        self.joined_from = View(cluster.now, {})
         self.joined_topics = self.topics
         self.join_reasons = frozenset[str]()
         self.join_soon()
@@ -150,13 +164,16 @@ class ClassicClient(BaseClient):
         from support.coordinator_model.classic import group_to_join
 
         group = group_to_join(self.cluster, self)
-        if group is None or not group.accepts(self):
+        if not group.accepts(self):
             self.cluster.refused.append(f"{self.name}: INCONSISTENT_GROUP_PROTOCOL")
             self.is_over = True
             return
-        if group.protocol != COOPERATIVE or not self.member_id:
+        if group.protocol_of(self) != COOPERATIVE or not self.member_id:
             self.owned = NOTHING
+        # What it no longer subscribes to it gives up before (ConsumerCoordinator.onJoinPrepare).
+        self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
         self.joined_topics = self.topics
+        self.joined_from = self._subscribed_view()
         group.join(self)
 
     def joined(self, member_id: str, generation: int, leader: bool, session: int) -> None:
@@ -177,7 +194,7 @@ class ClassicClient(BaseClient):
                 self.joining = False
                 self.poke()
             return
-        group = self.classic_group
+        group = self.cluster.group
         if group is None:
             self.lost()
             return
@@ -189,13 +206,16 @@ class ClassicClient(BaseClient):
             return
         self.joining = False
         self.generation = generation
-        group = self.classic_group
+        group = self.cluster.group
         if group is None or group.leader != self.member_id:
             self.assigned_from = None
         lost = self.owned - assigned
         self.owned = assigned
-        if lost and group is not None and group.protocol == COOPERATIVE:
+        if lost and group is not None and group.protocol_of(self) == COOPERATIVE:
             self.join_soon("cooperative_follow_up")
+        elif self.spec.library == "kafka-python" and self.cluster.random.random() < 0.1:
+            # A heartbeat of before is answered now, and asks to join (kafka-python's coordinator/base.py).
+            self.join_soon("forced")
         elif self.topics != self.joined_topics:
             self.join_soon("subscription_changed")
         else:
@@ -226,12 +246,16 @@ class ClassicClient(BaseClient):
     # Heartbeats
 
     @property
-    def classic_group(self) -> ClassicGroup | None:
-        """The group, while it is a classic one."""
-        from support.coordinator_model.classic import ClassicGroup
+    def group(self) -> ClassicGroup | ConsumerGroup | None:
+        """The group that it is in, or was."""
+        return self.cluster.group
 
-        group = self.cluster.group
-        return group if isinstance(group, ClassicGroup) else None
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """Librdkafka names only topics that it knows (rd_kafka_cgrp_update_subscribed_topics)."""
+        if self.spec.library == "librdkafka":
+            return tuple(topic for topic in self.topics if topic in self.view)
+        return self.topics
 
     def poke(self, within_ms: int = HEARTBEAT_MS) -> None:
         """Something changed: the next heartbeat tells the consumer."""
@@ -245,8 +269,8 @@ class ClassicClient(BaseClient):
         if not self.cluster.is_available:
             self.poke()
             return
-        group = self.classic_group
-        answer = "UNKNOWN_MEMBER_ID" if group is None else group.heartbeat(self)
+        group = self.group
+        answer = "UNKNOWN_MEMBER_ID" if group is None else group.classic_heartbeat(self)
         if self.stalled is not None:
             return
         if answer == "REBALANCE_IN_PROGRESS":
@@ -255,6 +279,16 @@ class ClassicClient(BaseClient):
             self.lost()
         elif answer == "FENCED_INSTANCE_ID":
             self.fenced()
+
+    def coordinator_away(self, ms: int) -> None:
+        """Librdkafka gives up its member id when its session is over (rd_kafka_cgrp_session_timeout_check)."""
+        left = self.spec.session_ms - self.cluster.random.randrange(HEARTBEAT_MS)
+        if self.spec.library == "librdkafka" and self.can_act and self.member_id and ms > left:
+            self.cluster.later(left, self._end_session)
+
+    def _end_session(self) -> None:
+        if self.can_act and not self.cluster.is_available:
+            self.lost()
 
     def coordinator_moved(self) -> None:
         """A request that waits gets NOT_COORDINATOR."""
@@ -266,21 +300,21 @@ class ClassicClient(BaseClient):
     # What its user does
 
     def leave(self, *, for_good: bool) -> None:
-        group = self.classic_group
+        group = self.group
         if group is not None and self.member_id and (self.spec.instance_id is None or for_good):
-            group.leave(self.member_id, "left")
+            group.classic_leave(self.member_id, "left")
         self.crash()
         self.session += 1
 
     def crash(self) -> None:
         super().crash()
-        group = self.classic_group
+        group = self.group
         if group is not None:
             group.fell_silent(self.member_id)
 
     def stall(self, how: str) -> None:
         super().stall(how)
-        group = self.classic_group
+        group = self.group
         if how == "frozen" and group is not None:
             group.fell_silent(self.member_id)
 
@@ -292,11 +326,11 @@ class ClassicClient(BaseClient):
         if not self.cluster.is_available:
             self.cluster.later(1_000, self._leave_if_still_slow)
             return
-        group = self.classic_group
+        group = self.group
         if self.stalled == "slow" and not self.is_over and group is not None and group.has(self.member_id):
             # A static member's heartbeat thread stops; it sends no leave (ConsumerCoordinator.maybeLeaveGroup).
             if self.spec.instance_id is None:
-                group.leave(self.member_id, "left")
+                group.classic_leave(self.member_id, "left")
                 self.session += 1
                 self.joining = False
                 self.member_id = ""
@@ -315,6 +349,13 @@ class ClassicClient(BaseClient):
 
     # Metadata
 
+    def view_to_assign(self) -> Mapping[str, tuple[str, int]]:
+        """What it knows of topics as the leader; librdkafka asks for it each time."""
+        return self._present() if self.spec.library == "librdkafka" else self.view
+
+    def _subscribed_view(self) -> View:
+        return View(self.cluster.now, {topic: self.view.get(topic) for topic in self.topics})
+
     def _present(self) -> dict[str, tuple[str, int]]:
         return {topic: (known.topic_id, known.partitions) for topic, known in self.cluster.topics.items()}
 
@@ -326,7 +367,8 @@ class ClassicClient(BaseClient):
     def metadata_changed(self) -> None:
         """It is fetched within `metadata.max.age.ms`, or at once with an error."""
         if not self.is_over:
-            self.cluster.later(self.cluster.random.choice((50, 500, 5_000, 100_000, 300_000)), self.fetch_metadata)
+            delays = [ms for ms in (50, 500, 900, 5_000, 100_000, 300_000) if ms <= self.spec.metadata_age_ms]
+            self.cluster.later(self.cluster.random.choice(delays), self.fetch_metadata)
 
     def fetch_metadata(self) -> None:
         if not self.is_silent:
@@ -335,13 +377,34 @@ class ClassicClient(BaseClient):
 
     def _look_at_metadata(self) -> None:
         """A leader joins again where partitions differ from those that it assigned."""
-        group = self.classic_group
+        group = self.group
+        if self.spec.library == "librdkafka":
+            self._compare_topics()
+            return
         if group is None or self.assigned_from is None or not self.can_act or self.joining:
             return
         if group.leader != self.member_id or group.state != "Stable":
             return
         if reasons := metadata_reasons(self.assigned_from, self.view, self.cluster):
             self.join_soon(*reasons)
+
+    def _compare_topics(self) -> None:
+        """Librdkafka joins again where its topics changed, leader or not (rd_kafka_cgrp_metadata_update_check)."""
+        group = self.group
+        if group is None or not self.can_act or self.joining or not self.member_id:
+            return
+        now, before = self._subscribed_view(), self.joined_from
+        counts = [{topic: one and one[1] for topic, one in view.topics.items()} for view in (before, now)]
+        if counts[0] == counts[1]:
+            return
+        reasons = metadata_reasons(before, self.view, self.cluster)
+        self.joined_from = now
+        gone = {place for place in self.owned if place[0] not in self.view}
+        if group.protocol_of(self) == COOPERATIVE and gone:
+            self.owned -= gone
+            if group.leader != self.member_id:
+                return
+        self.join_soon(*reasons)
 
 
 def metadata_reasons(had: View, has: Mapping[str, tuple[str, int]], cluster: Cluster) -> set[str]:

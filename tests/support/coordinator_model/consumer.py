@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from support.coordinator_model.assignors import sticky
 from support.coordinator_model.clients import BaseClient
@@ -151,8 +151,18 @@ class ConsumerClient(BaseClient):
 
 
 @dataclass(frozen=True, slots=True)
+class Classic:
+    """What a member of the classic protocol said when it joined (ClassicMemberMetadata)."""
+
+    session_ms: int
+    assignors: tuple[str, ...]
+    claimed: frozenset[Partition]
+    claimed_generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member as its records have it."""
+    """A member as its records have it; `classic` is of one that uses the classic protocol."""
 
     member_id: str
     client: BaseClient
@@ -167,6 +177,11 @@ class ConsumerMember:
     state: int = STABLE
     assigned: frozenset[Partition] = NOTHING
     revoking: frozenset[Partition] = NOTHING
+    classic: Classic | None = None
+
+    @property
+    def session_ms(self) -> int:
+        return SESSION_MS if self.classic is None else self.classic.session_ms
 
     @property
     def is_silent(self) -> bool:
@@ -192,11 +207,15 @@ class ConsumerGroup:
         self._timers: dict[str, int] = {}
         self._timer = 0
         self._resolving: set[str] = set()
+        self._joins: dict[str, int] = {}
+        self._syncs: dict[str, int] = {}
         self.reasons: set[str] = set()
         self.departures: dict[str, Departure] = {}
+        self.hidden = 0
 
     # What others ask
 
+    leader = None
     is_preparing = False
     empty_since = None
 
@@ -236,12 +255,10 @@ class ConsumerGroup:
         parts = ("TargetAssignmentMetadata", "PartitionMetadata", "Metadata")
         return [(f"ConsumerGroup{part}", None, None) for part in parts]
 
-    def to_classic(self, client: ClassicClient) -> ClassicGroup | None:
+    def to_classic(self, client: ClassicClient) -> ClassicGroup:
         """An empty group goes, and a classic one comes."""
         from support.coordinator_model.classic import ClassicGroup
 
-        if self.members:
-            return None
         group = ClassicGroup(self.cluster)
         client.member_id, client.generation = "", -1
         self.cluster.group = group
@@ -260,35 +277,51 @@ class ConsumerGroup:
         if known is None and not is_joining:
             return "UNKNOWN_MEMBER_ID"
         if known is None and (old := self._static(client)) is not None:
-            if old.epoch != AWAY:
+            # Not modelled: a static member that comes back with the other protocol.
+            if old.epoch != AWAY or old.classic is not None:
                 return "UNRELEASED_INSTANCE_ID"
             known = self._replace(old, client, records)
-        bumps = self._describe(known, client, records)
-        member_id = client.member_id
-        self._session_from[member_id] = self.cluster.now
-        is_new_epoch = self._bump_if(bumps, records)
-        self._assign_if_due(records)
-        self._reconcile(member_id, NOTHING if is_joining and known is None else owned, records)
-        if records:
-            self._write(records, is_new_epoch=is_new_epoch)
-            for other in self.members.values():
-                other.client.poke()
-        member = self.members[member_id]
+        member = self._update(client, known, NOTHING if is_joining and known is None else owned, records)
         if member.pattern is not None and member.pattern not in self.patterns:
             self._resolve_soon(member.pattern)
         client.answered(member.epoch, member.assigned)
         return "NONE"
 
-    def _describe(self, known: ConsumerMember | None, client: ConsumerClient, records: list[Written]) -> bool:
+    def _update(
+        self,
+        client: BaseClient,
+        known: ConsumerMember | None,
+        owned: frozenset[Partition] | None,
+        records: list[Written],
+    ) -> ConsumerMember:
+        """Take in a member's request, and what it owns; write what follows from it."""
+        bumps = self._describe(known, client, records)
+        member_id = client.member_id
+        self._session_from[member_id] = self.cluster.now
+        is_upgrade = any(kind == "ConsumerGroupMetadata" and body for kind, _, body in records)
+        is_new_epoch = self._bump_if(bumps, records)
+        if is_upgrade and not is_new_epoch:  # the last generation is in the log now, as an epoch
+            is_new_epoch, self.hidden = True, max(0, self.hidden - 1)
+        self._assign_if_due(records)
+        is_resubscribed = known is not None and known.topics != self.members[member_id].topics
+        self._reconcile(member_id, owned, records, is_resubscribed=is_resubscribed)
+        if records:
+            self._write(records, is_new_epoch=is_new_epoch)
+            for other in self.members.values():
+                other.client.poke()
+        return self.members[member_id]
+
+    def _describe(self, known: ConsumerMember | None, client: BaseClient, records: list[Written]) -> bool:
         """Take in what a member says of itself; return whether that calls for a new epoch."""
-        pattern = client.spec.pattern
+        pattern = client.spec.pattern if isinstance(client, ConsumerClient) else None
         member = replace(
             known or ConsumerMember(client.member_id, client, client.spec.instance_id, client.spec.rebalance_ms),
             client=client,
             client_id=client.client_id,
             client_host=client.client_host,
-            topics=tuple(sorted(client.topics)) if pattern is None else (),
+            topics=tuple(sorted(client.named_topics)) if pattern is None else (),
             pattern=pattern,
+            classic=None if isinstance(client, ConsumerClient) else _classic(cast("ClassicClient", client)),
         )
         self.members[member.member_id] = member
         if known is None or _description(known) != _description(member):
@@ -300,7 +333,7 @@ class ConsumerGroup:
             self.reasons.add("subscription_changed")
         return known.topics != member.topics
 
-    def _static(self, client: ConsumerClient) -> ConsumerMember | None:
+    def _static(self, client: BaseClient) -> ConsumerMember | None:
         """Return the current member of a static instance id."""
         instance_id = client.spec.instance_id
         return next((one for one in self.members.values() if instance_id and one.instance_id == instance_id), None)
@@ -319,6 +352,169 @@ class ConsumerGroup:
 
     def _of(self, part: str, name: str | None, body: Body | None) -> Written:
         return (f"ConsumerGroup{part}", name, body)
+
+    # Members of the classic protocol
+
+    @classmethod
+    def upgraded(cls, group: ClassicGroup) -> tuple[ConsumerGroup, list[Written]]:
+        """What becomes of a classic group that a consumer of this protocol joins, and what is written of it before
+        (ConsumerGroup.fromClassicGroup)."""
+        made = cls(group.cluster)
+        made.epoch = made.assignment_epoch = group.generation
+        made.has_epoch = True
+        made.reasons, made.departures, made.hidden = group.reasons, group.departures, group.hidden
+        for name, one in group.members.items():
+            made.members[name] = ConsumerMember(
+                name,
+                one.client,
+                one.instance_id,
+                one.rebalance_ms,
+                one.client_id,
+                one.client_host,
+                tuple(sorted(one.topics)),
+                epoch=group.generation,
+                previous_epoch=group.generation,
+                assigned=made._ids_of(one.assignment or NOTHING),
+                classic=Classic(one.session_ms, one.assignors, one.claimed, one.claimed_generation),
+            )
+            made.targets[name] = made.members[name].assigned
+            made._session_from[name] = group.cluster.now
+        group.upgrade()
+        for name, member in made.members.items():
+            if member.is_silent:
+                made._watch(name)
+            else:
+                member.client.poke()
+        return made, [*group.tombstones(), *made._creation()]
+
+    def _creation(self) -> list[Written]:
+        """The records of an upgraded group (ConsumerGroup.createConsumerGroupRecords)."""
+        epoch: Body = {"epoch": self.epoch}
+        if self.cluster.version not in ("3.9", "4.0"):
+            self.metadata = self._present()
+            self.metadata_hash = _hash_of(self.metadata)
+            epoch |= {"metadataHash": self.metadata_hash} if self.metadata_hash else {}
+        members = self.members.items()
+        return [
+            *(self._of("MemberMetadata", name, _description(member)) for name, member in members),
+            self._of("Metadata", None, epoch),
+            *(self._of("TargetAssignmentMember", name, _target(self.targets[name])) for name, _ in members),
+            self._of("TargetAssignmentMetadata", None, {"assignmentEpoch": self.epoch}),
+            *(self._of("CurrentMemberAssignment", name, _current(member)) for name, member in members),
+        ]
+
+    def _ids_of(self, partitions: Iterable[Partition]) -> frozenset[Partition]:
+        """The partitions of topics that are there, by topic id."""
+        topics = self.cluster.topics
+        return frozenset((topics[name].topic_id, number) for name, number in partitions if name in topics)
+
+    def has(self, member_id: str) -> bool:
+        return member_id in self.members
+
+    def protocol_of(self, client: ClassicClient) -> str | None:
+        """The assignor by whose protocol a client is a member."""
+        return client.spec.assignors[0]
+
+    def accepts(self, client: ClassicClient) -> bool:
+        others = [member for member in self.members.values() if member.member_id != client.member_id]
+        instance_id = client.spec.instance_id
+        if instance_id is not None and any(member.instance_id == instance_id for member in others):
+            return False  # not modelled
+        common = set(client.spec.assignors).intersection(*(one.classic.assignors for one in others if one.classic))
+        return bool(common)
+
+    def join(self, client: ClassicClient) -> None:
+        """JoinGroup (GMM.classicGroupJoinToConsumerGroup)."""
+        known = self.members.get(client.member_id)
+        if known is None and client.member_id:
+            client.lost()
+            return
+        if known is None:
+            client.member_id = self.cluster.new_id("uuid")
+        member = self._update(client, known, self._ids_of(client.owned), [])
+        self._joins.pop(member.member_id, None)
+        self._fence_unless_done(self._syncs, member, "sync timeout")
+        epoch, session = member.epoch, client.session
+        self.cluster.later(
+            self.cluster.latency(), lambda: client.joined(member.member_id, epoch, leader=False, session=session)
+        )
+
+    def sync(self, client: ClassicClient, generation: int) -> None:
+        """SyncGroup (GMM.classicGroupSyncToConsumerGroup)."""
+        member = self.members.get(client.member_id)
+        wanted = self.assignment_epoch if self.cluster.version == "4.3" else self.epoch
+        if member is None:
+            client.lost()
+        elif member.epoch != generation or (member.epoch < wanted and member.state != UNREVOKED):
+            self._fence_unless_done(self._joins, member, "rebalance timeout")
+            client.join_again()
+        else:
+            self._syncs.pop(member.member_id, None)
+            names = self.cluster.names
+            assigned = frozenset((names[topic_id], number) for topic_id, number in member.assigned)
+            session = client.session
+            self.cluster.later(self.cluster.latency(), lambda: client.synced(generation, assigned, session))
+
+    def classic_heartbeat(self, client: ClassicClient) -> str:
+        """Heartbeat (GMM.classicGroupHeartbeatToConsumerGroup)."""
+        member = self.members.get(client.member_id)
+        if member is None:
+            return "UNKNOWN_MEMBER_ID"
+        self._session_from[member.member_id] = self.cluster.now
+        waits = self.targets.get(member.member_id, NOTHING) - member.assigned
+        is_free = not waits & self._held_by_others(member)
+        if (
+            member.epoch < self.epoch
+            or member.state == UNREVOKED
+            or (member.state == UNRELEASED and is_free)
+            or client.generation != member.epoch
+        ):
+            self._fence_unless_done(self._joins, member, "rebalance timeout")
+            return "REBALANCE_IN_PROGRESS"
+        return "NONE"
+
+    def classic_leave(self, member_id: str, how: Departure) -> None:
+        """LeaveGroup, of a member or in its place by an administrator."""
+        if member_id in self.members:
+            self._fence(member_id, how, "member_left" if how == "left" else "member_removed")
+
+    def _fence_unless_done(self, waiting: dict[str, int], member: ConsumerMember, how: Departure) -> None:
+        """A member has to join, or to sync, within its rebalance timeout."""
+        if member.member_id in waiting:
+            return
+        self._timer += 1
+        timer = waiting[member.member_id] = self._timer
+
+        def fence() -> None:
+            is_due = waiting.get(member.member_id) == timer and self.cluster.group is self
+            if is_due and member.member_id in self.members and self.cluster.is_available:
+                self._fence(member.member_id, how, "member_expired")
+
+        self.cluster.later(member.rebalance_ms, fence)
+
+    def _downgrade(self, member_id: str) -> None:
+        """The last member of this protocol goes, and those of the classic one stay (GMM.convertToClassicGroup)."""
+        from support.coordinator_model.classic import ClassicGroup
+
+        names = self.cluster.names
+        each = list(self.members)
+        records = [self._of("CurrentMemberAssignment", name, None) for name in each]
+        records += [self._of("TargetAssignmentMember", name, None) for name in each]
+        records.append(self._of("TargetAssignmentMetadata", None, None))
+        records += [self._of("MemberMetadata", name, None) for name in each]
+        records += [self._of("RegularExpression", pattern, None) for pattern in self.patterns]
+        records += [self._of("PartitionMetadata", None, None), self._of("Metadata", None, None)]
+        del self.members[member_id]
+        assigned = {
+            name: frozenset((names[topic_id], number) for topic_id, number in self.targets.get(name, NOTHING))
+            for name in self.members
+        }
+        present = {
+            name: frozenset(place for place in places if place[0] in self.cluster.topics)
+            for name, places in assigned.items()
+        }
+        group = self.cluster.group = ClassicGroup.downgraded(self, present)
+        group.begin(records)
 
     # Members that go
 
@@ -342,14 +538,14 @@ class ConsumerGroup:
             self._watch(member_id)
 
     def _watch(self, member_id: str) -> None:
-        due = max(1, self._session_from[member_id] + SESSION_MS - self.cluster.now)
+        due = max(1, self._session_from[member_id] + self.members[member_id].session_ms - self.cluster.now)
         self.cluster.later(due, lambda: self._expire(member_id))
 
     def _expire(self, member_id: str) -> None:
         member = self.members.get(member_id)
         if self.cluster.group is not self or not self.cluster.is_available or member is None or not member.is_silent:
             return
-        if self._session_from[member_id] + SESSION_MS > self.cluster.now:
+        if self._session_from[member_id] + member.session_ms > self.cluster.now:
             self._watch(member_id)
         else:
             self._fence(member_id, "session", "member_expired")
@@ -357,6 +553,14 @@ class ConsumerGroup:
     def _fence(self, member_id: str, how: Departure, reason: str) -> None:
         """A member goes (GMM.consumerGroupFenceMember)."""
         client = self.members[member_id].client
+        others = [member for name, member in self.members.items() if name != member_id]
+        if others and all(member.classic is not None for member in others):
+            self.departures[member_id] = how
+            self.reasons.add(reason)
+            self._downgrade(member_id)
+            if not client.is_silent:
+                client.poke()
+            return
         records = self._without(member_id, how)
         used = {member.pattern for member in self.members.values()}
         for pattern in [pattern for pattern in self.patterns if pattern not in used]:
@@ -374,7 +578,8 @@ class ConsumerGroup:
         self.departures[member_id] = how
         del self.members[member_id]
         self.targets.pop(member_id, None)
-        self._timers.pop(member_id, None)
+        for timers in (self._timers, self._joins, self._syncs):
+            timers.pop(member_id, None)
         parts = ("CurrentMemberAssignment", "TargetAssignmentMember", "MemberMetadata")
         return [self._of(part, member_id, None) for part in parts]
 
@@ -398,7 +603,7 @@ class ConsumerGroup:
         present = self._present()
         self.is_stale = False
         counts = self.cluster.version in ("3.9", "4.0")
-        new_hash = 0 if counts or not present else zlib.crc32(repr(sorted(present.items())).encode()) or 1
+        new_hash = 0 if counts else _hash_of(present)
         differs = present != self.metadata if counts else new_hash != self.metadata_hash
         if differs:
             if not bumps:
@@ -451,34 +656,73 @@ class ConsumerGroup:
 
     # Reconciliation
 
-    def _reconcile(self, member_id: str, owned: frozenset[Partition] | None, records: list[Written]) -> None:
+    def _reconcile(
+        self,
+        member_id: str,
+        owned: frozenset[Partition] | None,
+        records: list[Written],
+        *,
+        is_resubscribed: bool,
+    ) -> None:
         member = self.members[member_id]
-        if member.state == STABLE and member.epoch == self.assignment_epoch:
+        keeps_to_topics = is_resubscribed and self.cluster.version == "4.3"
+        if member.state == STABLE and member.epoch == self.assignment_epoch and not keeps_to_topics:
             return
-        updated = self._next(member, owned)
+        updated = self._next(member, owned, keeps_to_topics=keeps_to_topics)
         if updated == member:
             return
         self.members[member_id] = updated
         records.append(self._of("CurrentMemberAssignment", member_id, _current(updated)))
         self._timers.pop(member_id, None)
-        if updated.state == UNREVOKED:
+        if updated.state == UNREVOKED and updated.classic is None:
             self._schedule_rebalance_timeout(updated)
 
-    def _next(self, member: ConsumerMember, owned: frozenset[Partition] | None) -> ConsumerMember:
+    def _next(
+        self, member: ConsumerMember, owned: frozenset[Partition] | None, *, keeps_to_topics: bool
+    ) -> ConsumerMember:
         """CurrentAssignmentBuilder.build."""
         if member.state == UNREVOKED:
             if owned is None or owned & member.revoking:
-                return member
-            return self._compute(member, member.epoch + 1, owned)
+                return self._without_other_topics(member, owned) if keeps_to_topics else member
+            return self._compute(member, member.epoch + (self.cluster.version != "4.3"), owned)
+        if member.state == STABLE and member.epoch == self.assignment_epoch:
+            return self._without_other_topics(member, owned)
         return self._compute(member, member.epoch, owned)
+
+    def _without_other_topics(self, member: ConsumerMember, owned: frozenset[Partition] | None) -> ConsumerMember:
+        """What it does not subscribe to any more it gives up at once, before there is another target (4.3)."""
+        wanted = self._topic_ids_of(member)
+        others = frozenset(place for place in member.assigned if place[0] not in wanted)
+        if not others:
+            return member
+        revoking = member.revoking | others
+        if owned is not None and not owned & revoking:
+            return replace(member, previous_epoch=member.epoch, assigned=member.assigned - others)
+        return replace(
+            member,
+            state=UNREVOKED,
+            previous_epoch=member.epoch,
+            assigned=member.assigned - others,
+            revoking=revoking,
+        )
+
+    def _topic_ids_of(self, member: ConsumerMember) -> set[str]:
+        """The topics that it subscribes to, as far as they are there."""
+        wanted = member.topics if member.pattern is None else self.patterns.get(member.pattern, ())
+        return {self.cluster.topics[topic].topic_id for topic in wanted if topic in self.cluster.topics}
+
+    def _held_by_others(self, member: ConsumerMember) -> frozenset[Partition]:
+        others = (one for one in self.members.values() if one.member_id != member.member_id)
+        return frozenset[Partition]().union(*(one.assigned | one.revoking for one in others))
 
     def _compute(self, member: ConsumerMember, epoch: int, owned: frozenset[Partition] | None) -> ConsumerMember:
         target = self.targets.get(member.member_id, NOTHING)
+        if self.cluster.version == "4.3":
+            wanted = self._topic_ids_of(member)
+            target = frozenset(place for place in target if place[0] in wanted)
         kept = member.assigned & target
         revoking = member.assigned - kept
-        held = frozenset[Partition]().union(
-            *(one.assigned | one.revoking for one in self.members.values() if one.member_id != member.member_id)
-        ) | (member.revoking if member.state != UNREVOKED else NOTHING)
+        held = self._held_by_others(member) | (member.revoking if member.state != UNREVOKED else NOTHING)
         pending = target - kept
         free = pending - held
         previous = member.epoch
@@ -572,9 +816,10 @@ class ConsumerGroup:
             is_new_generation=is_new_epoch,
             is_assigned=self.assignment_epoch >= self.epoch or not members,
             reasons=frozenset(self.reasons) if is_new_epoch else frozenset(),
+            hidden=self.hidden,
             departures=dict(self.departures),
         )
-        self.departures = {}
+        self.departures, self.hidden = {}, 0
         if is_new_epoch:
             self.reasons = set()
 
@@ -618,11 +863,34 @@ def group_to_join(cluster: Cluster, client: ConsumerClient) -> tuple[ConsumerGro
         return group, []
     if cluster.version == "3.9":
         return "UNSUPPORTED_VERSION"
-    if client.epoch != 0 or (isinstance(group, ClassicGroup) and group.is_preparing):
+    if client.epoch != 0:
         return "GROUP_ID_NOT_FOUND"
+    if isinstance(group, ClassicGroup) and group.is_preparing:
+        instance_id = client.spec.instance_id
+        is_there = instance_id is not None and any(one.instance_id == instance_id for one in group.members.values())
+        if group.protocol is None or is_there:  # not modelled: a static member comes back with the other protocol
+            return "GROUP_ID_NOT_FOUND"
+        mixed, records = ConsumerGroup.upgraded(group)
+        cluster.group = mixed
+        return mixed, records
     before = [] if group is None else group.tombstones()
     made = cluster.group = ConsumerGroup(cluster)
     return made, before
+
+
+def _classic(client: ClassicClient) -> Classic:
+    return Classic(client.spec.session_ms, client.spec.assignors, client.owned, client.generation)
+
+
+def _hash_of(topics: TopicMetadata) -> int:
+    return zlib.crc32(repr(sorted(topics.items())).encode()) or 1 if topics else 0
+
+
+def _protocols(classic: Classic) -> Body:
+    """As far as it is read: the metadata are a ConsumerProtocolSubscription in Kafka."""
+    said = zlib.crc32(repr((sorted(classic.claimed), classic.claimed_generation)).encode())
+    protocols = [{"name": name, "metadata": f"{said:08x}"} for name in classic.assignors]
+    return {"sessionTimeoutMs": classic.session_ms, "supportedProtocols": protocols}
 
 
 def _description(member: ConsumerMember) -> Body:
@@ -635,7 +903,7 @@ def _description(member: ConsumerMember) -> Body:
         "subscribedTopicRegex": member.pattern or "",
         "rebalanceTimeoutMs": member.rebalance_ms,
         "serverAssignor": None,
-        "classicMemberMetadata": None,
+        "classicMemberMetadata": None if member.classic is None else _protocols(member.classic),
     }
 
 

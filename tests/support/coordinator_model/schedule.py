@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Protocol = Literal["classic", "consumer"]
 Version = Literal["3.9", "4.0", "4.1", "4.3"]
+Library = Literal["java", "librdkafka", "kafka-python"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Join:
     `assignors` (classic) are its `partition.assignment.strategy`, best first. `pattern` (consumer) is what it
     subscribes to on the broker instead of `topics`. Several clients may share a `client_id`; by default it is the
     client's name. `session_ms` is of the classic protocol (the broker's setting holds for the other), `rebalance_ms`
-    is `max.poll.interval.ms`.
+    is `max.poll.interval.ms`. `library` is the client's, as far as libraries differ in the classic protocol,
+    `metadata_age_ms` its `metadata.max.age.ms`.
     """
 
     client: str
@@ -29,6 +31,8 @@ class Join:
     client_id: str | None = None
     session_ms: int = 45_000
     rebalance_ms: int = 300_000
+    library: Library = "java"
+    metadata_age_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +225,14 @@ class Schedule:
     def from_json(cls, text: str) -> Schedule:
         """Return the schedule that `to_json` wrote."""
         values = json.loads(text)
-        actions = tuple(_action(dict(one)) for one in values["actions"])
+        actions = tuple(map(action_from_values, values["actions"]))
         return cls(actions, values["version"], tuple(values["topics"].items()), values["seed"])
 
 
-def _action(values: dict[str, Any]) -> Action:
-    made: Action = _ACTIONS[values.pop("action")](
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def action_from_values(values: dict[str, Any]) -> Action:
+    """Return the action of JSON values: its name under `action`, and its fields."""
+    others = {name: value for name, value in values.items() if name != "action"}
+    made: Action = _ACTIONS[values["action"]](
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in others.items()}
     )
     return made

@@ -18,6 +18,7 @@ from support.coordinator_model.schedule import (
     DeleteTopic,
     Join,
     Leave,
+    Library,
     MoveCoordinator,
     Protocol,
     Rejoin,
@@ -49,6 +50,7 @@ _ASSIGNORS = (
 _TIMEOUTS_MS = ((45_000, 300_000), (10_000, 60_000), (45_000, 10_000), (45_000, 3_000))
 _VERSIONS: tuple[Version, ...] = ("3.9", "4.0", "4.1", "4.3", "4.3")
 _PROTOCOLS: tuple[Protocol, ...] = ("classic", "consumer")
+_LIBRARIES: tuple[Library, ...] = ("java", "java", "librdkafka", "kafka-python")
 
 _Maker = Callable[[Random, str, str], Action]
 # What may happen to a client and a topic, and how often.
@@ -81,10 +83,12 @@ def random_schedule(random: Random) -> Schedule:
     version = random.choice(_VERSIONS)
     usual: Protocol = "classic" if version == "3.9" else random.choice(("classic", "classic", "consumer"))
     assignors, timeouts = random.choice(_ASSIGNORS), random.choice(_TIMEOUTS_MS)
+    mixed = random.choice((0.03, 0.03, 0.3))
+    library, metadata_age_ms = random.choice(_LIBRARIES), random.choice((300_000, 5_000))
     client_id, static = random.choice((None, None, "app")), random.choice(("", "", "a", "ab", "abcd"))
 
     def join(client: str) -> Join:
-        protocol = usual if random.random() < 0.97 else random.choice(_PROTOCOLS)
+        protocol = usual if random.random() >= mixed else random.choice(_PROTOCOLS)
         instance = "a" if random.random() < 0.05 else client
         return Join(
             client,
@@ -95,6 +99,8 @@ def random_schedule(random: Random) -> Schedule:
             random.choice((None, None, None, "^o.*")) if protocol == "consumer" else None,
             client_id,
             *timeouts,
+            library,
+            metadata_age_ms,
         )
 
     actions: list[Action] = []
