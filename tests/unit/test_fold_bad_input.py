@@ -317,7 +317,7 @@ def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
     records += [settles(first + index, 2_000 + index, name, 2, [index]) for index, name in enumerate(names(MANY))]
     rows = fold_rows(records)
     assert states(rows) == [
-        (1, "Reconciling", 1_000, 1_999 + MANY, None),
+        (1, "Reconciling", 1_000, 1_999 + MANY, "history begins here: earlier states are not known"),
         (1, "Stable", 1_999 + MANY, None, None),
     ]
     assert owned(rows) == [(number, name, 2_000 + number, None, None) for number, name in enumerate(names(MANY))]

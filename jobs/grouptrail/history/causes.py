@@ -95,9 +95,11 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
     if any(member.session_timeout_ms for member in after.members.values()):
         return False  # members of the classic protocol: the group was a classic one before
     described = {record.name for record in change.operation if record.type.endswith("MemberMetadata")}
+    # A consumer group's first member gets its assignment at once: without one, compaction took earlier records.
+    first = (0,) if after.kind == "consumer" else (None, 0)
     return all(
         name in joined_before
-        or (name in described and (member.previous_epoch in (None, 0) or _is_in_first_epoch(member, after)))
+        or (name in described and (member.previous_epoch in first or _is_in_first_epoch(member, after)))
         for name, member in after.members.items()
     )
 
