@@ -121,7 +121,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
 
     printed = succeeded(cli(config, "recover"))
     # Those behind the last commit of a partition are the next run's.
-    found = re.search(r"([\d,]+) of its records were missing, and have landed", printed)
+    found = re.search(r"([\d,]+) of its records were missing and have been written", printed)
     assert found, printed
     assert 0 < int(found[1].replace(",", "")) <= missing
     assert "decode: the next run begins where its tables end; there was no checkpoint" in printed
