@@ -55,20 +55,21 @@ def run(
     clusters = [
         _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
     ]
-    _check(clusters)
-    spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
-    collect_garbage_sooner()
-    try:
-        with stop_signals(spark) as signals:
-            if once:
-                _run_once(spark, clusters, signals, report)
-            else:
-                with _metrics(configs, wanted, report) as exporter:
+    # While Spark starts, metrics are served from the tables.
+    with contextlib.nullcontext() if once else _metrics(configs, wanted, report) as exporter:
+        _check(clusters)
+        spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
+        collect_garbage_sooner()
+        try:
+            with stop_signals(spark) as signals:
+                if once:
+                    _run_once(spark, clusters, signals, report)
+                else:
                     _run_on(spark, clusters, exporter, signals, report)
-    finally:
-        for cluster in clusters:
-            cluster.release()
-        spark.stop()
+        finally:
+            for cluster in clusters:
+                cluster.release()
+            spark.stop()
     if signals:
         raise SystemExit(128 + signals[0])
 
