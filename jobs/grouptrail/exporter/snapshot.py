@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
+from grouptrail.exporter.reading import Rising, Totals
+from grouptrail.storage.reader import OpenTables, table_id
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
 
@@ -115,7 +116,7 @@ class SnapshotReader:
         """`lag_since`: snapshots are not ready before there is a lag sample since that time."""
         self._config = config
         self._lag_since = lag_since
-        self._tables = Tables(config, _READ)
+        self._tables = OpenTables(config, _READ)
         self._commits = Totals(
             config,
             "offset_commits",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
@@ -24,8 +23,8 @@ from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.jobs import HISTORY, Progress, Start
-from grouptrail.spark.streams import query_id, read_table_appends, start_query
-from grouptrail.storage import checkpoints, tables
+from grouptrail.spark.streams import query_id, start_query
+from grouptrail.storage import checkpoints, reader, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +64,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     refuse_half_rebuilt(spark, config)
     begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
     writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, HISTORY.name), report=report)
-    progress = read_table_appends(spark, config, PROGRESS, version=begun.get("version"))
+    progress = tables.read_appends(spark, config, PROGRESS, version=begun.get("version"))
     return start_query(progress, config, HISTORY.name, land=writer.land, once=once)
 
 
@@ -279,8 +278,7 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
     rows = rows.append_column("open_bucket", pc.if_else(is_open, own["open_bucket"], None))
     if table != "rebalances" or found.handovers is None:
         return rows
-    commits = DeltaTable(config.table_path("offset_commits"), storage_options=config.storage_options())
-    return fill_commits(rows, commits, config.cluster, _lookback(config))
+    return fill_commits(rows, reader.dataset(config, "offset_commits"), config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.storage.appended import AppendedRows
+from grouptrail.storage.reader import AppendedRows
 
 _STORED = pa.schema(
     {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
 from grouptrail.storage.sql import spark_literal
-from grouptrail.storage.tables import table_exists
+from grouptrail.storage.tables import own_rows, read_all, table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,16 +86,8 @@ def _rows(spark: SparkSession, config: Config, name: str, where: str) -> DataFra
     """Return a table's rows, each with the name of its file."""
     from pyspark.sql import functions as F
 
-    rows = spark.read.format("delta").load(config.table_path(name))
+    rows = read_all(spark, config, name)
     return rows.withColumn(_FILE, F.col("_metadata.file_path")).where(where)
-
-
-def _ours(config: Config) -> str:
-    return f"cluster = {spark_literal(config.cluster)}"
-
-
-def _time(at: datetime) -> str:
-    return f"timestamp '{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
 
 
 def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
@@ -107,19 +99,19 @@ def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
 
 
 def _older(spark: SparkSession, config: Config, name: str, column: str, cutoff: datetime) -> Removal:
-    where = f"{_ours(config)} AND {column} < {_time(cutoff)}"
+    where = f"{own_rows(config)} AND {column} < {spark_literal(cutoff)}"
     return _all_of(_rows(spark, config, name, where), name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
 
 
 def _closed(spark: SparkSession, config: Config, name: str, cutoff: datetime) -> Removal:
     """Return closed rows that ended before the cutoff, except generations to which a still open rebalance refers."""
-    where = f"{_ours(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {_time(cutoff)}"
+    where = f"{own_rows(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {spark_literal(cutoff)}"
     why = f"ended before {cutoff:%Y-%m-%d %H:%M}"
     rows = _rows(spark, config, name, where)
     if name != "generations" or not table_exists(spark, config, "rebalances"):
         return _all_of(rows, name, why, where)
     of = ["group_id", "record_offset"]
-    needed = _rows(spark, config, "rebalances", f"{_ours(config)} AND is_open").select(*of)
+    needed = _rows(spark, config, "rebalances", f"{own_rows(config)} AND is_open").select(*of)
     removal = _all_of(rows.join(needed, of, "left_anti"), name, why, where)
     return replace(removal, stays=rows.join(needed, of, "left_semi").drop(_FILE))
 
@@ -130,7 +122,11 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
 
     steps = sorted(config.maintain.thin_samples, reverse=True)
     cutoffs = [(_whole(now - timedelta(days=days), every), every) for days, every in steps]
-    step = "CASE " + " ".join(f"WHEN sampled_at < {_time(cutoff)} THEN {every}" for cutoff, every in cutoffs) + " END"
+    step = (
+        "CASE "
+        + " ".join(f"WHEN sampled_at < {spark_literal(cutoff)} THEN {every}" for cutoff, every in cutoffs)
+        + " END"
+    )
     one = ("group_id, " if name == "consumer_lag" else "") + "topic, partition"
     in_order = f"OVER (PARTITION BY {one} ORDER BY sampled_at)"
     verdict = _VERDICT[name]
@@ -140,8 +136,8 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
         f" OR NOT {verdict} <=> lead({verdict}) {in_order}"
         f" OR lag(sampled_at) {in_order} IS NOT NULL AND NOT {verdict} <=> lag({verdict}) {in_order}"
     )
-    since = f" AND sampled_at >= {_time(oldest)}" if oldest is not None else ""
-    where = f"{_ours(config)} AND sampled_at < {_time(cutoffs[-1][0])}{since}"
+    since = f" AND sampled_at >= {spark_literal(oldest)}" if oldest is not None else ""
+    where = f"{own_rows(config)} AND sampled_at < {spark_literal(cutoffs[-1][0])}{since}"
     rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(stays))
     found = (
         rows.where(f"NOT {_STAYS}")
@@ -177,9 +173,11 @@ def processed_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> d
     if not all(table_exists(spark, config, name) for name in (PROGRESS, "history_positions")):
         return {}
     unprocessed = _first_unprocessed(spark, config)
-    batches = _rows(spark, config, PROGRESS, _ours(config)).join(F.broadcast(unprocessed), "record_partition", "left")
+    batches = _rows(spark, config, PROGRESS, own_rows(config)).join(
+        F.broadcast(unprocessed), "record_partition", "left"
+    )
     stays = (
-        f"coalesce(latest_record_at, landed_at) >= {_time(cutoff)} OR end_offset > first_unprocessed"
+        f"coalesce(latest_record_at, landed_at) >= {spark_literal(cutoff)} OR end_offset > first_unprocessed"
         " OR start_offset = max(start_offset) OVER (PARTITION BY record_partition)"
     )
     bounds = batches.withColumn(_STAYS, F.expr(stays)).where(_STAYS).groupBy("record_partition")
@@ -196,13 +194,13 @@ def _first_unprocessed(spark: SparkSession, config: Config) -> DataFrame:
 
     kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
     frames = [
-        _rows(spark, config, name, f"{_ours(config)} AND {which}").select(
+        _rows(spark, config, name, f"{own_rows(config)} AND {which}").select(
             "record_partition", "group_id", "record_offset"
         )
         for name, which in kinds.items()
         if table_exists(spark, config, name)
     ]
-    positions = _rows(spark, config, "history_positions", _ours(config))
+    positions = _rows(spark, config, "history_positions", own_rows(config))
     positions = positions.select("record_partition", "group_id", "told_to")
     return (
         reduce(type(positions).unionByName, frames)
@@ -217,7 +215,7 @@ def _below(config: Config, bounds: dict[int, int], column: str, sign: str) -> st
     parts = (
         f"record_partition = {partition} AND {column} {sign} {bound}" for partition, bound in sorted(bounds.items())
     )
-    return f"{_ours(config)} AND ({' OR '.join(f'({part})' for part in parts)})"
+    return f"{own_rows(config)} AND ({' OR '.join(f'({part})' for part in parts)})"
 
 
 def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
