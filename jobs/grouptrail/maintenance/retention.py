@@ -13,6 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.storage.positions import KEYS
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.tables import own_rows, read_all, table_exists
 
@@ -37,11 +38,6 @@ _ENDED = {
     "generations": "ended_at",
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
-_NEWEST_BY = {
-    "offset_commits": "group_id, topic, partition",
-    "group_metadata": "group_id",
-    "group_records": "record_type, key_json",
-}
 
 ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "check_results")
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
@@ -223,10 +219,9 @@ def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, i
     from pyspark.sql import functions as F
 
     where = _below(config, bounds, "record_offset", "<")
-    key = _NEWEST_BY.get(name)
-    if key is None:
+    if name not in KEYS:
         return _all_of(_rows(spark, config, name, where), name, _WHY_RECORDS, where)
-    newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {key})"
+    newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {', '.join(KEYS[name])})"
     rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(f"NOT is_tombstone AND {newest}"))
     removal = _all_of(rows.where(f"NOT {_STAYS}"), name, _WHY_RECORDS, where)
     return replace(removal, stays=rows.where(_STAYS).drop(_STAYS, _FILE))

@@ -22,6 +22,7 @@ from grouptrail.spark import object_stores
 from grouptrail.storage import delta
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
+from grouptrail.storage.positions import KEYS
 from grouptrail.storage.reader import store_fault
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_identifier, spark_literal
@@ -375,6 +376,16 @@ def read_all(spark: SparkSession, config: Config, name: str, version: int | None
     if version is not None:
         reader = reader.option("versionAsOf", version)
     return reader.load(config.table_path(name))
+
+
+def read_newest(spark: SparkSession, config: Config, name: str) -> list[dict[str, Any]]:
+    """Return this cluster's newest row of each key (`positions.KEYS`) of a decoded table."""
+    from pyspark.sql import functions as F
+
+    rows = read(spark, config, name)
+    last = F.max_by(F.struct(*rows.columns), "record_offset").alias("row")
+    found: list[dict[str, Any]] = rows.groupBy(*KEYS[name]).agg(last).select("row.*").toArrow().to_pylist()
+    return found
 
 
 def read_appends(
