@@ -14,12 +14,12 @@ from grouptrail.config import Config, MaintainConfig
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.maintenance import maintain, retention
-from grouptrail.maintenance.retention import PROGRESS
 from grouptrail.quality import check
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
 from grouptrail.spark.streams import start_query
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from support.frozen_warehouse import NOON as WRITTEN
 from support.frozen_warehouse import thaw
 from support.small_tables import NOON, lay

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.storage.reader import NewFiles, OpenTable, first_line, table_id
+from grouptrail.storage.reader import NewFiles, OpenTable, first_line, own_rows, table_id
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Totals:
 
     def _reset(self, table_id: str | None) -> None:
         self._table_id = table_id
-        ours = pc.field("cluster") == self._config.cluster
-        self._files = NewFiles(self._stored, ours, self._config.storage_options())
+        self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options())
         types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
         numbers = [pa.field(name, pa.int64()) for name in ("position", *self._values)]
         self._totals = pa.schema([*types, *numbers]).empty_table()

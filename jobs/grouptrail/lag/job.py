@@ -36,6 +36,7 @@ from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id, start_query
 from grouptrail.storage import checkpoints, reader, tables
+from grouptrail.storage.progress import read_decoded_to
 from grouptrail.storage.reader import AppendedRows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
-PROGRESS = "ingest_progress"
 
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; after a long stop all of them at once would not fit into memory.
@@ -93,7 +93,9 @@ def start(
         spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version")
     )
     if "after" in begun:
-        samples = samples.where(f"cluster <> {spark_literal(config.cluster)} OR sampled_at > '{begun['after']}'")
+        samples = samples.where(
+            f"cluster <> {spark_literal(config.cluster)} OR sampled_at > {spark_literal(begun['after'])}"
+        )
     query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(processor, query, publish, report)
@@ -230,11 +232,7 @@ class LagProcessor:
         assert self._calculator is not None
         self._calculator.add_sample(sample)
         if self._calculator.held_back.needs_progress:
-            rows = Warehouse(self._config, [PROGRESS]).rows(
-                f"SELECT record_partition, MAX(end_offset) AS landed_to FROM {PROGRESS} "
-                f"WHERE cluster = {datafusion_literal(self._config.cluster)} GROUP BY record_partition"
-            )
-            self._calculator.held_back.release({row["record_partition"]: row["landed_to"] for row in rows})
+            self._calculator.held_back.release(read_decoded_to(self._config))
 
     @property
     def _apart_seconds(self) -> float:
@@ -260,7 +258,8 @@ class LagProcessor:
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        self._commits = AppendedRows.of(self._config, OFFSET_COMMITS, COMMITS, is_newer)
+        commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, reader.own_rows(self._config, is_newer)
+        self._commits = AppendedRows(*commits_of, self._config.storage_options())
         for sample in self._kept_samples(before):
             calculator.add_sample(sample)
         since = before - round(self._config.lag.window_seconds * _MICROS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
 from grouptrail.storage.positions import KEYS
+from grouptrail.storage.progress import PROGRESS, counted_records
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.tables import own_rows, read_all, table_exists
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-PROGRESS = "ingest_progress"
 SUMMARY = "maintain"
 """The `query_id` of the `ingest_progress` rows that summarise deleted batches."""
 
@@ -232,7 +232,7 @@ def _batches(spark: SparkSession, config: Config, name: str, bounds: dict[int, i
     where = _below(config, bounds, "end_offset", "<=")
     rows = _rows(spark, config, name, where)
     removal = _all_of(rows, name, "batches of these records, replaced by one row", where)
-    survivors = _survivors(spark, config, _below(config, bounds, "record_offset", "<"))
+    survivors = counted_records(spark, config, DECODED, _below(config, bounds, "record_offset", "<"))
     summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
     counted = summed.fillna(0, list(DECODED))
     kept = " + ".join(DECODED)
@@ -256,23 +256,3 @@ def _summed(columns: list[str]) -> list[Column]:
     survivors = (*DECODED, "holes", "earliest_record_at", "latest_record_at", "record_partition", _FILE)
     newest = {name: F.max_by(name, "end_offset") for name in columns if name not in (*aggregates, *survivors)}
     return [value.alias(name) for name, value in (aggregates | newest).items()]
-
-
-def _survivors(spark: SparkSession, config: Config, where: str) -> DataFrame:
-    """Return, per partition, the number of records kept in each table and their earliest and latest time."""
-    from pyspark.sql import functions as F
-
-    frames = [
-        _rows(spark, config, name, where).select("record_partition", "record_at", F.lit(name).alias("of"))
-        for name in DECODED
-        if table_exists(spark, config, name)
-    ]
-    return (
-        reduce(type(frames[0]).unionByName, frames)
-        .groupBy("record_partition")
-        .agg(
-            *(F.count_if(F.col("of") == name).alias(name) for name in DECODED),
-            F.min("record_at").alias("earliest_record_at"),
-            F.max("record_at").alias("latest_record_at"),
-        )
-    )

@@ -54,8 +54,15 @@ def dataset(config: Config, name: str) -> ds.Dataset:
 
 
 def rows(config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None) -> Iterator[pa.Table]:
-    """Yield this cluster's rows of an existing table that match `among`, about a million at a time."""
-    return AppendedRows.of(config, name, columns, among).fresh()
+    """Yield this cluster's rows that match `among`, about a million at a time; none if there is no table."""
+    if (table := open_table(config, name)) is not None:
+        yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
+
+
+def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expression:
+    """Return a condition: a row is of this cluster, and matches `among`."""
+    ours = pc.field("cluster") == config.cluster
+    return ours if among is None else ours & among
 
 
 class NewFiles:
@@ -93,13 +100,6 @@ class AppendedRows:
         self._table = DeltaTable(table, storage_options=dict(storage or {}))
         self._files = NewFiles(columns, among, storage)
         self._version = -1
-
-    @classmethod
-    def of(cls, config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None) -> AppendedRows:
-        """Return this cluster's rows of a table, of those that match `among`."""
-        ours = pc.field("cluster") == config.cluster
-        wanted = ours if among is None else ours & among
-        return cls(config.table_path(name), columns, wanted, config.storage_options())
 
     def fresh(self) -> Iterator[pa.Table]:
         """Yield the rows that were added since the last call, about a million at a time."""

@@ -416,15 +416,6 @@ def _meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
 
 
-def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
-    """Return an SQL condition: a row's record is in its partition's range of offsets [start, end)."""
-    conditions = (
-        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
-        for partition, (start, end) in sorted(ranges.items())
-    )
-    return " OR ".join(f"({condition})" for condition in conditions) or "false"
-
-
 def _stats(table: Table) -> str:
     return ",".join(column.name for column in table.columns if column.stats and column.name not in table.partition_by)
 

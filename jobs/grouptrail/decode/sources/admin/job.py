@@ -25,6 +25,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS, decoded_to
 from grouptrail.storage.schema import ADMIN, table_schema
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-PROGRESS = "ingest_progress"
 PARTITION = 0
 """The `record_partition` of all polled rows, which come from no partition of the topic."""
 
@@ -151,7 +151,7 @@ class PolledState:
 
         groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
-        recorded_to = tables.read(spark, config, PROGRESS).agg(F.max("end_offset").alias("end")).collect()[0].end or 0
+        recorded_to = decoded_to(tables.read(spark, config, PROGRESS)).get(PARTITION, 0)
         orphans: dict[str, Any] = {}
         for table in TABLES:
             rows = tables.read(spark, config, table)
