@@ -23,6 +23,7 @@ from grouptrail.history import job
 from grouptrail.history.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12
@@ -168,7 +169,7 @@ def measure(
 def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, length: int, groups: int) -> list[float]:
     """Seconds of each of some micro-batches, after as many as Java takes to compile what they run."""
     writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=silent)
-    progress = tables.read(spark, config, job.PROGRESS)
+    progress = tables.read(spark, config, PROGRESS)
     took = []
     for number in range(ROUNDS + WARM_UP):
         log.add(length + 1 + number, length + 1 + number, min(groups, BATCH))

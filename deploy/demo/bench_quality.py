@@ -21,7 +21,7 @@ from grouptrail.config import Config
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check
 from grouptrail.spark.jars import silent
-from grouptrail.storage import tables
+from grouptrail.storage import tables, upkeep
 from grouptrail.storage.schema import table_schema
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -186,7 +186,7 @@ def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partition
         maintain.run(spark, own, ("consumer_lag",), silent, now)
         took = time.monotonic() - started
         there = spark.read.format("delta").load(own.table_path("consumer_lag")).count()
-        size = maintain._size(spark, own.table_path("consumer_lag"))[1]
+        size = upkeep.size(spark, own, "consumer_lag")[1]
         figures[name] = {
             "samples": there,
             "bytes": size,

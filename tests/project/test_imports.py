@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def public(tree: ast.Module) -> Iterator[Documented]:
             yield node
 
 
+STORAGE = ROOT / "jobs" / "grouptrail" / "storage"
+DELTA = re.compile(r"""format\(["']delta|delta\.[`{]|USING delta""")
 each_source = pytest.mark.parametrize("source", SOURCES, ids=module_name)
 
 
@@ -42,3 +45,10 @@ def test_module_and_its_public_names_have_docstrings(source: Path) -> None:
     tree = ast.parse(source.read_text("utf-8"))
     assert ast.get_docstring(tree)
     assert [node.name for node in public(tree) if not ast.get_docstring(node)] == []
+
+
+def test_only_storage_reads_or_writes_delta_with_spark() -> None:
+    """Imports of delta-rs and of Delta's Python API are forbidden by import-linter."""
+    named = [source for source in SOURCES if DELTA.search(source.read_text("utf-8"))]
+    assert named
+    assert [str(source) for source in named if STORAGE not in source.parents] == []

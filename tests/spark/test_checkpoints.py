@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from grouptrail.config import Config
 from grouptrail.runtime.lease import AlreadyRunningError, sole_driver
-from grouptrail.spark.streams import query_id, read_table_appends, start_query
+from grouptrail.spark.streams import query_id, start_query
 from grouptrail.storage import checkpoints, tables
 from support.small_tables import lay
 
@@ -33,7 +33,7 @@ def folder(spark: SparkSession, config: Config, tmp_path: Path) -> Path:
 
     for number in range(4):
         lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": number})
-        source = read_table_appends(spark, elsewhere, TABLE)
+        source = tables.read_appends(spark, elsewhere, TABLE)
         start_query(source, config, JOB, land=land, once=True).awaitTermination()
     assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
     return Path(config.checkpoint_path(JOB))

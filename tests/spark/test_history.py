@@ -15,7 +15,7 @@ from grouptrail.config import Config
 from grouptrail.decode import job as decode
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.history.job import PROGRESS, HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
+from grouptrail.history.job import HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
@@ -23,6 +23,7 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from support import landed
 from support.exporter_tables import figures
 from support.history_batches import BATCHES, COLUMNS, NOON

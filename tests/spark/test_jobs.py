@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 COUNT_JOB = '''
 """Counts the commits of each batch."""
 
-from grouptrail.spark.streams import read_table_appends, start_query
+from grouptrail.spark.streams import start_query
 from grouptrail.storage import tables
 
 
@@ -28,7 +28,7 @@ def check(config):
 
 def start(spark, config, *, once, report):
     tables.ensure_table(spark, config, "offset_commits")
-    commits = read_table_appends(spark, config, "offset_commits")
+    commits = tables.read_appends(spark, config, "offset_commits")
     count = lambda rows, batch: report(f"count batch {batch}: {rows.count()} commits")
     return start_query(commits, config, "count", land=count, once=once)
 

@@ -24,6 +24,7 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import arrow_type
 from support import landed
 from support.cli_in_process import session_kept
@@ -49,7 +50,7 @@ def records(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture
 def landing(spark: SparkSession, config: Config) -> job.Landing:
-    for table in (*TABLES, job.PROGRESS):
+    for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
     return job.Landing(
         spark,
@@ -73,7 +74,7 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
     landed.assert_progress_adds_up(config)
     written = take(config, patience_seconds=0).versions
-    assert all(written[table].written_at_ms for table in (*TABLES, job.PROGRESS))
+    assert all(written[table].written_at_ms for table in (*TABLES, PROGRESS))
 
 
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
@@ -90,7 +91,7 @@ def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
                 assert asked == sum(row[column] == value for row in there), (table, column, value)
 
 
-@pytest.mark.parametrize("fails_at", [*TABLES, job.PROGRESS])
+@pytest.mark.parametrize("fails_at", [*TABLES, PROGRESS])
 def test_landing_batch_fails_before_an_append_lands_once_when_retried(
     landing: job.Landing, records: DataFrame, config: Config, fails_at: str
 ) -> None:
@@ -99,7 +100,7 @@ def test_landing_batch_fails_before_an_append_lands_once_when_retried(
         landing.land(records, 0)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
-    assert len(landed.rows(config, job.PROGRESS)) == len(ENDS)
+    assert len(landed.rows(config, PROGRESS)) == len(ENDS)
     landed.assert_progress_adds_up(config)
 
 
@@ -127,7 +128,7 @@ def test_landing_broker_unreachable_lands_records_without_log_end_offset(
     monkeypatch.setattr(landing, "_bounds", no_answer)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
-    assert {row["log_end_offset"] for row in landed.rows(config, job.PROGRESS)} == {None}
+    assert {row["log_end_offset"] for row in landed.rows(config, PROGRESS)} == {None}
 
 
 def test_redecode_newly_decodable_record_moves_to_its_table_once(

@@ -14,12 +14,12 @@ from grouptrail.config import Config, MaintainConfig
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.maintenance import maintain, retention
-from grouptrail.maintenance.retention import PROGRESS
 from grouptrail.quality import check
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
-from grouptrail.spark.streams import read_table_appends, start_query
+from grouptrail.spark.streams import start_query
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from support.frozen_warehouse import NOON as WRITTEN
 from support.frozen_warehouse import thaw
 from support.small_tables import NOON, lay
@@ -176,7 +176,7 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
     assert tries == ["log_offsets"] * 3 + ["topic_names"]
 
 
-def test_read_table_appends_rows_deleted_resumes_without_rereading_rewritten_rows(
+def test_read_appends_rows_deleted_resumes_without_rereading_rewritten_rows(
     spark: SparkSession, config: Config
 ) -> None:
     """What stays is not read twice, though its file was written anew."""
@@ -193,7 +193,7 @@ def test_read_table_appends_rows_deleted_resumes_without_rereading_rewritten_row
     def read_on() -> list[int]:
         seen: list[int] = []
         query = start_query(
-            read_table_appends(spark, config, PROGRESS),
+            tables.read_appends(spark, config, PROGRESS),
             config,
             "reader",
             land=lambda rows, _: seen.extend(row.batch_id for row in rows.collect()),

@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 from grouptrail.config import Config
 from grouptrail.decode.progress import SourceChangedError, refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.job import PROGRESS, Polling
+from grouptrail.decode.sources.admin.job import Polling
 from grouptrail.decode.sources.admin.poller import Poll
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 

@@ -41,7 +41,7 @@ def test_rows_of_two_operations_in_one_millisecond_do_not_depend_on_the_cut() ->
     records = FIRST + TWO_JOINS
     cut = fold(
         records, [(8, 14), (11, 17)]
-    )  # job._complete_to: one beyond the end where that is the last stable offset
+    )  # progress._complete_to: one beyond the end where that is the last stable offset
     assert cut["generations"] == fold(records)["generations"]
 
 

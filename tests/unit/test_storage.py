@@ -14,11 +14,12 @@ from grouptrail.config import Config, ConfigError, load_config
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.quality import snapshot
-from grouptrail.query.warehouse import Warehouse, open_table
+from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
+from grouptrail.storage.errors import TableError
+from grouptrail.storage.reader import open_table, store_fault
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.tables import TableError
 from support.object_store import BUCKET, object_store
 
 
@@ -94,4 +95,4 @@ def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: 
         tables.check_warehouse(nowhere)
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert object_stores.fault("hdfs://name-node/x", {}) is None
+    assert store_fault("hdfs://name-node/x", {}) is None

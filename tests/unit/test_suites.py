@@ -16,8 +16,9 @@ from grouptrail.config import Config, load_config
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.check import ExpectationError, Result, TableResult, print_checked, raise_on_failures
 from grouptrail.quality.docs import Entry, index, offline
-from grouptrail.quality.snapshot import Commit, tables_being_written, take
+from grouptrail.quality.snapshot import tables_being_written, take
 from grouptrail.query.formats import console_on
+from grouptrail.storage.reader import Commit
 from support.small_tables import HISTORY, lay
 
 SUITES = contracts.expectations()

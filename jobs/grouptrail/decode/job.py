@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from grouptrail.decode.progress import batch_progress, decoded_to, refuse_other_source, segment_ends, summary
+from grouptrail.decode.progress import batch_progress, refuse_other_source, summary
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
 from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.tasks import BY_TASK, BatchReport, commits_reporting, rows_of
@@ -20,14 +20,13 @@ from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.files import Rows
+from grouptrail.storage.progress import PROGRESS, decoded_to, segment_ends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
-
-PROGRESS = "ingest_progress"
 
 # By default Spark computes a batch's size after each record, which takes longer than all other work on the record.
 # So few of the largest records that Kafka accepts by default, 1 MB, are at most 1 GB together.

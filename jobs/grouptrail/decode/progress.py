@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.times import to_time
 from grouptrail.errors import GrouptrailError
-from grouptrail.storage.schema import ADMIN, SEGMENTS
+from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,21 +74,6 @@ def summary(batch: int, progress: list[dict[str, Any]], seconds: float) -> str:
     if lost:
         parts.append(f"{lost:,} LOST: retention removed them before they were read")
     return f"batch {batch}: {total:,} records in {seconds:.1f} s ({', '.join(parts) or 'nothing new'})"
-
-
-def decoded_to(progress: DataFrame) -> dict[int, int]:
-    """Return the end offset of `ingest_progress` by partition."""
-    from pyspark.sql import functions as F
-
-    rows = progress.groupBy("record_partition").agg(F.max("end_offset").alias("end")).collect()
-    return {row.record_partition: row.end for row in rows}
-
-
-def segment_ends(progress: DataFrame) -> dict[int, int]:
-    """Return the end offsets of partitions that were read from log segments only, not by the decode job."""
-    begun = decoded_to(progress.where("source IS NULL"))
-    ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
-    return {partition: end for partition, end in ends.items() if partition not in begun}
 
 
 class BatchError(GrouptrailError):

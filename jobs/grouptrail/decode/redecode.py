@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from grouptrail.contracts import tables
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark.session import start_session
-from grouptrail.storage.tables import ensure_table, table_exists
+from grouptrail.storage.tables import ensure_table, move, read_all, table_exists
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaMergeBuilder, DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from grouptrail.config import Config
 
@@ -34,10 +32,9 @@ def redecode(config: Config, report: Callable[[str], None] = print) -> None:
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
             )
         ensure_table(spark, config, UNDECODABLE)
-        there = spark.read.format("delta").load(config.table_path(UNDECODABLE))
-        origins = there.select("cluster", "source").distinct().collect()
+        origins = read_all(spark, config, UNDECODABLE).select("cluster", "source").distinct().collect()
         moved = sum(_redecode(spark, config, row.cluster, row.source) for row in origins)
-        left = spark.read.format("delta").load(config.table_path(UNDECODABLE)).count()
+        left = read_all(spark, config, UNDECODABLE).count()
         report(f"{moved:,} records decoded, {left:,} still undecodable")
     finally:
         spark.stop()
@@ -48,12 +45,10 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
 
     Rows are added to their new table by key before they are deleted, so an interrupted run can be repeated.
     """
-    from delta.tables import DeltaTable
     from pyspark.sql import functions as F
 
-    undecodable = DeltaTable.forPath(spark, config.table_path(UNDECODABLE))
     records = (
-        undecodable.toDF()
+        read_all(spark, config, UNDECODABLE)
         .where((F.col("cluster") == cluster) & F.col("source").eqNullSafe(F.lit(source)))
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
@@ -66,14 +61,7 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
         decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumns(origin).persist()
         if count := decoded.count():
             ensure_table(spark, config, table)
-            target = DeltaTable.forPath(spark, config.table_path(table))
-            _merge(target, decoded, table).whenNotMatchedInsertAll().execute()
-            _merge(undecodable, decoded, UNDECODABLE).whenMatchedDelete().execute()
+            move(decoded, config, source=UNDECODABLE, target=table)
         moved += count
         decoded.unpersist()
     return moved
-
-
-def _merge(target: DeltaTable, rows: DataFrame, table: str) -> DeltaMergeBuilder:
-    same_record = " AND ".join(f"target.{column} = row.{column}" for column in tables()[table].key)
-    return target.alias("target").merge(rows.alias("row"), same_record)

@@ -1,115 +1,20 @@
-"""Incremental reading of the Delta tables by delta-rs, without a JVM."""
+"""Totals over the tables, kept up to date from one snapshot to the next."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.query.warehouse import open_table
-from grouptrail.storage.appended import rows_of_files
+from grouptrail.storage.reader import NewFiles, OpenTable, first_line, own_rows, table_id
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-
-
-class Tables:
-    """The tables of a warehouse, opened once; all queries see the versions of the last `refresh`."""
-
-    def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
-        """`columns` are the columns to read, by table."""
-        self._config = config
-        self._columns = columns
-        self._tables: dict[str, DeltaTable] = {}
-        self._engine = QueryBuilder()
-
-    def refresh(self) -> None:
-        """Update all tables to their newest versions. Raises ExporterError if one cannot be read."""
-        self._engine = QueryBuilder()
-        for name in self._columns:
-            table = self._newest(name)
-            if table is not None:
-                self._engine.register(name, table)
-
-    def get(self, name: str) -> DeltaTable | None:
-        """Return the table; None if it does not exist yet."""
-        return self._tables.get(name)
-
-    def rows(self, query: str) -> pa.Table:
-        """Return the rows of a query. Raises ExporterError."""
-        try:
-            found = pa.table(self._engine.execute(query))
-        except (DeltaError, OSError, ValueError) as error:
-            raise ExporterError(f"{self._config.warehouse} cannot be read: {_first_line(error)}") from error
-        plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
-        return found.cast(pa.schema(plain))
-
-    def newest(self, name: str, column: str) -> datetime | None:
-        """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
-        table = self._tables.get(name)
-        if table is None:
-            return None
-        files = pa.table(table.get_add_actions(flatten=True))
-        wanted = ("min.cluster", "max.cluster", f"max.{column}")
-        if not set(wanted) <= set(files.column_names):
-            return None
-        cluster = pa.scalar(self._config.cluster)
-        low, high = (pc.cast(files[bound], pa.string()) for bound in wanted[:2])
-        ours = files.filter(pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster)))
-        latest: datetime | None = pc.max(ours[wanted[2]]).as_py()
-        return latest
-
-    def _newest(self, name: str) -> DeltaTable | None:
-        table = self._tables.pop(name, None)
-        if table is not None and _moved_on(table):
-            self._tables[name] = table
-            return table
-        # If there is no new version, the table may have been deleted and created again, with a new log.
-        table = open_table(self._config, name)
-        if table is not None:
-            self._require_columns(name, table)
-            self._tables[name] = table
-        return table
-
-    def _require_columns(self, name: str, table: DeltaTable) -> None:
-        there = {field.name for field in table.schema().fields}
-        missing = [column for column in self._columns[name] if column not in there]
-        if missing:
-            raise ExporterError(
-                f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
-                "`grouptrail run` of this version adds what is missing"
-            )
-
-
-def _moved_on(table: DeltaTable) -> bool:
-    """Update a table; return whether it has a new version."""
-    version = table.version()
-    try:
-        table.update_incremental()
-    except (DeltaError, OSError, ValueError):
-        return False
-    return table.version() > version
-
-
-def table_id(table: DeltaTable) -> str:
-    """Return the table's id, which differs if it was deleted and created again."""
-    return str(table.metadata().id)
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return pa.string() if type_ == pa.string_view() else type_
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 class Totals:
@@ -130,8 +35,7 @@ class Totals:
     ) -> None:
         """`values`: by name, a column (`!` before a boolean one counts false values) and `sum` or `max`."""
         self._name = name
-        self._cluster = config.cluster
-        self._storage = config.storage_options()
+        self._config = config
         self._keys = list(keys)
         self._position = position
         self._values = values
@@ -140,34 +44,27 @@ class Totals:
 
     def _reset(self, table_id: str | None) -> None:
         self._table_id = table_id
-        self._read: set[str] = set()
+        self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options())
         types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
         numbers = [pa.field(name, pa.int64()) for name in ("position", *self._values)]
         self._totals = pa.schema([*types, *numbers]).empty_table()
 
-    def now(self, table: DeltaTable | None) -> pa.Table:
+    def now(self, table: OpenTable | None) -> pa.Table:
         """Return the totals, with a row for each key and its greatest `position`."""
         if table is None:
             return self._totals
         if table_id(table) != self._table_id:
             self._reset(table_id(table))
-        there = set(table.get_add_actions()["path"].to_pylist())
-        new = sorted(there - self._read)
-        if new:
-            marks = {row["record_partition"]: row["position_max"] for row in self._marks().to_pylist()}
-            totals = self._totals
-            try:
-                ours = pc.field("cluster") == self._cluster
-                for rows in rows_of_files(table, new, self._stored, ours, self._storage):
-                    totals = self._folded([totals, _above(self._counted(rows), marks)])
-            except OSError as error:
-                raise ExporterError(f"{table.table_uri} cannot be read: {_first_line(error)}") from error
-            self._totals = totals
-        self._read = there
-        return self._totals
-
-    def _marks(self) -> pa.Table:
-        return self._totals.group_by("record_partition").aggregate([("position", "max")])
+        newest = self._totals.group_by("record_partition").aggregate([("position", "max")])
+        marks = {row["record_partition"]: row["position_max"] for row in newest.to_pylist()}
+        totals = self._totals
+        try:
+            for rows in self._files.rows(table):
+                totals = self._folded([totals, _above(self._counted(rows), marks)])
+        except OSError as error:
+            raise ExporterError(f"{table.table_uri} cannot be read: {first_line(error)}") from error
+        self._totals = totals
+        return totals
 
     def _counted(self, rows: pa.Table) -> pa.Table:
         """Return rows with the totals' columns."""

@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.exporter.reading import Rising, Tables, Totals, table_id
+from grouptrail.exporter.reading import Rising, Totals
+from grouptrail.storage import positions
+from grouptrail.storage.reader import OpenTables, table_id
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
 
@@ -115,7 +117,7 @@ class SnapshotReader:
         """`lag_since`: snapshots are not ready before there is a lag sample since that time."""
         self._config = config
         self._lag_since = lag_since
-        self._tables = Tables(config, _READ)
+        self._tables = OpenTables(config, _READ)
         self._commits = Totals(
             config,
             "offset_commits",
@@ -221,7 +223,7 @@ class SnapshotReader:
             f"SELECT group_id, record_offset, {', '.join(columns)} FROM {name} "
             f"WHERE {self._ours()} AND open_bucket IS NOT NULL"
         )
-        return _last(rows, "record_offset", ["group_id"]).drop_columns("record_offset")
+        return positions.newest(rows, ["group_id"]).drop_columns("record_offset")
 
     def _rebalances(self) -> tuple[pa.Table, pa.Table]:
         """Counts by group and cause, and by group the time of the last one and how far apart they were."""
@@ -350,20 +352,12 @@ def _lag_columns(rows: pa.Table) -> pa.Table:
 
 def _newest_sample(rows: pa.Table, stale_seconds: float) -> pa.Table:
     """Return the newest row of each group and partition, without those that the newest sample lacks."""
-    newest = pc.max(rows["sampled_at"]).as_py()
-    if newest is None:
+    newest_at = pc.max(rows["sampled_at"]).as_py()
+    if newest_at is None:
         return rows
-    since = max(newest - timedelta(seconds=_SAMPLE_SECONDS), datetime.now(UTC) - timedelta(seconds=stale_seconds))
+    since = max(newest_at - timedelta(seconds=_SAMPLE_SECONDS), datetime.now(UTC) - timedelta(seconds=stale_seconds))
     rows = rows.filter(pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type)))
-    return _last(rows, "sampled_at", ["group_id", "topic", "partition"])
-
-
-def _last(rows: pa.Table, order: str, keys: list[str]) -> pa.Table:
-    """Return the last row of each key in the order of a column."""
-    rows = rows.sort_by(order)
-    numbered = rows.select(keys).append_column("row", pa.array(np.arange(len(rows))))
-    last = numbered.group_by(keys).aggregate([("row", "max")])["row_max"]
-    return rows.take(last.combine_chunks()) if len(last) < len(rows) else rows
+    return positions.newest(rows, order="sampled_at")
 
 
 def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:

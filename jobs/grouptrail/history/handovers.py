@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from grouptrail.storage.files import Rows
 from grouptrail.storage.schema import gathered
@@ -73,7 +72,7 @@ class HandoverSpan:
         return self.last - self.first <= _SHORT
 
 
-def fill_commits(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookback: timedelta) -> pa.Table:
+def fill_commits(rebalances: pa.Table, commits: ds.Dataset, cluster: str, lookback: timedelta) -> pa.Table:
     """Fill the commit columns of `handed_over` in rows of `rebalances` from the table `offset_commits`."""
     lists = rebalances["handed_over"].combine_chunks()
     handovers = lists.flatten()
@@ -87,7 +86,7 @@ def fill_commits(rebalances: pa.Table, commits: DeltaTable, cluster: str, lookba
             "position": pa.array(np.arange(len(handovers), dtype=np.int32)),
         }
     )
-    found = _commits_of(handed, commits.to_pyarrow_dataset(), cluster, min(_NEAR, lookback), lookback)
+    found = _commits_of(handed, commits, cluster, min(_NEAR, lookback), lookback)
     fields = [
         found[name] if name in _COMMIT_COLUMNS else pc.struct_field(handovers, name)
         for name in _names(handovers.type)

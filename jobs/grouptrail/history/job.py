@@ -10,11 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
@@ -24,8 +23,9 @@ from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.jobs import HISTORY, Progress, Start
-from grouptrail.spark.streams import query_id, read_table_appends, start_query
-from grouptrail.storage import checkpoints, tables
+from grouptrail.spark.streams import query_id, start_query
+from grouptrail.storage import checkpoints, reader, tables
+from grouptrail.storage.progress import PROGRESS, OffsetRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-PROGRESS = "ingest_progress"
 DECODED = ("offset_commits", "group_metadata", "group_records")
 
 # A batch has a few thousand rows and ten plans with wide rows: compiling these would take longer than running them.
@@ -65,7 +64,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     refuse_half_rebuilt(spark, config)
     begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
     writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, HISTORY.name), report=report)
-    progress = read_table_appends(spark, config, PROGRESS, version=begun.get("version"))
+    progress = tables.read_appends(spark, config, PROGRESS, version=begun.get("version"))
     return start_query(progress, config, HISTORY.name, land=writer.land, once=once)
 
 
@@ -86,61 +85,6 @@ def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
     """Raise HistoryError while a rebuild is running or if one was interrupted."""
     if not tables.read(spark, config, POSITIONS).where(f"record_partition = {REBUILDING}").isEmpty():
         raise HistoryError("a rebuild of the history is running or was interrupted: run grouptrail rebuild history")
-
-
-@dataclass(frozen=True)
-class OffsetRanges:
-    """Decoded offsets by partition [start, end), and the times of their records.
-
-    `complete_to` is by partition and as for `operations`; `newest_batch` is the decode job's batch number.
-    """
-
-    ranges: dict[int, tuple[int, int]]
-    complete_to: dict[int, int]
-    earliest: Any
-    latest: Any
-    has_group_records: bool
-    newest_batch: int
-
-    @classmethod
-    def of(cls, progress: DataFrame) -> OffsetRanges:
-        """Return the ranges in rows of `ingest_progress`."""
-        from pyspark.sql import functions as F
-
-        rows = (
-            progress.groupBy("record_partition")
-            .agg(
-                F.min("start_offset").alias("start"),
-                F.max_by(F.struct("end_offset", "last_stable_offset"), "end_offset").alias("newest"),
-                F.min("earliest_record_at").alias("earliest"),
-                F.max("latest_record_at").alias("latest"),
-                F.sum("group_records").alias("group_records"),
-                F.max_by("batch_id", "landed_at").alias("newest_batch"),
-                F.max("landed_at").alias("landed_at"),
-            )
-            .collect()
-        )
-        return cls(
-            ranges={row.record_partition: (row.start, row.newest.end_offset) for row in rows},
-            complete_to={row.record_partition: _complete_to(*row.newest) for row in rows},
-            earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
-            latest=max((row.latest for row in rows if row.latest is not None), default=None),
-            has_group_records=any(row.group_records for row in rows),
-            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, -1))[1],
-        )
-
-    def rows(self, table: DataFrame) -> DataFrame:
-        """Return the rows of a decoded table whose records are in these ranges."""
-        from pyspark.sql import functions as F
-
-        # Delta can skip files by time; offsets of different partitions are too far apart for that.
-        rows = table.where(tables.in_ranges(self.ranges))
-        return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
-
-
-def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
-    """Return an offset past the end if the reader was at the last stable offset: every operation is complete then."""
-    return end_offset + 1 if last_stable_offset == end_offset else end_offset
 
 
 class HistoryBatchWriter:
@@ -279,8 +223,7 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
     rows = rows.append_column("open_bucket", pc.if_else(is_open, own["open_bucket"], None))
     if table != "rebalances" or found.handovers is None:
         return rows
-    commits = DeltaTable(config.table_path("offset_commits"), storage_options=config.storage_options())
-    return fill_commits(rows, commits, config.cluster, _lookback(config))
+    return fill_commits(rows, reader.dataset(config, "offset_commits"), config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

@@ -6,10 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from grouptrail.history.job import (
-    PROGRESS,
     REBUILDING,
     BatchSummary,
-    OffsetRanges,
     ensure_tables,
     fold,
     fresh_records,
@@ -20,6 +18,7 @@ from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
 from grouptrail.jobs import Progress
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS, OffsetRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

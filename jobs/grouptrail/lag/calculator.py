@@ -113,7 +113,7 @@ class LagCalculator:
         self._unread = UnreadOffsets()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
-        self.positions = Positions(self._index)
+        self.positions = Positions()
 
     def add_stored_lag(self, rows: pa.Table) -> None:
         """Add the rows of `consumer_lag` of one earlier sample to the window that verdicts look back on."""

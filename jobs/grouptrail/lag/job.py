@@ -34,9 +34,10 @@ from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.spark.streams import query_id, read_table_appends, start_query
-from grouptrail.storage import checkpoints, tables
-from grouptrail.storage.appended import AppendedRows
+from grouptrail.spark.streams import query_id, start_query
+from grouptrail.storage import checkpoints, reader, tables
+from grouptrail.storage.progress import read_decoded_to
+from grouptrail.storage.reader import AppendedRows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
 
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
-PROGRESS = "ingest_progress"
 
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; after a long stop all of them at once would not fit into memory.
@@ -89,9 +89,13 @@ def start(
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
     processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
-    samples = read_table_appends(spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version"))
+    samples = tables.read_appends(
+        spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version")
+    )
     if "after" in begun:
-        samples = samples.where(f"cluster <> {spark_literal(config.cluster)} OR sampled_at > '{begun['after']}'")
+        samples = samples.where(
+            f"cluster <> {spark_literal(config.cluster)} OR sampled_at > {spark_literal(begun['after'])}"
+        )
     query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(processor, query, publish, report)
@@ -228,11 +232,7 @@ class LagProcessor:
         assert self._calculator is not None
         self._calculator.add_sample(sample)
         if self._calculator.held_back.needs_progress:
-            rows = Warehouse(self._config, [PROGRESS]).rows(
-                f"SELECT record_partition, MAX(end_offset) AS landed_to FROM {PROGRESS} "
-                f"WHERE cluster = {datafusion_literal(self._config.cluster)} GROUP BY record_partition"
-            )
-            self._calculator.held_back.release({row["record_partition"]: row["landed_to"] for row in rows})
+            self._calculator.held_back.release(read_decoded_to(self._config))
 
     @property
     def _apart_seconds(self) -> float:
@@ -252,18 +252,19 @@ class LagProcessor:
     def _resume(self, *, before: int) -> None:
         """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
         calculator = LagCalculator(self._config.cluster, rules_of(self._config), self._last_commits)
-        committed = pa.concat_tables([STORED.empty_table(), *self._all_rows(COMMITTED, STORED)])
+        committed = pa.concat_tables([STORED.empty_table(), *reader.rows(self._config, COMMITTED, STORED)])
         commits, newest = from_stored(committed)
         calculator.positions.add(commits)
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        self._commits = self._appended(OFFSET_COMMITS, COMMITS, self._own_cluster() & is_newer)
+        commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, reader.own_rows(self._config, is_newer)
+        self._commits = AppendedRows(*commits_of, self._config.storage_options())
         for sample in self._kept_samples(before):
             calculator.add_sample(sample)
         since = before - round(self._config.lag.window_seconds * _MICROS)
         recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
-        lag = pa.concat_tables([COLUMNS.empty_table(), *self._all_rows(TABLE, COLUMNS, recent)])
+        lag = pa.concat_tables([COLUMNS.empty_table(), *reader.rows(self._config, TABLE, COLUMNS, recent)])
         for sample in split_samples(lag, ints(lag["sampled_at"]), self._apart_seconds):
             calculator.add_stored_lag(sample)
         self._calculator = calculator
@@ -272,24 +273,15 @@ class LagProcessor:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
         only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
         is_known = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
-        times = [ints(pc.unique(part["sampled_at"])) for part in self._all_rows(SAMPLES, only_times, is_known)]
+        times = [
+            ints(pc.unique(part["sampled_at"])) for part in reader.rows(self._config, SAMPLES, only_times, is_known)
+        ]
         stored = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
         spans = kept_times(stored, before, self._apart_seconds)
         kept = [time for time in stored.tolist() if any(first <= time <= last for first, last in spans)]
         among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
-        rows = pa.concat_tables([_ENDS.empty_table(), *self._all_rows(SAMPLES, _ENDS, among)])
+        rows = pa.concat_tables([_ENDS.empty_table(), *reader.rows(self._config, SAMPLES, _ENDS, among)])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
-
-    def _all_rows(self, table: str, columns: pa.Schema, among: pc.Expression | None = None) -> Iterator[pa.Table]:
-        """Yield this cluster's rows of a table."""
-        wanted = self._own_cluster() if among is None else self._own_cluster() & among
-        return self._appended(table, columns, wanted).fresh()
-
-    def _appended(self, table: str, columns: pa.Schema, among: pc.Expression) -> AppendedRows:
-        return AppendedRows(self._config.table_path(table), columns, among, self._config.storage_options())
-
-    def _own_cluster(self) -> pc.Expression:
-        return pc.field("cluster") == self._config.cluster
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""

@@ -17,7 +17,8 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.retention import ORDER, Removal, removals
 from grouptrail.query.formats import console_on, displayed
 from grouptrail.spark.session import start_session
-from grouptrail.storage.tables import is_conflict, table_exists, with_retries
+from grouptrail.storage import upkeep
+from grouptrail.storage.tables import is_conflict, read_all, table_exists, with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,8 +87,8 @@ def show_removals(
     table.add_column("which")
 
     def work(name: str) -> None:
-        rows = spark.read.format("delta").load(config.table_path(name)).count()
-        size = _size(spark, config.table_path(name))[1]
+        rows = read_all(spark, config, name).count()
+        size = upkeep.size(spark, config, name)[1]
         for removal in removals(spark, config, name, now or datetime.now(UTC)):
             share = round(size * removal.count / max(rows, 1))
             figures = (f"{removal.count:,}", f"{removal.files:,}", f"{share:,}")
@@ -100,46 +101,21 @@ def show_removals(
 
 
 def _maintain(spark: SparkSession, config: Config, name: str, now: datetime) -> str:
-    path = config.table_path(name)
-    before = _size(spark, path)
-    deleted = sum(_remove(spark, path, removal) for removal in removals(spark, config, name, now))
-    _optimize(spark, path, contracts.tables()[name])
-    spark.sql(f"VACUUM delta.`{path}`").collect()
-    after = _size(spark, path)
+    before = upkeep.size(spark, config, name)
+    deleted = sum(_remove(spark, config, removal) for removal in removals(spark, config, name, now))
+    upkeep.optimize(spark, config, name)
+    upkeep.vacuum(spark, config, name)
+    after = upkeep.size(spark, config, name)
     deletions = f"{deleted:,} rows deleted; " if deleted else ""
     return f"{name}: {deletions}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
 
 
-def _remove(spark: SparkSession, path: str, removal: Removal) -> int:
+def _remove(spark: SparkSession, config: Config, removal: Removal) -> int:
     """Delete rows in one commit; return how many."""
-    if not removal.count:
-        return 0
-    if removal.stays is None:
-        spark.sql(f"DELETE FROM delta.`{path}` WHERE {removal.where}").collect()
-    else:
-        writer = removal.stays.write.format("delta").mode("overwrite").option("replaceWhere", removal.where)
-        writer.save(path)
+    if removal.count:
+        upkeep.delete(spark, config, removal.table, removal.where, removal.stays)
     return removal.count
-
-
-def _optimize(spark: SparkSession, path: str, table: contracts.Table) -> None:
-    """Compact and sort a table's files; of a history table, only those with closed rows.
-
-    The history job continuously rewrites the files with open rows and would fail if they were removed.
-    """
-    columns = {column.name: column for column in table.columns}
-    if not table.partition_by:
-        spark.sql(f"OPTIMIZE delta.`{path}`").collect()
-    elif columns["open_bucket"].null_means:
-        sort = ", ".join(table.cluster_by)
-        spark.sql(f"OPTIMIZE delta.`{path}` WHERE open_bucket IS NULL ZORDER BY ({sort})").collect()
 
 
 def _reason(error: Exception) -> str:
     return f"other writers committed first, {_TRIES} times" if is_conflict(error) else first_cause(error)
-
-
-def _size(spark: SparkSession, path: str) -> tuple[int, int]:
-    detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
-    assert detail is not None
-    return detail.numFiles, detail.sizeInBytes

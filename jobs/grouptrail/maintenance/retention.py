@@ -13,15 +13,16 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.storage.positions import KEYS
+from grouptrail.storage.progress import PROGRESS, counted_records
 from grouptrail.storage.sql import spark_literal
-from grouptrail.storage.tables import table_exists
+from grouptrail.storage.tables import own_rows, read_all, table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from grouptrail.config import Config
 
-PROGRESS = "ingest_progress"
 SUMMARY = "maintain"
 """The `query_id` of the `ingest_progress` rows that summarise deleted batches."""
 
@@ -37,11 +38,6 @@ _ENDED = {
     "generations": "ended_at",
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
-_NEWEST_BY = {
-    "offset_commits": "group_id, topic, partition",
-    "group_metadata": "group_id",
-    "group_records": "record_type, key_json",
-}
 
 ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "check_results")
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
@@ -86,16 +82,8 @@ def _rows(spark: SparkSession, config: Config, name: str, where: str) -> DataFra
     """Return a table's rows, each with the name of its file."""
     from pyspark.sql import functions as F
 
-    rows = spark.read.format("delta").load(config.table_path(name))
+    rows = read_all(spark, config, name)
     return rows.withColumn(_FILE, F.col("_metadata.file_path")).where(where)
-
-
-def _ours(config: Config) -> str:
-    return f"cluster = {spark_literal(config.cluster)}"
-
-
-def _time(at: datetime) -> str:
-    return f"timestamp '{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
 
 
 def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
@@ -107,19 +95,19 @@ def _all_of(rows: DataFrame, table: str, why: str, where: str) -> Removal:
 
 
 def _older(spark: SparkSession, config: Config, name: str, column: str, cutoff: datetime) -> Removal:
-    where = f"{_ours(config)} AND {column} < {_time(cutoff)}"
+    where = f"{own_rows(config)} AND {column} < {spark_literal(cutoff)}"
     return _all_of(_rows(spark, config, name, where), name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
 
 
 def _closed(spark: SparkSession, config: Config, name: str, cutoff: datetime) -> Removal:
     """Return closed rows that ended before the cutoff, except generations to which a still open rebalance refers."""
-    where = f"{_ours(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {_time(cutoff)}"
+    where = f"{own_rows(config)} AND open_bucket IS NULL AND NOT is_open AND {_ENDED[name]} < {spark_literal(cutoff)}"
     why = f"ended before {cutoff:%Y-%m-%d %H:%M}"
     rows = _rows(spark, config, name, where)
     if name != "generations" or not table_exists(spark, config, "rebalances"):
         return _all_of(rows, name, why, where)
     of = ["group_id", "record_offset"]
-    needed = _rows(spark, config, "rebalances", f"{_ours(config)} AND is_open").select(*of)
+    needed = _rows(spark, config, "rebalances", f"{own_rows(config)} AND is_open").select(*of)
     removal = _all_of(rows.join(needed, of, "left_anti"), name, why, where)
     return replace(removal, stays=rows.join(needed, of, "left_semi").drop(_FILE))
 
@@ -130,7 +118,11 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
 
     steps = sorted(config.maintain.thin_samples, reverse=True)
     cutoffs = [(_whole(now - timedelta(days=days), every), every) for days, every in steps]
-    step = "CASE " + " ".join(f"WHEN sampled_at < {_time(cutoff)} THEN {every}" for cutoff, every in cutoffs) + " END"
+    step = (
+        "CASE "
+        + " ".join(f"WHEN sampled_at < {spark_literal(cutoff)} THEN {every}" for cutoff, every in cutoffs)
+        + " END"
+    )
     one = ("group_id, " if name == "consumer_lag" else "") + "topic, partition"
     in_order = f"OVER (PARTITION BY {one} ORDER BY sampled_at)"
     verdict = _VERDICT[name]
@@ -140,8 +132,8 @@ def _thinned(spark: SparkSession, config: Config, name: str, now: datetime, olde
         f" OR NOT {verdict} <=> lead({verdict}) {in_order}"
         f" OR lag(sampled_at) {in_order} IS NOT NULL AND NOT {verdict} <=> lag({verdict}) {in_order}"
     )
-    since = f" AND sampled_at >= {_time(oldest)}" if oldest is not None else ""
-    where = f"{_ours(config)} AND sampled_at < {_time(cutoffs[-1][0])}{since}"
+    since = f" AND sampled_at >= {spark_literal(oldest)}" if oldest is not None else ""
+    where = f"{own_rows(config)} AND sampled_at < {spark_literal(cutoffs[-1][0])}{since}"
     rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(stays))
     found = (
         rows.where(f"NOT {_STAYS}")
@@ -177,9 +169,11 @@ def processed_bounds(spark: SparkSession, config: Config, cutoff: datetime) -> d
     if not all(table_exists(spark, config, name) for name in (PROGRESS, "history_positions")):
         return {}
     unprocessed = _first_unprocessed(spark, config)
-    batches = _rows(spark, config, PROGRESS, _ours(config)).join(F.broadcast(unprocessed), "record_partition", "left")
+    batches = _rows(spark, config, PROGRESS, own_rows(config)).join(
+        F.broadcast(unprocessed), "record_partition", "left"
+    )
     stays = (
-        f"coalesce(latest_record_at, landed_at) >= {_time(cutoff)} OR end_offset > first_unprocessed"
+        f"coalesce(latest_record_at, landed_at) >= {spark_literal(cutoff)} OR end_offset > first_unprocessed"
         " OR start_offset = max(start_offset) OVER (PARTITION BY record_partition)"
     )
     bounds = batches.withColumn(_STAYS, F.expr(stays)).where(_STAYS).groupBy("record_partition")
@@ -196,13 +190,13 @@ def _first_unprocessed(spark: SparkSession, config: Config) -> DataFrame:
 
     kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
     frames = [
-        _rows(spark, config, name, f"{_ours(config)} AND {which}").select(
+        _rows(spark, config, name, f"{own_rows(config)} AND {which}").select(
             "record_partition", "group_id", "record_offset"
         )
         for name, which in kinds.items()
         if table_exists(spark, config, name)
     ]
-    positions = _rows(spark, config, "history_positions", _ours(config))
+    positions = _rows(spark, config, "history_positions", own_rows(config))
     positions = positions.select("record_partition", "group_id", "told_to")
     return (
         reduce(type(positions).unionByName, frames)
@@ -217,7 +211,7 @@ def _below(config: Config, bounds: dict[int, int], column: str, sign: str) -> st
     parts = (
         f"record_partition = {partition} AND {column} {sign} {bound}" for partition, bound in sorted(bounds.items())
     )
-    return f"{_ours(config)} AND ({' OR '.join(f'({part})' for part in parts)})"
+    return f"{own_rows(config)} AND ({' OR '.join(f'({part})' for part in parts)})"
 
 
 def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, int]) -> Removal:
@@ -225,10 +219,9 @@ def _records(spark: SparkSession, config: Config, name: str, bounds: dict[int, i
     from pyspark.sql import functions as F
 
     where = _below(config, bounds, "record_offset", "<")
-    key = _NEWEST_BY.get(name)
-    if key is None:
+    if name not in KEYS:
         return _all_of(_rows(spark, config, name, where), name, _WHY_RECORDS, where)
-    newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {key})"
+    newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {', '.join(KEYS[name])})"
     rows = _rows(spark, config, name, where).withColumn(_STAYS, F.expr(f"NOT is_tombstone AND {newest}"))
     removal = _all_of(rows.where(f"NOT {_STAYS}"), name, _WHY_RECORDS, where)
     return replace(removal, stays=rows.where(_STAYS).drop(_STAYS, _FILE))
@@ -239,7 +232,7 @@ def _batches(spark: SparkSession, config: Config, name: str, bounds: dict[int, i
     where = _below(config, bounds, "end_offset", "<=")
     rows = _rows(spark, config, name, where)
     removal = _all_of(rows, name, "batches of these records, replaced by one row", where)
-    survivors = _survivors(spark, config, _below(config, bounds, "record_offset", "<"))
+    survivors = counted_records(spark, config, DECODED, _below(config, bounds, "record_offset", "<"))
     summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
     counted = summed.fillna(0, list(DECODED))
     kept = " + ".join(DECODED)
@@ -263,23 +256,3 @@ def _summed(columns: list[str]) -> list[Column]:
     survivors = (*DECODED, "holes", "earliest_record_at", "latest_record_at", "record_partition", _FILE)
     newest = {name: F.max_by(name, "end_offset") for name in columns if name not in (*aggregates, *survivors)}
     return [value.alias(name) for name, value in (aggregates | newest).items()]
-
-
-def _survivors(spark: SparkSession, config: Config, where: str) -> DataFrame:
-    """Return, per partition, the number of records kept in each table and their earliest and latest time."""
-    from pyspark.sql import functions as F
-
-    frames = [
-        _rows(spark, config, name, where).select("record_partition", "record_at", F.lit(name).alias("of"))
-        for name in DECODED
-        if table_exists(spark, config, name)
-    ]
-    return (
-        reduce(type(frames[0]).unionByName, frames)
-        .groupBy("record_partition")
-        .agg(
-            *(F.count_if(F.col("of") == name).alias(name) for name in DECODED),
-            F.min("record_at").alias("earliest_record_at"),
-            F.max("record_at").alias("latest_record_at"),
-        )
-    )

@@ -22,6 +22,7 @@ from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
 from grouptrail.query.formats import console_on, displayed
 from grouptrail.storage import tables
+from grouptrail.storage.reader import Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,9 +149,7 @@ def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
     return rows if since is None or time_column is None else rows.where(F.col(time_column) >= since)
 
 
-def _check(
-    validator: Validator, name: str, rows: DataFrame, at: snapshot.Commit, unreadable: Collection[str]
-) -> TableResult:
+def _check(validator: Validator, name: str, rows: DataFrame, at: Commit, unreadable: Collection[str]) -> TableResult:
     started = time.monotonic()
     try:
         count = rows.count()

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
 from grouptrail import contracts
 from grouptrail.errors import first_cause
 from grouptrail.jobs import DECODE, HISTORY
+from grouptrail.storage import tables
+from grouptrail.storage.reader import READ_ERRORS, Commit, newest_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,22 +22,10 @@ if TYPE_CHECKING:
 # The table that a batch writes last: all tables that the batch writes.
 _WRITTEN_LAST = {"history_positions": HISTORY.writes, "ingest_progress": DECODE.writes}
 
-_COMMITS_LOOKED_AT = 20
 _LOOK_EVERY_SECONDS = 0.5
 
 # Delta reads a table's log for each query: tables up to this size are cached in memory instead.
 _KEPT_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, and the
-    columns of its contract that it lacks."""
-
-    version: int
-    written_at_ms: int
-    size_bytes: int = 0
-    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,23 +65,9 @@ def tables_being_written(found: dict[str, Commit]) -> list[str]:
 def _newest(config: Config, name: str) -> Commit | str | None:
     """Return the newest commit, the error if the table cannot be read, or None if there is no table."""
     try:
-        table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
-        history = table.history(_COMMITS_LOOKED_AT)
-        written = (one["timestamp"] for one in history if one.get("operation") in _operations(name))
-        there = {field.name for field in table.schema().fields}
-        lacking = tuple(column.name for column in contracts.tables()[name].columns if column.name not in there)
-        size_bytes = sum(table.get_add_actions()["size_bytes"].to_pylist())
-        return Commit(table.version(), max(written, default=0), size_bytes, lacking)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError, ValueError) as error:
+        return newest_commit(config, name)
+    except READ_ERRORS as error:
         return first_cause(error)
-
-
-def _operations(name: str) -> set[str]:
-    """Return the operations with which a batch writes a table, unlike OPTIMIZE, VACUUM, redecode and retention."""
-    # Redecode also merges, but not into history tables.
-    return {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contracts.tables()[name].partition_by else set())
 
 
 @contextmanager
@@ -127,8 +100,7 @@ def _view(spark: SparkSession, config: Config, name: str, commit: Commit | None)
     if commit is None:
         rows = spark.createDataFrame([], table.ddl())
     else:
-        reader = spark.read.format("delta").option("versionAsOf", commit.version)
-        rows = reader.load(config.table_path(name)).where(F.col("cluster") == config.cluster)
+        rows = tables.read(spark, config, name, commit.version)
         lacking = (column for column in table.columns if column.name in commit.lacking)
         rows = rows.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
     if commit is not None and commit.size_bytes < _KEPT_BYTES:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from arro3.core import DataType, RecordBatch, Schema
-from deltalake import DeltaTable
+from arro3.core import RecordBatch, Schema
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -34,7 +33,8 @@ from grouptrail.query.formats import (
     write_table,
 )
 from grouptrail.query.views import DELTA_RS, Dialect, expand
-from grouptrail.query.warehouse import Warehouse, no_such_table, open_table
+from grouptrail.query.warehouse import Warehouse, no_such_table
+from grouptrail.storage.reader import open_table, table_size
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -223,29 +223,11 @@ def _summary(config: Config, contract: contracts.Table) -> TableSummary:
     table = open_table(config, contract.name)
     if table is None:
         return TableSummary(contract.name, contract.about)
-    files = table.get_add_actions(flatten=True)
-    count, newest_at = _counted_by_statistics(table, contract) or _counted_by_query(config, contract)
-    return TableSummary(
-        name=contract.name,
-        about=contract.about,
-        rows=count,
-        files=files.num_rows,
-        size_bytes=sum(files["size_bytes"].to_pylist()),
-        newest_at=newest_at,
-    )
-
-
-def _counted_by_statistics(table: DeltaTable, contract: contracts.Table) -> tuple[int, str | None] | None:
-    """Return the row count and newest time from the statistics in Delta's log; None if they are incomplete."""
-    files = table.get_add_actions(flatten=True)
-    time_column = _time_column(contract)
-    needed = ["num_records", *([f"max.{time_column}"] if time_column else [])]
-    if next(iter(table.deletion_vectors()), None) is not None or not set(needed) <= set(files.column_names):
-        return None
-    counts, *times = (files[name].cast(DataType.string()).to_pylist() for name in needed)
-    if any(None in values for values in (counts, *times)):
-        return None
-    return sum(map(int, counts)), max((time for values in times for time in values), default=None)
+    size = table_size(table, _time_column(contract))
+    count, newest_at = size.rows, size.newest_at
+    if count is None:
+        count, newest_at = _counted_by_query(config, contract)
+    return TableSummary(contract.name, contract.about, count, size.files, size.size_bytes, newest_at)
 
 
 def _counted_by_query(config: Config, contract: contracts.Table) -> tuple[int, str | None]:

@@ -1,4 +1,4 @@
-"""Queries of Delta tables with the engine of delta-rs; its errors become one line."""
+"""SQL queries of the tables with DataFusion, the engine of delta-rs; its errors become one line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from arro3.core import RecordBatch, Schema
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import column_names, rows
+from grouptrail.storage import reader
+from grouptrail.storage.errors import TableError
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -25,26 +25,25 @@ _NOT_FOUND = re.compile(r"table (?:function )?'(?:datafusion\.public\.)?([^']+)'
 class Warehouse:
     """Some tables of a warehouse; all queries see the versions that were current when it was opened.
 
-    `versions` has the tables that exist.
+    `versions` has the tables that exist. Raises QueryError if one cannot be read.
     """
 
     def __init__(self, config: Config, names: Iterable[str]) -> None:
         self._config = config
-        self._engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
-        self.versions: dict[str, int] = {}
-        for name in names:
-            table = open_table(config, name)
-            if table is not None:
-                self._engine.register(name, table)
-                self.versions[name] = table.version()
+        try:
+            tables = {name: table for name in names if (table := reader.open_table(config, name)) is not None}
+        except TableError as error:
+            raise QueryError(str(error)) from error
+        self._engine = reader.query_engine(tables, {"datafusion.catalog.information_schema": "true"})
+        self.versions = {name: table.version() for name, table in tables.items()}
 
     def answer(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
         """Run a query. Raises QueryError, also while the batches are read."""
         try:
-            reader = self._engine.execute(text)
-        except (DeltaError, OSError, ValueError) as error:
+            found = self._engine.execute(text)
+        except reader.READ_ERRORS as error:
             raise self._explained(error) from error
-        return reader.schema, self._checked(reader)
+        return found.schema, self._checked(found)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
         """Return the rows of a query as dicts, with values as in `formats.rows`."""
@@ -79,20 +78,8 @@ class Warehouse:
     def _explained(self, error: Exception) -> QueryError:
         missing = _NOT_FOUND.search(str(error))
         if missing is None:
-            return refused(_one_line(str(error)))
+            return refused(reader.one_line(str(error)))
         return missing_table(self._config, missing[1])
-
-
-def open_table(config: Config, name: str) -> DeltaTable | None:
-    """Open a table; None if it does not exist yet. Raises QueryError if it cannot be read."""
-    path = config.table_path(name)
-    try:
-        return DeltaTable(path, storage_options=config.storage_options())
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError, ValueError) as error:
-        reason = _one_line(str(error))
-        raise QueryError(f"{path} cannot be read ({reason}): correct the warehouse, or the rights to it") from error
 
 
 def refused(reason: str) -> QueryError:
@@ -118,13 +105,3 @@ def no_such_table(name: str) -> str:
     meant = [views[name].signature if name in views else name for name in near]
     hint = f"did you mean {meant[0]}?" if meant else "`grouptrail tables` lists them"
     return f"there is no table {name}: {hint}"
-
-
-def _one_line(message: str) -> str:
-    """Return DataFusion's message in one line, without prefixes and lists of all valid names."""
-    message = re.sub(r"\x1b\[[\d;]*m", "", message).split("Valid fields are")[0].split("Column names are case")[0]
-    parser = re.search(r'ParserError\("(.*)"\)', message)
-    text = parser[1] if parser else message
-    text = re.sub(r"^((Error during planning|Schema error|External error|Arrow error|Internal error): )+", "", text)
-    lines = [line.strip(" ↳") for line in text.splitlines() if line.strip()]
-    return " ".join(lines)[:300].rstrip(".:? ") or "it failed without a word"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from grouptrail.query.errors import QueryError
 from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.report.group_rows import SECOND_US, STORMS, Row, moment
+from grouptrail.report.group_rows import DECODED_AT, SECOND_US, STORMS, Row, moment
 from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _WORST_SHOWN = 20
 _WORST_STORMS = "rebalances DESC, began_at DESC LIMIT 50"
 
 _KNOWN = {
-    "ingest_progress": "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster",
+    "ingest_progress": DECODED_AT,
     "consumer_lag": "SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE cluster = :cluster",
     "generations": "SELECT CAST(max(started_at) AS BIGINT) AS at FROM generations WHERE cluster = :cluster",
 }

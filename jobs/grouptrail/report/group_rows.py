@@ -51,7 +51,7 @@ SELECT
   (SELECT state FROM states WHERE ended_at IS NULL ORDER BY record_offset DESC LIMIT 1) AS state
 FROM events
 """
-_LANDED = "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
+DECODED_AT = "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
 _SAMPLED = f"SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE {_OF_GROUP}"
 _GENERATIONS = f"""
 SELECT
@@ -229,7 +229,7 @@ def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int
         return int(bounds["last"])
     asked = [
         sql
-        for table, sql in (("ingest_progress", _LANDED), ("consumer_lag", _SAMPLED))
+        for table, sql in (("ingest_progress", DECODED_AT), ("consumer_lag", _SAMPLED))
         if table in warehouse.versions
     ]
     found = [warehouse.rows(filled(sql, of_group))[0]["at"] for sql in asked]

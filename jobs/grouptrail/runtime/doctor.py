@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
-from grouptrail.spark import object_stores
 from grouptrail.spark.java import JavaError, cache_folder, find_java
+from grouptrail.storage.reader import store_fault
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -141,7 +141,7 @@ def check_jars(_config: Config) -> Iterator[Finding]:
 def check_warehouse(config: Config) -> Iterator[Finding]:
     """Check that a local warehouse can be written and has free space, or that an object store can be reached."""
     if is_uri(config.warehouse):
-        if reason := object_stores.fault(config.warehouse, config.storage_options()):
+        if reason := store_fault(config.warehouse, config.storage_options()):
             remedy = "check --warehouse, [storage] and the access rights"
             yield Finding("FAIL", "warehouse", f"{config.warehouse} cannot be reached ({reason}): {remedy}")
         else:

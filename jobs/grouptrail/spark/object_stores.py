@@ -6,12 +6,8 @@ S3, Hadoop's settings follow from them; for other stores they are set in `[spark
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
-
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 _S3 = ("s3", "s3a")
 _OF_DELTA_RS = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
@@ -34,12 +30,15 @@ _AWS_SDK = "2.35.4"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
 
-_FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
-
 
 def is_s3(location: str) -> bool:
     """Return whether a warehouse is in an S3 store."""
     return urlsplit(location).scheme in _S3
+
+
+def is_store(location: str) -> bool:
+    """Return whether a location is in an object store that delta-rs supports."""
+    return urlsplit(location).scheme in _OF_DELTA_RS
 
 
 def is_known(location: str) -> bool:
@@ -66,24 +65,3 @@ def s3_dependencies(hadoop: str) -> tuple[str, ...]:
     """Return the Maven coordinates of the jars that a version of Hadoop needs for S3."""
     sdk = (f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in _AWS_MODULES)
     return (f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk)
-
-
-def fault(location: str, options: Mapping[str, str]) -> str | None:
-    """Return why a store cannot be read, in one line; None if it can, or delta-rs does not support it."""
-    if urlsplit(location).scheme not in _OF_DELTA_RS:
-        return None
-    try:
-        DeltaTable.is_deltatable(location, {**_FIRST_TRY, **options})
-    except (DeltaError, OSError, ValueError) as error:
-        return one_line(str(error))
-    return None
-
-
-def one_line(message: str) -> str:
-    """Return the innermost reason of an error of delta-rs's object store, or the store's own message."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", message)
-    said = re.search(r"<Message>(.*?)</Message>", plain, re.DOTALL)
-    if said:
-        return said[1].strip().rstrip(".")
-    lines = [line.strip(" ↳") for line in plain.splitlines() if line.strip()]
-    return lines[-1][:200].rstrip(".:? ") if lines else "no reason given"

@@ -85,19 +85,6 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
-def read_table_appends(
-    spark: SparkSession, config: Config, table: str, *, files_a_batch: int = 1000, version: int | None = None
-) -> DataFrame:
-    """Read a table's appended rows as a stream, each once; with `version`, from that commit on.
-
-    Commits that delete or rewrite rows are skipped.
-    """
-    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
-    if version is not None:
-        reader = reader.option("startingVersion", version)
-    return reader.option("skipChangeCommits", "true").load(config.table_path(table))
-
-
 def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:
     """Read the bounds of partitions' logs as a stream, one sample for each trigger.
 

@@ -18,14 +18,17 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError
 
 from grouptrail.contracts import Column, Table, tables
-from grouptrail.errors import GrouptrailError
 from grouptrail.spark import object_stores
 from grouptrail.storage import delta
+from grouptrail.storage.errors import TableError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
+from grouptrail.storage.positions import KEYS
+from grouptrail.storage.reader import store_fault
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import datafusion_literal, spark_literal
+from grouptrail.storage.sql import datafusion_literal, spark_identifier, spark_literal
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from grouptrail.config import Config
@@ -47,16 +50,12 @@ _COMMITS_A_CHECKPOINT = 10
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
 
 
-class TableError(GrouptrailError):
-    """A table or the warehouse cannot be used: it differs from its contract, or cannot be read or written."""
-
-
 def check_warehouse(config: Config) -> None:
     """Check that a local warehouse can be written (its folder is created), or that an object store can be reached."""
     from grouptrail.config import is_uri
 
     if is_uri(config.warehouse):
-        if reason := object_stores.fault(config.warehouse, config.storage_options()):
+        if reason := store_fault(config.warehouse, config.storage_options()):
             raise TableError(
                 f"the warehouse {config.warehouse} cannot be reached ({reason}): "
                 "check --warehouse, [storage] and the access rights"
@@ -78,13 +77,13 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS delta.`{path}` ({_columns(table.columns)}) USING delta "
+            f"CREATE TABLE IF NOT EXISTS {table_in_sql(config, name)} ({_columns(table.columns)}) USING delta "
             f"{_layout(table)} COMMENT {spark_literal(table.about)} "
             f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
             f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
         )
         return
-    there = {field.name: field.dataType.simpleString() for field in spark.read.format("delta").load(path).schema}
+    there = {field.name: field.dataType.simpleString() for field in read_all(spark, config, name).schema}
     wanted = {column.name: _simple(column.type) for column in table.columns}
     differing = [
         f"{column} is {there[column]}, should be {wanted[column]}"
@@ -98,13 +97,18 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
         )
     missing = [column for column in table.columns if column.name not in there]
     if missing:
-        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({_columns(missing)})")
+        spark.sql(f"ALTER TABLE {table_in_sql(config, name)} ADD COLUMNS ({_columns(missing)})")
 
 
 def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -> None:
     """Do `ensure_table` for several tables at once: each mostly waits."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: ensure_table(spark, config, name), names))
+
+
+def table_in_sql(config: Config, name: str) -> str:
+    """Return the table's name in Spark's SQL."""
+    return f"delta.{spark_identifier(config.table_path(name))}"
 
 
 def is_new(spark: SparkSession, config: Config, name: str) -> bool:
@@ -114,7 +118,7 @@ def is_new(spark: SparkSession, config: Config, name: str) -> bool:
 
 def versions(spark: SparkSession, config: Config, name: str) -> list[tuple[int, datetime]]:
     """Return a table's versions that its log still has, newest first, and when each was committed."""
-    rows = spark.sql(f"DESCRIBE HISTORY delta.`{config.table_path(name)}`").select("version", "timestamp").collect()
+    rows = spark.sql(f"DESCRIBE HISTORY {table_in_sql(config, name)}").select("version", "timestamp").collect()
     return [(row.version, row.timestamp) for row in rows]
 
 
@@ -240,8 +244,8 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
     """
     changed = _whole(with_open_bucket(rows), config, name)
     key = tables()[name].key
-    ours = f"{_ours(config)} AND {_among(buckets)}"
-    there = changed.sparkSession.read.format("delta").load(config.table_path(name)).where(ours)
+    ours = f"{own_rows(config)} AND {_among(buckets)}"
+    there = read_all(changed.sparkSession, config, name).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
     rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
     _overwrite(rewritten, ours, config, name, {"txnAppId": _app_id(app, name), "txnVersion": version})
@@ -269,7 +273,7 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
     """Replace all rows of this cluster."""
-    _overwrite(_whole(with_open_bucket(rows), config, name), _ours(config), config, name, {})
+    _overwrite(_whole(with_open_bucket(rows), config, name), own_rows(config), config, name, {})
 
 
 def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: str, config: Config, name: str) -> None:
@@ -279,10 +283,11 @@ def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: st
     (`with_retries`).
     """
     frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
-    _overwriting(frame, f"{_ours(config)} AND {condition}").save(config.table_path(name))
+    _overwriting(frame, f"{own_rows(config)} AND {condition}").save(config.table_path(name))
 
 
-def _ours(config: Config) -> str:
+def own_rows(config: Config) -> str:
+    """Return an SQL condition: a row is of this cluster."""
     return f"cluster = {spark_literal(config.cluster)}"
 
 
@@ -321,6 +326,36 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, CommitFailedError) or "[DELTA_CONCURRENT_" in str(error)
 
 
+def move(rows: DataFrame, config: Config, *, source: str, target: str) -> None:
+    """Insert rows into a table and delete those with the same key from another one.
+
+    They are inserted first, unless the target has their key: after an interruption it can be repeated.
+    """
+    from delta.tables import DeltaTable as Table
+
+    def merger(name: str) -> DeltaMergeBuilder:
+        same = " AND ".join(f"there.{column} = row.{column}" for column in tables()[name].key)
+        there = Table.forPath(rows.sparkSession, config.table_path(name))
+        return there.alias("there").merge(rows.alias("row"), same)
+
+    merger(target).whenNotMatchedInsertAll().execute()
+    merger(source).whenMatchedDelete().execute()
+
+
+def register(spark: SparkSession, config: Config, name: str, catalog_name: str) -> str | None:
+    """Create a table of Spark's catalog, given by its quoted name, at the table's location.
+
+    Return the location of a table that has this name already, None if it is the same one.
+    """
+    path = config.table_path(name)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {catalog_name} USING delta LOCATION {spark_literal(path)}")
+    registered, here = (
+        spark.sql(f"DESCRIBE DETAIL {table}").collect()[0].location
+        for table in (catalog_name, table_in_sql(config, name))
+    )
+    return None if registered == here else registered
+
+
 def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -328,11 +363,42 @@ def _whole(rows: DataFrame, config: Config, name: str) -> DataFrame:
     return rows.withColumn("cluster", F.lit(config.cluster)).select(*columns)
 
 
-def read(spark: SparkSession, config: Config, name: str) -> DataFrame:
-    """Return a table's rows of this cluster."""
+def read(spark: SparkSession, config: Config, name: str, version: int | None = None) -> DataFrame:
+    """Return a table's rows of this cluster, of the newest version or an earlier one."""
     from pyspark.sql import functions as F
 
-    return spark.read.format("delta").load(config.table_path(name)).where(F.col("cluster") == config.cluster)
+    return read_all(spark, config, name, version).where(F.col("cluster") == config.cluster)
+
+
+def read_all(spark: SparkSession, config: Config, name: str, version: int | None = None) -> DataFrame:
+    """Return a table's rows of all clusters, of the newest version or an earlier one."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(config.table_path(name))
+
+
+def read_newest(spark: SparkSession, config: Config, name: str) -> list[dict[str, Any]]:
+    """Return this cluster's newest row of each key (`positions.KEYS`) of a decoded table."""
+    from pyspark.sql import functions as F
+
+    rows = read(spark, config, name)
+    last = F.max_by(F.struct(*rows.columns), "record_offset").alias("row")
+    found: list[dict[str, Any]] = rows.groupBy(*KEYS[name]).agg(last).select("row.*").toArrow().to_pylist()
+    return found
+
+
+def read_appends(
+    spark: SparkSession, config: Config, name: str, *, files_a_batch: int = 1000, version: int | None = None
+) -> DataFrame:
+    """Read a table's appended rows as a stream, each once; with `version`, from that commit on.
+
+    Commits that delete or rewrite rows are skipped.
+    """
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files_a_batch)
+    if version is not None:
+        reader = reader.option("startingVersion", version)
+    return reader.option("skipChangeCommits", "true").load(config.table_path(name))
 
 
 def _layout(table: Table) -> str:
@@ -348,15 +414,6 @@ def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
 
 def _meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
-
-
-def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
-    """Return an SQL condition: a row's record is in its partition's range of offsets [start, end)."""
-    conditions = (
-        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
-        for partition, (start, end) in sorted(ranges.items())
-    )
-    return " OR ".join(f"({condition})" for condition in conditions) or "false"
 
 
 def _stats(table: Table) -> str:

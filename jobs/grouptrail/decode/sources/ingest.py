@@ -18,8 +18,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from grouptrail.console.progress import print_now
-from grouptrail.decode.job import PROGRESS, land_records
-from grouptrail.decode.progress import decoded_to, refuse_other_source
+from grouptrail.decode.job import land_records
+from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.segments import (
     SegmentRecord,
@@ -31,6 +31,7 @@ from grouptrail.decode.sources.segments import (
 from grouptrail.decode.tasks import ByTask
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, in_ranges
 from grouptrail.storage.schema import SEGMENTS
 
 if TYPE_CHECKING:
@@ -271,7 +272,8 @@ def _write_progress(
     for row in progress:
         before.setdefault(row.record_partition, []).append(row)
     whole = {at: _extent(before.get(at, []), span) for at, span in ranges.items()}
-    landed = _landed(spark, config, whole)
+    within = in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
+    landed = {row.record_partition: row.asDict() for row in counted_records(spark, config, TABLES, within).collect()}
     rows = [_row(at, whole[at], before.get(at, []), landed.get(at, {}), found[at]) for at in ranges]
     changed = [
         {**row, "cluster": config.cluster}
@@ -298,32 +300,6 @@ def _extent(before: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, 
         covered += max(0, end - max(first, upto))
         upto = max(upto, end)
     return start, upto, upto - start - covered
-
-
-def _landed(
-    spark: SparkSession, config: Config, whole: Mapping[int, tuple[int, int, int]]
-) -> dict[int, dict[str, Any]]:
-    """Return, by partition, how many rows each table has in its range, and their earliest and latest time."""
-    from pyspark.sql import functions as F
-
-    within = tables.in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
-    frames = [
-        tables.read(spark, config, table)
-        .where(within)
-        .select("record_partition", "record_at", F.lit(table).alias("of"))
-        for table in TABLES
-    ]
-    rows = (
-        reduce(type(frames[0]).unionByName, frames)
-        .groupBy("record_partition")
-        .agg(
-            *(F.count_if(F.col("of") == table).alias(table) for table in TABLES),
-            F.min("record_at").alias("earliest_record_at"),
-            F.max("record_at").alias("latest_record_at"),
-        )
-        .collect()
-    )
-    return {row.record_partition: row.asDict() for row in rows}
 
 
 def _row(

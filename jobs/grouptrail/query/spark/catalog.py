@@ -17,7 +17,7 @@ from grouptrail.query.views import SPARK, default_values, view_query
 from grouptrail.spark.jars import Report
 from grouptrail.spark.session import start_session
 from grouptrail.storage.sql import Expression, Value, spark_identifier, spark_literal
-from grouptrail.storage.tables import table_exists
+from grouptrail.storage.tables import register, table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,11 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
     for own in filter(None, (schema, tables_schema)):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {spark_identifier(own)}")
     for name in names:
-        _register_table(spark, config, name, tables_schema or schema)
+        own = tables_schema or schema
+        if other := register(spark, config, name, f"{spark_identifier(own)}.{name}"):
+            raise CatalogError(
+                f"{own}.{name} is another table, of {other}: choose another --schema, or drop it there"
+            )
     spark.sql(f"USE {spark_identifier(schema)}")
     if tables_schema is not None:
         for name in names:
@@ -95,17 +99,6 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
         functions=tuple(view.name for view in there if view.parameters),
         waiting=tuple(view.name for view in contracts.views().values() if view not in there),
     )
-
-
-def _register_table(spark: SparkSession, config: Config, name: str, schema: str) -> None:
-    path, full = config.table_path(name), f"{spark_identifier(schema)}.{name}"
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING delta LOCATION {spark_literal(path)}")
-    location = spark.sql(f"DESCRIBE DETAIL {full}").collect()[0].location
-    here = spark.sql(f"DESCRIBE DETAIL delta.{spark_identifier(path)}").collect()[0].location
-    if location != here:
-        raise CatalogError(
-            f"{schema}.{name} is another table, of {location}: choose another --schema, or drop it there"
-        )
 
 
 def _view(view: contracts.View, config: Config) -> str:

@@ -16,7 +16,7 @@ from grouptrail.query.spark.guard import UnknownSourceError, check_plan, prepare
 from grouptrail.query.views import SPARK
 from grouptrail.query.warehouse import missing_table, refused
 from grouptrail.spark.session import start_session
-from grouptrail.storage.tables import table_exists
+from grouptrail.storage.tables import read_all, table_exists
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -42,8 +42,7 @@ class SparkEngine:
         try:
             check_plan(self.spark, text, tables)
             for name in tables:
-                path = self._config.table_path(name)
-                self.spark.read.format("delta").load(path).createOrReplaceTempView(name)
+                read_all(self.spark, self._config, name).createOrReplaceTempView(name)
             table = self.spark.sql(text).toArrow()
         except UnknownSourceError as error:
             raise missing_table(self._config, error.name) from error

@@ -25,6 +25,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS, decoded_to
 from grouptrail.storage.schema import ADMIN, table_schema
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from grouptrail.config import Config
 
-PROGRESS = "ingest_progress"
 PARTITION = 0
 """The `record_partition` of all polled rows, which come from no partition of the topic."""
 
@@ -151,7 +151,7 @@ class PolledState:
 
         groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
-        recorded_to = tables.read(spark, config, PROGRESS).agg(F.max("end_offset").alias("end")).collect()[0].end or 0
+        recorded_to = decoded_to(tables.read(spark, config, PROGRESS)).get(PARTITION, 0)
         orphans: dict[str, Any] = {}
         for table in TABLES:
             rows = tables.read(spark, config, table)
@@ -159,15 +159,15 @@ class PolledState:
             ends = F.count("*").alias("rows"), F.max("record_offset").alias("end")
             times = F.min("record_at").alias("earliest"), F.max("record_at").alias("latest")
             orphans[table] = beyond.agg(*ends, *times).collect()[0]
-        for row in _newest(tables.read(spark, config, _COMMITS), ("group_id", "topic", "partition")):
+        for row in tables.read_newest(spark, config, _COMMITS):
             since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
             if not row["is_tombstone"]:
                 position = row["topic"], row["partition"]
                 epoch = -1 if row["leader_epoch"] is None else row["leader_epoch"]
                 committed = Committed(row["committed_offset"], epoch, row["metadata"])
                 groups.setdefault(row["group_id"], StoredGroup()).commits[position] = committed
-        for table, key in zip(_GROUP_TABLES, (("group_id",), ("record_type", "key_json")), strict=True):
-            for row in _newest(tables.read(spark, config, table), key):
+        for table in _GROUP_TABLES:
+            for row in tables.read_newest(spark, config, table):
                 since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
                 if not row["is_tombstone"]:
                     record = decode_record(*encode_row(table, row))
@@ -262,13 +262,3 @@ def _records(found: Sequence[PolledChange], first: int, at: datetime) -> pa.Reco
     return pa.RecordBatch.from_pydict(
         {**coordinates, "record_at": [at] * len(found), "key": keys, "value": values}, schema=RECORD_SCHEMA
     )
-
-
-def _newest(rows: DataFrame, key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the last row of each key."""
-    from pyspark.sql import functions as F
-
-    whole = F.struct(*rows.columns)
-    newest = rows.groupBy(*key).agg(F.max_by(whole, "record_offset").alias("row")).select("row.*")
-    found: list[dict[str, Any]] = newest.toArrow().to_pylist()
-    yield from found

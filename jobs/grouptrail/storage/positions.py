@@ -1,0 +1,32 @@
+"""The newest record of each key: the newest commit of each position, the newest record of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEYS = {
+    "offset_commits": ("group_id", "topic", "partition"),
+    "group_metadata": ("group_id",),
+    "group_records": ("record_type", "key_json"),
+}
+"""The columns that identify what a record is about, by table: a newer record replaces an older one."""
+
+POSITION = KEYS["offset_commits"]
+
+
+def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_offset") -> pa.Table:
+    """Return the last row of each key in the order of a column; of several with the same value, the last in `rows`.
+
+    A key's records are in one partition of the offsets topic, so that their offsets give the order.
+    `tables.read_newest` does the same with Spark.
+    """
+    in_order = np.asarray(pc.sort_indices(rows[order]))
+    rank = np.empty(len(rows), np.int64)
+    rank[in_order] = np.arange(len(rows))
+    ranked = rows.select(key).append_column("rank", pa.array(rank))
+    last = ranked.group_by(list(key)).aggregate([("rank", "max")])["rank_max"]
+    return rows.take(pa.array(in_order[np.asarray(last)])).combine_chunks()

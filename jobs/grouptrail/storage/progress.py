@@ -1,0 +1,131 @@
+"""Which records of each partition of the offsets topic have been decoded, by `ingest_progress`.
+
+`progress` are rows of that table in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from grouptrail.storage import reader, tables
+from grouptrail.storage.schema import SEGMENTS, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from grouptrail.config import Config
+
+PROGRESS = "ingest_progress"
+
+_READ = pa.schema([table_schema(PROGRESS).field(name) for name in ("cluster", "record_partition", "end_offset")])
+
+
+def decoded_to(progress: DataFrame) -> dict[int, int]:
+    """Return the end offset by partition."""
+    from pyspark.sql import functions as F
+
+    rows = progress.groupBy("record_partition").agg(F.max("end_offset").alias("end")).collect()
+    return {row.record_partition: row.end for row in rows}
+
+
+def read_decoded_to(config: Config) -> dict[int, int]:
+    """Return the end offset by partition, read without a JVM."""
+    rows = pa.concat_tables([_READ.empty_table(), *reader.rows(config, PROGRESS, _READ)])
+    ends = rows.group_by("record_partition").aggregate([("end_offset", "max")]).to_pylist()
+    return {row["record_partition"]: row["end_offset_max"] for row in ends}
+
+
+def segment_ends(progress: DataFrame) -> dict[int, int]:
+    """Return the end offsets of partitions that were read from log segments only, not by the decode job."""
+    begun = decoded_to(progress.where("source IS NULL"))
+    ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
+    return {partition: end for partition, end in ends.items() if partition not in begun}
+
+
+@dataclass(frozen=True)
+class OffsetRanges:
+    """Decoded offsets by partition [start, end), and the times of their records.
+
+    `complete_to` is by partition and as for `operations`; `newest_batch` is the decode job's batch number.
+    """
+
+    ranges: dict[int, tuple[int, int]]
+    complete_to: dict[int, int]
+    earliest: Any
+    latest: Any
+    has_group_records: bool
+    newest_batch: int
+
+    @classmethod
+    def of(cls, progress: DataFrame) -> OffsetRanges:
+        """Return the ranges in rows of `ingest_progress`."""
+        from pyspark.sql import functions as F
+
+        rows = (
+            progress.groupBy("record_partition")
+            .agg(
+                F.min("start_offset").alias("start"),
+                F.max_by(F.struct("end_offset", "last_stable_offset"), "end_offset").alias("newest"),
+                F.min("earliest_record_at").alias("earliest"),
+                F.max("latest_record_at").alias("latest"),
+                F.sum("group_records").alias("group_records"),
+                F.max_by("batch_id", "landed_at").alias("newest_batch"),
+                F.max("landed_at").alias("landed_at"),
+            )
+            .collect()
+        )
+        return cls(
+            ranges={row.record_partition: (row.start, row.newest.end_offset) for row in rows},
+            complete_to={row.record_partition: _complete_to(*row.newest) for row in rows},
+            earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
+            latest=max((row.latest for row in rows if row.latest is not None), default=None),
+            has_group_records=any(row.group_records for row in rows),
+            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, -1))[1],
+        )
+
+    def rows(self, table: DataFrame) -> DataFrame:
+        """Return the rows of a decoded table whose records are in these ranges."""
+        from pyspark.sql import functions as F
+
+        # Delta can skip files by time; offsets of different partitions are too far apart for that.
+        rows = table.where(in_ranges(self.ranges))
+        return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
+
+
+def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
+    """Return an offset past the end if the reader was at the last stable offset: every operation is complete then."""
+    return end_offset + 1 if last_stable_offset == end_offset else end_offset
+
+
+def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
+    """Return an SQL condition: a row's record is in its partition's range of offsets [start, end)."""
+    conditions = (
+        f"record_partition = {partition} AND record_offset >= {start} AND record_offset < {end}"
+        for partition, (start, end) in sorted(ranges.items())
+    )
+    return " OR ".join(f"({condition})" for condition in conditions) or "false"
+
+
+def counted_records(spark: SparkSession, config: Config, decoded: Collection[str], where: str) -> DataFrame:
+    """Count the records of some decoded tables that match an SQL condition, as `ingest_progress` has them.
+
+    Out: record_partition; for each table, under its name, a count (0 if there is no table); earliest_record_at and
+    latest_record_at.
+    """
+    from pyspark.sql import functions as F
+
+    frames = [
+        tables.read(spark, config, table)
+        .where(where)
+        .select("record_partition", "record_at", F.lit(table).alias("of"))
+        for table in decoded
+        if tables.table_exists(spark, config, table)
+    ]
+    counts = (F.count_if(F.col("of") == table).alias(table) for table in decoded)
+    times = F.min("record_at").alias("earliest_record_at"), F.max("record_at").alias("latest_record_at")
+    return reduce(type(frames[0]).unionByName, frames).groupBy("record_partition").agg(*counts, *times)
