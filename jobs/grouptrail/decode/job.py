@@ -20,7 +20,7 @@ from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.files import Rows
-from grouptrail.storage.progress import PROGRESS, decoded_to, segment_ends
+from grouptrail.storage.progress import PROGRESS, decoded_to, read_ends, segment_ends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,15 +58,12 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
     tables.ensure_tables(spark, config, DECODE.writes)
-    ingested: dict[int, int] = {}
-    if not tables.is_new(spark, config, PROGRESS):
-        progress = tables.read(spark, config, PROGRESS)
-        refuse_other_source(progress, config.cluster, is_polled=False)
-        ingested = segment_ends(progress)
+    ends = read_ends(spark, config)
+    refuse_other_source(ends, config.cluster, is_polled=False)
     begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
     topic = OffsetsTopic(config)
     # What was read from log segments, or before `recover`, is not read again.
-    begin = ingested | {int(at): offset for at, offset in begun.items()}
+    begin = segment_ends(ends) | {int(at): offset for at, offset in begun.items()}
     records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     landing = Landing(
         spark,
@@ -83,7 +80,7 @@ def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> S
     """Return the offsets that have been decoded, after a batch that was interrupted has been completed."""
     from grouptrail.decode import incomplete_batch
 
-    known = incomplete_batch.complete(spark, config, decoded_to(tables.read(spark, config, PROGRESS)), report)
+    known = incomplete_batch.complete(spark, config, decoded_to(read_ends(spark, config)), report)
     return {"offsets": {str(partition): offset for partition, offset in known.items()}}
 
 

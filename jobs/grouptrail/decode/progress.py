@@ -11,10 +11,9 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from grouptrail.decode.tasks import PartitionCounts
     from grouptrail.kafka.log import LogBounds
+    from grouptrail.storage.progress import Ends
 
 
 def batch_progress(
@@ -84,10 +83,9 @@ class SourceChangedError(GrouptrailError):
     """The tables have rows of this cluster from another source, whose offsets differ."""
 
 
-def refuse_other_source(progress: DataFrame, cluster: str, *, is_polled: bool) -> None:
+def refuse_other_source(ends: Ends, cluster: str, *, is_polled: bool) -> None:
     """Raise SourceChangedError if the cluster was polled and its topic is to be read, or the other way round."""
-    others = progress.where(f"coalesce(source, '') {'<>' if is_polled else '='} '{ADMIN}'")
-    if not others.isEmpty():
+    if any((source == ADMIN) != is_polled for source in ends):
         had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
         raise SourceChangedError(
             f"cluster {cluster} was {had} before, and cannot be {wanted} into the same rows: give it another name "

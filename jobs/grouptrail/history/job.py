@@ -83,7 +83,7 @@ def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> S
 
 def refuse_half_rebuilt(spark: SparkSession, config: Config) -> None:
     """Raise HistoryError while a rebuild is running or if one was interrupted."""
-    if not tables.read(spark, config, POSITIONS).where(f"record_partition = {REBUILDING}").isEmpty():
+    if tables.has_rows(spark, config, POSITIONS, f"record_partition = {REBUILDING}"):
         raise HistoryError("a rebuild of the history is running or was interrupted: run grouptrail rebuild history")
 
 

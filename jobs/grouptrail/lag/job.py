@@ -36,7 +36,7 @@ from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id, start_query
 from grouptrail.storage import checkpoints, reader, tables
-from grouptrail.storage.progress import read_decoded_to
+from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.reader import AppendedRows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
@@ -232,7 +232,7 @@ class LagProcessor:
         assert self._calculator is not None
         self._calculator.add_sample(sample)
         if self._calculator.held_back.needs_progress:
-            self._calculator.held_back.release(read_decoded_to(self._config))
+            self._calculator.held_back.release(decoded_to(read_ends(None, self._config)))
 
     @property
     def _apart_seconds(self) -> float:

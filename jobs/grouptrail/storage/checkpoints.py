@@ -12,6 +12,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from grouptrail import contracts
 from grouptrail.errors import GrouptrailError
 from grouptrail.jobs import Start
 from grouptrail.spark import hadoop
@@ -104,10 +105,9 @@ def _parse(text: str | None, *, lines: int) -> None:
 
 def _has_landed(spark: SparkSession, config: Config, writes: Collection[str]) -> bool:
     """Return whether a job has written rows: those of log segments do not come from a job."""
-    for table in (table for table in writes if not tables.is_new(spark, config, table)):
-        rows = tables.read(spark, config, table)
-        if "source" in rows.columns:
-            rows = rows.where(f"source IS NULL OR source <> '{SEGMENTS}'")
-        if not rows.isEmpty():
+    for table in writes:
+        has_source = any(column.name == "source" for column in contracts.tables()[table].columns)
+        where = f"source IS NULL OR source <> '{SEGMENTS}'" if has_source else "true"
+        if tables.has_rows(spark, config, table, where):
             return True
     return False

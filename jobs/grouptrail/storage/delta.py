@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def version(spark: SparkSession, path: str) -> int:
-    """Return a table's version, as far as this process knows."""
-    return int(_log(spark, path).unsafeVolatileSnapshot().version())
-
-
 def landed(spark: SparkSession, path: str, app: str) -> int:
     """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
     found = _log(spark, path).unsafeVolatileSnapshot().transactions().get(app)

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from grouptrail.storage import reader, tables
-from grouptrail.storage.schema import SEGMENTS, table_schema
+from grouptrail.storage import tables
+from grouptrail.storage.schema import SEGMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,29 +20,29 @@ if TYPE_CHECKING:
 
 PROGRESS = "ingest_progress"
 
-_READ = pa.schema([table_schema(PROGRESS).field(name) for name in ("cluster", "record_partition", "end_offset")])
+Ends = Mapping[str | None, Mapping[int, int]]
+"""End offsets by `source` and partition."""
 
 
-def decoded_to(progress: DataFrame) -> dict[int, int]:
+def read_ends(spark: SparkSession | None, config: Config) -> Ends:
+    """Return the end offsets that are recorded; Spark is used only for stores that delta-rs does not support."""
+    columns = "source, record_partition, MAX(end_offset) AS end_offset"
+    ends: dict[str | None, dict[int, int]] = {}
+    for row in tables.select(spark, config, PROGRESS, columns, "GROUP BY source, record_partition"):
+        ends.setdefault(row["source"], {})[row["record_partition"]] = row["end_offset"]
+    return ends
+
+
+def decoded_to(ends: Ends) -> dict[int, int]:
     """Return the end offset by partition."""
-    from pyspark.sql import functions as F
-
-    rows = progress.groupBy("record_partition").agg(F.max("end_offset").alias("end")).collect()
-    return {row.record_partition: row.end for row in rows}
+    partitions = {partition for of_source in ends.values() for partition in of_source}
+    return {at: max(of_source[at] for of_source in ends.values() if at in of_source) for at in sorted(partitions)}
 
 
-def read_decoded_to(config: Config) -> dict[int, int]:
-    """Return the end offset by partition, read without a JVM."""
-    rows = pa.concat_tables([_READ.empty_table(), *reader.rows(config, PROGRESS, _READ)])
-    ends = rows.group_by("record_partition").aggregate([("end_offset", "max")]).to_pylist()
-    return {row["record_partition"]: row["end_offset_max"] for row in ends}
-
-
-def segment_ends(progress: DataFrame) -> dict[int, int]:
+def segment_ends(ends: Ends) -> dict[int, int]:
     """Return the end offsets of partitions that were read from log segments only, not by the decode job."""
-    begun = decoded_to(progress.where("source IS NULL"))
-    ends = decoded_to(progress.where(f"source = '{SEGMENTS}'"))
-    return {partition: end for partition, end in ends.items() if partition not in begun}
+    begun = ends.get(None, {})
+    return {partition: end for partition, end in ends.get(SEGMENTS, {}).items() if partition not in begun}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from grouptrail import contracts
 from grouptrail.spark import object_stores
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.schema import gathered
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -57,6 +58,32 @@ def rows(config: Config, name: str, columns: pa.Schema, among: ds.Expression | N
     """Yield this cluster's rows that match `among`, about a million at a time; none if there is no table."""
     if (table := open_table(config, name)) is not None:
         yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
+
+
+def select(config: Config, name: str, columns: str, rest: str = "") -> list[dict[str, Any]]:
+    """Return rows of this cluster: `columns` of a table and the `rest` of the query after its WHERE condition.
+
+    None if there is no table.
+    """
+    if (table := open_table(config, name)) is None:
+        return []
+    query = f"SELECT {columns} FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} {rest}"
+    found: list[dict[str, Any]] = pa.table(query_engine({name: table}).execute(query)).to_pylist()
+    return found
+
+
+def has_columns(config: Config, name: str, columns: pa.Schema) -> bool:
+    """Return whether there is a table that has these columns."""
+    table = open_table(config, name)
+    there = pa.schema([]) if table is None else pa.schema(table.schema().to_arrow())
+    return all(there.field(one.name).type == one.type if one.name in there.names else False for one in columns)
+
+
+def landed(config: Config, name: str, app: str) -> int:
+    """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
+    table = open_table(config, name)
+    version = None if table is None else table.transaction_version(app)
+    return -1 if version is None else version
 
 
 def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expression:

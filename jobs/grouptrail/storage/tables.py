@@ -19,11 +19,10 @@ from deltalake.exceptions import CommitFailedError
 
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.spark import object_stores
-from grouptrail.storage import delta
+from grouptrail.storage import delta, reader
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
 from grouptrail.storage.positions import KEYS
-from grouptrail.storage.reader import store_fault
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_identifier, spark_literal
 
@@ -55,7 +54,7 @@ def check_warehouse(config: Config) -> None:
     from grouptrail.config import is_uri
 
     if is_uri(config.warehouse):
-        if reason := store_fault(config.warehouse, config.storage_options()):
+        if reason := reader.store_fault(config.warehouse, config.storage_options()):
             raise TableError(
                 f"the warehouse {config.warehouse} cannot be reached ({reason}): "
                 "check --warehouse, [storage] and the access rights"
@@ -74,6 +73,8 @@ def check_warehouse(config: Config) -> None:
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
+    if object_stores.is_known(config.warehouse) and reader.has_columns(config, name, table_schema(name)):
+        return
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
         spark.sql(
@@ -109,11 +110,6 @@ def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -
 def table_in_sql(config: Config, name: str) -> str:
     """Return the table's name in Spark's SQL."""
     return f"delta.{spark_identifier(config.table_path(name))}"
-
-
-def is_new(spark: SparkSession, config: Config, name: str) -> bool:
-    """Return whether a table has not changed since it was created."""
-    return delta.version(spark, config.table_path(name)) == 0
 
 
 def versions(spark: SparkSession, config: Config, name: str) -> list[tuple[int, datetime]]:
@@ -175,7 +171,9 @@ def append_made(
 
 def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
     """Return the newest version that an app has appended to a table, or updated it with; -1 if there is none."""
-    return delta.landed(spark, config.table_path(name), _app_id(app, name))
+    if not object_stores.is_known(config.warehouse):
+        return delta.landed(spark, config.table_path(name), _app_id(app, name))
+    return reader.landed(config, name, _app_id(app, name))
 
 
 def _takes_files(config: Config, name: str) -> bool:
@@ -399,6 +397,24 @@ def read_appends(
     if version is not None:
         reader = reader.option("startingVersion", version)
     return reader.option("skipChangeCommits", "true").load(config.table_path(name))
+
+
+def select(
+    spark: SparkSession | None, config: Config, name: str, columns: str, rest: str = ""
+) -> list[dict[str, Any]]:
+    """Return rows of this cluster: `columns` of a table and the `rest` of the query after its WHERE condition.
+
+    Uses delta-rs where it supports the store, and else Spark: its first queries in a session take seconds.
+    """
+    if spark is None or object_stores.is_known(config.warehouse):
+        return reader.select(config, name, columns, rest)
+    query = f"SELECT {columns} FROM {table_in_sql(config, name)} WHERE {own_rows(config)} {rest}"
+    return [row.asDict() for row in spark.sql(query).collect()]
+
+
+def has_rows(spark: SparkSession, config: Config, name: str, where: str = "true") -> bool:
+    """Return whether a table has rows of this cluster that match an SQL condition."""
+    return bool(select(spark, config, name, "cluster", f"AND ({where}) LIMIT 1"))
 
 
 def _layout(table: Table) -> str:

@@ -31,7 +31,7 @@ from grouptrail.decode.sources.segments import (
 from grouptrail.decode.tasks import ByTask
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, in_ranges
+from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
 from grouptrail.storage.schema import SEGMENTS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
     """Do `ingest_segments` in an existing session."""
     tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
-    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=False)
+    refuse_other_source(read_ends(spark, config), config.cluster, is_polled=False)
     partitions = sorted({partition for partition, _ in folders})
     at_once = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
     app, total = f"{SUMMARY}-{uuid4()}", Outcome()
@@ -155,7 +155,7 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
         readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, found)
         if not readable:
             return outcome
-        decoded = decoded_to(tables.read(spark, config, PROGRESS).where("source IS NULL"))
+        decoded = read_ends(spark, config).get(None, {})
         ends = {at: min(one.stable, decoded.get(at, 0 if decoded else one.stable)) for at, one in readable.items()}
         if len(folders) > len({partition for partition, _ in folders}):  # replicas hold the same records
             records = copies.dropDuplicates(["record_partition", "record_offset"])

@@ -25,7 +25,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS, decoded_to
+from grouptrail.storage.progress import PROGRESS, decoded_to, read_ends
 from grouptrail.storage.schema import ADMIN, table_schema
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 
@@ -57,7 +57,7 @@ def check(config: Config) -> None:
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
     tables.ensure_tables(spark, config, DECODE.writes)
-    refuse_other_source(tables.read(spark, config, PROGRESS), config.cluster, is_polled=True)
+    refuse_other_source(read_ends(spark, config), config.cluster, is_polled=True)
     polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
     return start_query(
         read_ticks(spark),
@@ -151,7 +151,7 @@ class PolledState:
 
         groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
-        recorded_to = decoded_to(tables.read(spark, config, PROGRESS)).get(PARTITION, 0)
+        recorded_to = decoded_to(read_ends(spark, config)).get(PARTITION, 0)
         orphans: dict[str, Any] = {}
         for table in TABLES:
             rows = tables.read(spark, config, table)
