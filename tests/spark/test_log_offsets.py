@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from grouptrail.config import Config
 from grouptrail.log_offsets import job
 from grouptrail.log_offsets.source import FORMAT, register
 from grouptrail.spark.jars import silent
+from grouptrail.spark.streams import query_id, read_log_offsets, start_query
 from grouptrail.storage import tables
 from support import landed
 
@@ -75,6 +77,23 @@ def test_log_offsets_job_once_samples_each_committed_partition(spark: SparkSessi
     assert {row["cluster"] for row in rows} == {"test"}
 
 
+def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(spark: SparkSession, config: Config) -> None:
+    """Version 0.1, and any cluster, sample by the data source: its offsets are not those of a local session."""
+    tables.ensure_tables(spark, config, ("log_offsets", "offset_commits"))
+    commit(spark, config, ("orders", 0))
+    register(spark)
+    sampling = job.Sampling(config, None, app=lambda: query_id(spark, config, "log-offsets"), report=silent)
+    samples = read_log_offsets(spark, job.options(config))
+    query = start_query(samples, config, "log-offsets", land=sampling.land, once=True)
+    assert query.awaitTermination(120)
+    assert told(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)]
+    assert run_once(spark, config) == [f"log-offsets batch 0: 1 partitions; 1 {SILENCE}"]
+    assert run_once(spark, config) == [f"log-offsets batch 1: 1 partitions; 1 {SILENCE}"]
+    assert told(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)] * 3
+    folders = [path.name for path in Path(config.checkpoint_path("log-offsets")).parent.iterdir()]
+    assert sorted(name.partition(".aside-")[0] for name in folders) == ["log-offsets", "log-offsets"]
+
+
 def run_once(spark: SparkSession, config: Config) -> list[str]:
     """What the job reports, without the seconds."""
     lines: list[str] = []
@@ -108,7 +127,7 @@ def test_log_offsets_job_sample_retried_lands_once(
 ) -> None:
     """Whether it died before its append or behind it."""
     tables.ensure_table(spark, config, "log_offsets")
-    sampling = job.Sampling(config, app=lambda: "query", report=silent)
+    sampling = job.Sampling(config, None, app=lambda: "query", report=silent)
 
     def dies(*_: Any, **__: Any) -> None:
         raise RuntimeError("killed here")
@@ -131,7 +150,7 @@ def test_log_offsets_job_unchanged_sample_is_not_logged_again(
     """A line each ten seconds that says the same would hide those that do not."""
     tables.ensure_table(spark, config, "log_offsets")
     lines: list[str] = []
-    sampling = job.Sampling(config, app=lambda: "query", report=lines.append)
+    sampling = job.Sampling(config, None, app=lambda: "query", report=lines.append)
     for batch, rows in enumerate([sample, sample, sample.where("partition = 0"), sample]):
         sampling.land(rows, batch)
     assert [line.partition(" partitions")[0] for line in lines] == [

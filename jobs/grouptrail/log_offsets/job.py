@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from grouptrail.jobs import LOG_OFFSETS, Progress, Start
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-from grouptrail.spark.streams import query_id, read_log_offsets, start_query
+from grouptrail.spark.streams import query_id, read_log_offsets, read_ticks, start_query
 from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
+    from grouptrail.log_offsets.source import Sampler
 
 TABLE = "log_offsets"
 COMMITS = "offset_commits"
@@ -36,21 +37,40 @@ def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Start the query, which samples the partitions in `offset_commits` and writes `log_offsets`."""
-    from grouptrail.log_offsets.source import register
+    """Start the query, which samples the partitions in `offset_commits` and writes `log_offsets`.
+
+    On a cluster executors query the brokers. In a local session the driver does, without the data source, for which
+    Spark runs several Python processes.
+    """
+    from grouptrail.log_offsets import source
 
     tables.ensure_tables(spark, config, (COMMITS, TABLE))
     checkpoints.begin(spark, config, LOG_OFFSETS.name, LOG_OFFSETS.writes)
-    register(spark)
-    sampling = Sampling(config, app=lambda: query_id(spark, config, LOG_OFFSETS.name), report=report)
+    is_local = str(spark.sparkContext.master).startswith("local")
+    offsets = checkpoints.newest_offsets(spark, config, LOG_OFFSETS.name)
+    if offsets is not None and is_local == (source.OFFSET in offsets):
+        # Of the other source. Nothing is lost: every sample is a new one.
+        checkpoints.put_aside(spark, config, LOG_OFFSETS.name)
+        checkpoints.write_start(spark, config, LOG_OFFSETS.name, {})
+    if is_local:
+        triggers, sampler = read_ticks(spark), source.Sampler(options(config))
+    else:
+        source.register(spark)
+        triggers, sampler = read_log_offsets(spark, options(config)), None
+    sampling = Sampling(config, sampler, app=lambda: query_id(spark, config, LOG_OFFSETS.name), report=report)
     return start_query(
-        read_log_offsets(spark, config, which_partitions(config)),
+        triggers,
         config,
         LOG_OFFSETS.name,
         land=sampling.land,
         once=once,
         every_seconds=config.log_offsets.interval_seconds,
     )
+
+
+def options(config: Config) -> dict[str, str]:
+    """Return the data source's options; those of Kafka and of the store may hold secrets."""
+    return {**config.spark_kafka_options(), **which_partitions(config)}
 
 
 def which_partitions(config: Config) -> dict[str, str]:
@@ -63,18 +83,25 @@ def which_partitions(config: Config) -> dict[str, str]:
 
 
 class Sampling:
-    """Writes each sample exactly once, also when a batch is retried, and reports changes of the errors in it."""
+    """Writes each sample exactly once, also when a batch is retried, and reports changes of the errors in it.
 
-    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+    `sampler` takes the samples; without it they are the micro-batches' rows.
+    """
+
+    def __init__(
+        self, config: Config, sampler: Sampler | None, *, app: Callable[[], str], report: Callable[[str], None]
+    ) -> None:
         self._config = config
+        self._sampler = sampler
         self._app = app
         self._report = report
         self._reported: Mapping[str | None, int] | None = None
 
     def land(self, rows: DataFrame, batch: int) -> None:
-        """Write one sample, given in the data source's columns."""
+        """Write one sample."""
         started = time.monotonic()
-        sample = rows.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending")])
+        sample = rows.toArrow() if self._sampler is None else self._sampler.sample()
+        sample = sample.sort_by([("topic", "ascending"), ("partition", "ascending")])
         tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
         # Rows of the offsets topic come and go with every transaction: they are not worth a line.
         found = Counter(row["error"] for row in sample.to_pylist() if row["topic"] != OFFSETS_TOPIC)

@@ -22,8 +22,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "kafka_log_offsets"
+OFFSET = "asked_at_ms"
+"""The only field of the stream's offsets."""
 TABLE = "log_offsets"
 
 _HELD_BACK = "held_back"
+_MOST_LEADERS_AT_ONCE = 32
 _OPTIONS = ("assign", "committed", "cluster", _HELD_BACK)
 
 
@@ -231,6 +236,21 @@ def _rows(
     return pa.RecordBatch.from_pylist(rows, table_schema(TABLE, without=("cluster",)))
 
 
+class Sampler:
+    """Takes samples in this process; keeps its connection from one to the next."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """`options` are those of the data source."""
+        self._request = Request.of(options)
+        self._planner = Planner(self._request)
+
+    def sample(self) -> pa.Table:
+        """Return the rows of one sample; all leaders are queried at once."""
+        tasks = self._planner.plan()
+        with ThreadPoolExecutor(_MOST_LEADERS_AT_ONCE) as pool:
+            return pa.Table.from_batches(list(pool.map(partial(sample, self._request.settings), tasks)))
+
+
 class LogOffsetsReader(DataSourceReader):
     """Reads one sample."""
 
@@ -259,11 +279,11 @@ class LogOffsetsStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:
         """Return the offset before any sample."""
-        return {"asked_at_ms": 0}
+        return {OFFSET: 0}
 
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # Spark's limit does not apply to a sample
         """Return the current time as the offset."""
-        return {"asked_at_ms": time.time_ns() // 1_000_000}
+        return {OFFSET: time.time_ns() // 1_000_000}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LeaderTask]:
         """Plan the tasks, on the driver. A batch that is retried samples again: past offsets cannot be queried."""

@@ -85,12 +85,12 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
-def read_log_offsets(spark: SparkSession, config: Config, which: Mapping[str, str]) -> DataFrame:
+def read_log_offsets(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Read the bounds of partitions' logs as a stream, one sample for each trigger.
 
-    `which` are options of `log_offsets.source`, which must be registered, that select the partitions.
+    `options` are those of `log_offsets.source`, which must be registered.
     """
-    return spark.readStream.format("kafka_log_offsets").options(**config.spark_kafka_options(), **which).load()
+    return spark.readStream.format("kafka_log_offsets").options(**options).load()
 
 
 def read_ticks(spark: SparkSession) -> DataFrame:

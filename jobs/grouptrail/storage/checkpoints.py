@@ -74,6 +74,13 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     return None
 
 
+def newest_offsets(spark: SparkSession, config: Config, job: str) -> str | None:
+    """Return the text of the checkpoint's newest file of offsets; None if there is none."""
+    log = f"{config.checkpoint_path(job)}/offsets"
+    newest = _newest(spark, log)
+    return None if newest is None else hadoop.read_text(spark, f"{log}/{newest}")
+
+
 def put_aside(spark: SparkSession, config: Config, job: str) -> str | None:
     """Rename the checkpoint's folder; return its new path, None if there was none."""
     folder = config.checkpoint_path(job)
