@@ -1,7 +1,7 @@
-"""An invented group's story as rows of the history tables and of consumer_lag, without Kafka and without a JVM.
+"""The history of an invented group, as rows of the history tables and of consumer_lag: no Kafka, no JVM.
 
-For benches and tests of what is read from these tables: the rows are those that the contracts in `schemas/tables`
-tell of, as the jobs would write them for a group to which this happened.
+For benchmarks and tests that read these tables. The rows follow the contracts in `schemas/tables` and are those that
+the jobs would write for such a group.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class Broker:
         whole = printed.returncode == 0 and f"Processed a total of {len(records)} messages" in printed.stderr
         if not whole or [_record_type(line["key"]) for line in lines] != [record.type for record in shown]:
             raise BrokerError(
-                f"{formatter} stopped in partition {partition} ({_telling_line(printed.stderr)}): "
+                f"{formatter} stopped in partition {partition} ({_error_line(printed.stderr)}): "
                 "use dumped(), which prints what it can"
             )
         return [
@@ -292,7 +292,7 @@ class Broker:
         )
         if printed.returncode != 0:
             raise BrokerError(
-                f"DumpLogSegments failed ({_telling_line(printed.stderr)}): see {self.directory / 'data'}"
+                f"DumpLogSegments failed ({_error_line(printed.stderr)}): see {self.directory / 'data'}"
             )
         return list(_dumped_rows(printed.stdout))
 
@@ -323,7 +323,7 @@ class Broker:
         if formatted.returncode != 0:
             raise BrokerError(
                 f"Kafka {self.version} refuses its settings in {settings} "
-                f"({_telling_line(formatted.stdout + formatted.stderr)}): correct `properties`"
+                f"({_error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
             )
 
     def _settings(self, data: Path) -> dict[str, str]:
@@ -422,7 +422,7 @@ def new_cluster_id() -> str:
     return text
 
 
-def _telling_line(output: str) -> str:
+def _error_line(output: str) -> str:
     """The line that says what went wrong in what a Java program printed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for pattern in (r"(Exception|Error): \S", r"Exception|Error|ERROR|timed out|not found", ""):
@@ -432,7 +432,7 @@ def _telling_line(output: str) -> str:
     return "it printed nothing"
 
 
-# Not the generator that everybody may seed: two processes would try the same ports.
+# Not the global generator, which may be seeded: two processes would then try the same ports.
 _PORTS = random.SystemRandom()
 
 

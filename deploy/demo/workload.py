@@ -428,22 +428,22 @@ class PipeDesk:
     """
 
     def __init__(self) -> None:
-        self._told: list[dict[str, Any]] = []
+        self._done: list[dict[str, Any]] = []
 
     def order(self) -> Order:
-        print(json.dumps(self._told), flush=True)
-        self._told.clear()
+        print(json.dumps(self._done), flush=True)
+        self._done.clear()
         answer = sys.stdin.readline().strip()
         return Order(answer) if answer else Order.LEAVE
 
     def committed(self, offsets: Offsets) -> None:
-        self._told.append({"committed": _listed(offsets)})
+        self._done.append({"committed": _listed(offsets)})
 
     def unsure(self, offsets: Offsets) -> None:
-        self._told.append({"unsure": _listed(offsets)})
+        self._done.append({"unsure": _listed(offsets)})
 
     def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
-        self._told.append({"holds": [member_id, generation, list(partitions)]})
+        self._done.append({"holds": [member_id, generation, list(partitions)]})
 
 
 def _listed(offsets: Offsets) -> list[tuple[str, int, int]]:
@@ -637,17 +637,17 @@ class Seat:
         self._stage.spawn(self._post.client, lambda: run(desk))
 
     def leave(self) -> None:
-        self._tell(Order.LEAVE)
+        self._order(Order.LEAVE)
 
     def restart(self) -> None:
-        self._tell(Order.RESTART)
+        self._order(Order.RESTART)
 
     def crash(self) -> None:
         if not self._apart:
             raise ValueError(f"{self._post.client} shares this process, which would die with it")
-        self._tell(Order.CRASH)
+        self._order(Order.CRASH)
 
-    def _tell(self, order: Order) -> None:
+    def _order(self, order: Order) -> None:
         if self._desk is not None:
             self._desk.give(order)
 

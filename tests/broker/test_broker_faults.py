@@ -138,7 +138,7 @@ def newest_progress(config: Config, partition: int) -> dict[str, Any]:
 def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_each_record_once(
     small: Broker, of: Config
 ) -> None:
-    """One run outlives the stall, tells of the transaction, and lands what comes after what it cannot read."""
+    """One run survives the stall, reports the open transaction, and lands records that follow undecodable ones."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
     assert small.proxy is not None
@@ -160,8 +160,8 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
             small.proxy.resume()
             stable = before[0] + 2
             await_that(lambda: newest_progress(config, 0)["end_offset"] == stable, 4 * PATIENCE_SECONDS)
-            told = newest_progress(config, 0)
-            assert (told["last_stable_offset"], told["log_end_offset"]) == (stable, stable + 4)
+            newest = newest_progress(config, 0)
+            assert (newest["last_stable_offset"], newest["log_end_offset"]) == (stable, stable + 4)
             commit(at, second, 2)
             await_that(lambda: newest_progress(config, 1)["end_offset"] == before[1] + 1, 4 * PATIENCE_SECONDS)
         await_landed(config, at, run)
@@ -182,7 +182,7 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
 def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and_lost(
     small: Broker, of: Config, cli: Cli
 ) -> None:
-    """Half a day's records come while no job runs; most are compacted away, later ones deleted unread."""
+    """Half a day of records arrives while no job runs; most are compacted away, later ones are deleted unread."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
     for name in (first, second):
@@ -286,7 +286,7 @@ def little_disk(folder: Path, size: str) -> Iterator[None]:
 def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
     small: Broker, cli: Cli, tmp_path: Path
 ) -> None:
-    """The run ends with one line; with more room the next one goes on."""
+    """The run ends with one line; once the disk has room, the next run resumes."""
     folder = tmp_path / "disk"
     load_old(small.bootstrap, groups(3)[0], 5_000)
     with little_disk(folder, "200k"):

@@ -149,12 +149,12 @@ def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
     landed.assert_progress_adds_up(config)
     newest = {(row["group_id"], row["topic"], row["partition"]) for row in landed.rows(config, "consumer_lag")}
     assert {key for key in workload.ledger.committed() if key not in workload.ledger.unsure()} <= newest
-    told = _history(config)
-    assert told["generations"]
+    history = _history(config)
+    assert history["generations"]
     rebuilt = Grouptrail(config, "rebuild", "history")
     printed = rebuilt.finished()
     assert rebuilt.process.returncode == 0, printed
-    assert _history(config) == told
+    assert _history(config) == history
 
 
 def _count(config: Config) -> int:

@@ -90,14 +90,14 @@ def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
 def test_run_one_of_two_clusters_down_keeps_the_other_running_and_is_retried(
     broker: Broker, spare: Broker, clusters: tuple[Path, Config, Config], cli: Cli
 ) -> None:
-    """Down at the start it is tried again until it is there; one that dies later leaves the other at work."""
+    """A cluster that is down at the start is retried until it answers; if one dies later, the other keeps running."""
     file, main, other = clusters
     work(broker, "billing", 0)
     work(spare, "search", 0)
     spare.kill()
     with running(file) as (run, lines, url):
-        told = next(line for line in lines if "; retrying in" in line)
-        assert told.startswith("spare: no Kafka broker answers at"), told
+        retried = next(line for line in lines if "; retrying in" in line)
+        assert retried.startswith("spare: no Kafka broker answers at"), retried
         await_that(lambda: lag(url) == {("main", "billing"): RECORDS})
         spare.start()
         await_that(lambda: lag(url) == {("main", "billing"): RECORDS, ("spare", "search"): RECORDS}, 120)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240
-# What ends with the demo is told of its end by the kernel.
+# The kernel closes the children's stdin when the demo ends, and they are killed then (`demo.processes`).
 ENDED_SECONDS = 30
 
 

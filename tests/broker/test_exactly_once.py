@@ -125,7 +125,7 @@ def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] |
 
 
 def test_offset_commits_newest_row_matches_last_acknowledged_commit(worked: Workload, decoded: Config) -> None:
-    """The newest row of each (group, topic, partition) is the commit that the client was told of last."""
+    """The newest row of each (group, topic, partition) is the last commit that was acknowledged to the client."""
     newest = {
         (row["group_id"], row["topic"], row["partition"]): row["committed_offset"]
         for row in sorted(landed.rows(decoded, "offset_commits"), key=lambda row: row["record_offset"])

@@ -86,7 +86,7 @@ def test_run_java_too_old_exits_with_one_line_and_with_debug_a_traceback(
 
 
 def test_run_tls_lands_records_and_rejects_an_untrusted_certificate(tmp_path: Path, config: Config, cli: Cli) -> None:
-    """Spark and kafka-python alike trust whom the truststore names, and nobody else."""
+    """Spark and kafka-python both trust the certificates in the truststore and no others."""
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     keystore = str(authority.signed("broker"))
     tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore, "offsets.topic.num.partitions": "1"}

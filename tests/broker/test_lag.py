@@ -1,4 +1,4 @@
-"""Lag on a real Kafka, against what Kafka's own tool and the records themselves tell."""
+"""Lag on a real Kafka broker, compared with kafka-consumer-groups and with the records themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.lag_figures import PARTITIONS, classic_member, described, figures, 
 pytestmark = pytest.mark.broker
 
 
-MILLISECOND = 0.0015  # timestamps of records are whole ones, and lag is told to one
+MILLISECOND = 0.0015  # record timestamps are whole milliseconds, and lag is rounded to one
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
 
@@ -80,11 +80,11 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
         truth = described(broker, *groups)
     assert "lag batch 0: " in printed
     assert len(truth) == 2 * 3 * PARTITIONS + 1
-    with_commit = {place: told for place, told in truth.items() if told[0] is not None}
+    with_commit = {place: offsets for place, offsets in truth.items() if offsets[0] is not None}
     assert len(with_commit) == 2 * 3 * 2 + 1
     mine = figures(found)
     assert {place: mine[place] for place in with_commit} == with_commit
-    # The others belong to a member: where their logs were asked for, too, they are there, without a figure.
+    # The others are assigned to a member but have no commit: they have rows without lag if their logs were sampled.
     without = {place: row for place, row in found.items() if place not in with_commit}
     assert {row["problem"] for row in without.values()} <= {"no commit yet"}
     assert {row["group_state"] for row in found.values() if row["group_id"] in groups[:2]} == {"Stable"}
@@ -93,8 +93,8 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
 def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above_log_end(
     broker: Broker, config: Config, topics: dict[str, str], cli: Cli
 ) -> None:
-    """A transaction's marker behind the last record, for a group that asks the records themselves; what was deleted
-    unread is counted, and a commit that no log has reached is no figure."""
+    """A transaction marker follows the last record, and the group's lag is computed from the records themselves;
+    records that were deleted unread are counted, and a commit above the log end has no lag."""
     transacted, plain = topics[TRANSACTED], topics[PLAIN]
     exact, plainly, ahead = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("exact", "plainly", "ahead"))
     ends = {at.partition: end for at, end in last_offsets(broker, transacted).items()}
@@ -103,7 +103,7 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
     assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in deleted.values()] == [15]
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
         for group in (exact, plainly):
-            # The last transaction was aborted: behind the last record that counts lie another and two markers.
+            # The last transaction was aborted: an aborted record and two markers follow the last committed record.
             behind = {Partition(transacted, at): OffsetAndMetadata(ends[at] - 3, "", -1) for at in (0, 1)}
             offsets.alter_group_offsets(group, behind | {Partition(plain, 0): OffsetAndMetadata(10, "", -1)})
         offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
@@ -184,7 +184,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
 
 
 def asked_as_reader(broker: Broker, group: str, partition: int) -> Mapping[tuple[str, int], int] | str:
-    """What a principal is told who may DESCRIBE the offsets topic, and what else it was allowed."""
+    """Return the coordinator's answer to a principal with DESCRIBE on the offsets topic and the ACLs of the test."""
     broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
     config = load_config(None, {}, as_reader(broker))
     with closing(Coordinators(config.kafka_settings(), requests_per_second=10)) as coordinators:

@@ -1,4 +1,4 @@
-"""Our layouts against the message definitions that lie inside Kafka's own jars. Needs the jars, but no broker."""
+"""The record layouts, compared with the message definitions in Kafka's own jars. Needs the jars, but no broker."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def bounds(rows: list[dict[str, Any]]) -> dict[int, Bounds]:
     }
 
 
-def told_by_another_client(broker: Broker, name: str) -> dict[int, Bounds]:
-    """Likewise, of librdkafka."""
+def bounds_from_librdkafka(broker: Broker, name: str) -> dict[int, Bounds]:
+    """The same bounds from librdkafka."""
     found = []
     for spec, level in (
         (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
@@ -111,7 +111,7 @@ def told_by_another_client(broker: Broker, name: str) -> dict[int, Bounds]:
     return {partition: tuple(answer[partition] for answer in found) for partition in range(PARTITIONS)}  # type: ignore[misc]
 
 
-def told_by_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
+def offsets_from_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
     """GetOffsetShell's offsets by partition; it prints topic:partition:offset."""
     printed = broker.tool(
         "org.apache.kafka.tools.GetOffsetShell",
@@ -124,9 +124,9 @@ def told_by_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
 def assert_true(broker: Broker, name: str) -> dict[int, Bounds]:
     """The data source, Kafka's own tool and another client say the same."""
     found = bounds(asked(broker, assign=assign(name)))
-    assert found == told_by_another_client(broker, name)
-    assert {at: start for at, (start, _, _) in found.items()} == told_by_kafkas_tool(broker, name, "earliest")
-    assert {at: end for at, (_, _, end) in found.items()} == told_by_kafkas_tool(broker, name, "latest")
+    assert found == bounds_from_librdkafka(broker, name)
+    assert {at: start for at, (start, _, _) in found.items()} == offsets_from_kafkas_tool(broker, name, "earliest")
+    assert {at: end for at, (_, _, end) in found.items()} == offsets_from_kafkas_tool(broker, name, "latest")
     return found
 
 
@@ -161,7 +161,7 @@ def test_log_offsets_source_without_assign_samples_all_topics(broker: Broker, to
     before = time.time()
     rows = asked(broker)
     assert {row["topic"] for row in rows} == names(broker)
-    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    assert bounds([row for row in rows if row["topic"] == topic]) == bounds_from_librdkafka(broker, topic)
     ids = {row["topic"]: row["topic_id"] for row in rows}
     described = admin(broker).describe_topics(TopicCollection([topic]))[topic].result(PATIENCE_SECONDS)
     assert ids[topic] == str(described.topic_id).translate(URL_SAFE)
@@ -180,7 +180,7 @@ def test_log_offsets_source_topic_deleted_after_planning_has_error_rows(broker: 
     (batch,) = reader.read(planned)
     rows = batch.to_pylist()
     assert [row["error"] for row in rows if row["topic"] == other] == ["topic deleted"] * PARTITIONS
-    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    assert bounds([row for row in rows if row["topic"] == topic]) == bounds_from_librdkafka(broker, topic)
     gone = [row for row in asked(broker, assign=both) if row["topic"] == other]
     assert [(row["error"], row["topic_id"]) for row in gone] == [("no such topic", None)] * PARTITIONS
     create(broker, other)
@@ -217,7 +217,7 @@ def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(bro
     reader = through_sasl("reader", PASSWORDS["reader"])
     assert {row["error"] for row in asked(broker, **reader)} == {"DESCRIBE is denied"}
     broker.allow("reader", "DESCRIBE", "TOPIC", topic)
-    assert bounds(asked(broker, **reader)) == told_by_another_client(broker, topic)
+    assert bounds(asked(broker, **reader)) == bounds_from_librdkafka(broker, topic)
     stranger = through_sasl("reader", "hunter2")
 
     def is_refused() -> bool:
@@ -252,7 +252,7 @@ def test_log_offsets_job_once_samples_committed_partitions_or_all_topics(
     printed = succeeded(cli(config, "run", "--job", "decode", "--job", "log-offsets", "--once"))
     assert "log-offsets batch 0: " in printed
     mine = [row for row in samples(config) if row["topic"] == topic]
-    truth = told_by_another_client(broker, topic)
+    truth = bounds_from_librdkafka(broker, topic)
     assert bounds(mine) == {partition: truth[partition] for partition in (0, 1)}
     assert len(mine) == 2
 

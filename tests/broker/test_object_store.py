@@ -58,7 +58,7 @@ def read_some(broker: Broker) -> None:
 def test_run_warehouse_on_s3_lands_resumes_and_answers_queries(
     broker: Broker, config: Config, options: dict[str, str]
 ) -> None:
-    """A second run goes on from the checkpoint there; neither credentials nor traces are printed."""
+    """A second run resumes from the checkpoint in the bucket; neither credentials nor tracebacks are printed."""
     read_some(broker)
     config = there(config, options, f"{BUCKET}/grouptrail")
     for samples in (1, 2):

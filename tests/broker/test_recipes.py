@@ -23,7 +23,7 @@ QUERY = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
 def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
     broker: Broker, config: Config, tmp_path: Path
 ) -> None:
-    """The command of docs/recipes.md sets the group back to what the tables tell."""
+    """The command of docs/recipes.md resets the group to the offsets in the tables."""
     lay_shop(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for _ in range(40):

@@ -1,6 +1,6 @@
-"""The history of recorded runs of real clients, fact by fact: it may be ignorant, and is never wrong.
+"""The history of recorded runs of real clients, compared fact by fact: a fact may be unknown, but is never wrong.
 
-Every run is known without the log: what was done and when, what each client was told, and what an admin client saw.
+Every run is known without the log: what was done and when, what each client received, and what an admin client saw.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.broker
 USER, PASSWORD = "watcher", "scram-Geheim-4711"
 EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY = "metrics-Geheim-4712", "keystore-Geheim-4713", "storage-Geheim-4714"
 SECRETS = (PASSWORD, EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY)
-TOLD, HIDDEN = "told", "hidden"
+VISIBLE, HIDDEN = "visible", "hidden"
 RECORDS = 3
 
 
@@ -64,7 +64,7 @@ def broker(broker: Broker) -> Broker:
     for kind in kinds:
         made = UserScramCredentialUpsertion(USER, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
         client.alter_user_scram_credentials([made])[USER].result(PATIENCE_SECONDS)
-    fill_and_commit(broker, TOLD, HIDDEN)
+    fill_and_commit(broker, VISIBLE, HIDDEN)
     return broker
 
 
@@ -150,7 +150,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
     assert "Traceback" in printed
     assert f"allow DESCRIBE on the group prefix {GROUP_PREFIX}" in printed.splitlines()[-1]
     broker.allow(USER, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
-    broker.allow(USER, "DESCRIBE", "TOPIC", TOLD)
+    broker.allow(USER, "DESCRIBE", "TOPIC", VISIBLE)
 
     run = Grouptrail(config, "run", environ=environ)
     printed = ""
@@ -171,11 +171,11 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
 
     assert "grant the principal READ on the topics of lag.exact_groups" in printed
     errors = {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")}
-    assert errors == {(TOLD, None), (HIDDEN, "DESCRIBE is denied")}
+    assert errors == {(VISIBLE, None), (HIDDEN, "DESCRIBE is denied")}
     lags = {(row["topic"], row["lag"], row["problem"]) for row in landed.rows(config, "consumer_lag")}
-    assert (TOLD, RECORDS, None) in lags
+    assert (VISIBLE, RECORDS, None) in lags
     assert {lag for topic, lag, _ in lags if topic == HIDDEN} == {None}
-    assert 'topic="told"' in shown
+    assert 'topic="visible"' in shown
 
     assert any("java" in line and "SparkSubmit" in line for line in command_lines)
     assert any("pyspark/daemon" in line or "pyspark.daemon" in line for line in command_lines)
@@ -242,7 +242,7 @@ def test_run_client_certificate_authenticates_and_without_one_exits_with_one_lin
     }
     with Broker(tmp_path / "kafka", properties=properties, security="tls") as broker:
         environ["GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS"] = broker.tls_bootstrap
-        fill_and_commit(broker, TOLD)
+        fill_and_commit(broker, VISIBLE)
         broker.allow("CN=watcher", "READ", "TOPIC", OFFSETS_TOPIC)
         broker.allow("CN=watcher", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
         succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ | certificate))

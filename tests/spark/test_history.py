@@ -1,4 +1,4 @@
-"""Stories through Spark: decoded, told in micro-batches some of which die, and told anew."""
+"""The history job on Spark: micro-batches, some of which die and are repeated, and a rebuild."""
 
 from __future__ import annotations
 
@@ -122,18 +122,18 @@ def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: S
 def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
     spark: SparkSession, config: Config
 ) -> None:
-    """From tables as Spark writes them, batch by batch, after OPTIMIZE, and after a rebuild, which adds nothing."""
+    """Compare after each batch, after OPTIMIZE, and after a rebuild, which must not increase any counter."""
     log, reader = Log(spark, config), SnapshotReader(config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     for batch in range(len(BATCHES)):
         writer.land(log.land(batch), batch)
         found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
-        told = history(config)
-        causes = Counter((row["group_id"], row["cause"]) for row in told["rebalances"])
+        rows = history(config)
+        causes = Counter((row["group_id"], row["cause"]) for row in rows["rebalances"])
         assert figures(found, "kafka_consumer_group_rebalances_total") == causes
         states = figures(found, "kafka_consumer_group_state")
         assert {group for group, value in states.items() if value} == {
-            (row["group_id"], row["state"]) for row in told["group_states"] if row["is_open"]
+            (row["group_id"], row["state"]) for row in rows["group_states"] if row["is_open"]
         }
         assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == len(
             landed.rows(config, "offset_commits")

@@ -230,14 +230,14 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
         there = tables.with_open_bucket(spark.createDataFrame(rows)).toArrow()
         tables.merge(there, set(there["open_bucket"].to_pylist()), config, table.name, app="test", version=version)
 
-    def told(config: Config) -> dict[str, int]:
+    def processed(config: Config) -> dict[str, int]:
         return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}
 
     update(other, 0, billing=1)
     update(ours, 1, billing=2, audit=2)
     update(ours, 1, billing=3)
-    assert (told(ours), told(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
+    assert (processed(ours), processed(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
     monkeypatch.setattr(tables, "DeltaTable", Beaten)
     update(ours, 2, billing=4, orders=4)
     assert beaten
-    assert (told(ours), told(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})
+    assert (processed(ours), processed(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})

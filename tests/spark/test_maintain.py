@@ -148,8 +148,8 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
         maintain.run(spark, config, (name,), silent, LATER)
     maintain.run(spark, config, (), silent, LATER)
     every = " + ".join(retention.DECODED)
-    tally = f"SELECT sum({every}) AS told FROM ingest_progress"
-    assert rows(config, tally)[0]["told"] == sum(counts(config)[name] for name in retention.DECODED)
+    tally = f"SELECT sum({every}) AS records FROM ingest_progress"
+    assert rows(config, tally)[0]["records"] == sum(counts(config)[name] for name in retention.DECODED)
 
 
 UNPROCESSED = "record_partition int, first_unprocessed bigint"
@@ -179,15 +179,15 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
 def test_read_table_appends_rows_deleted_resumes_without_rereading_rewritten_rows(
     spark: SparkSession, config: Config
 ) -> None:
-    """What stays is not read twice, though its file was written anew."""
+    """Rows that were kept are not read twice, although the file that contains them was rewritten."""
 
     def land(*batches: int) -> None:
         shared = {
             column.name: 0 for column in maintain.contracts.tables()[PROGRESS].columns if column.type == "bigint"
         }
-        told = {"cluster": config.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
+        common = {"cluster": config.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
         nothing = dict.fromkeys(("earliest_record_at", "latest_record_at"))
-        rows = [{**shared, **told, **nothing, "batch_id": batch} for batch in batches]
+        rows = [{**shared, **common, **nothing, "batch_id": batch} for batch in batches]
         tables.append_new(spark, rows, config, PROGRESS)
 
     def read_on() -> list[int]:

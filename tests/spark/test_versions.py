@@ -134,7 +134,7 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     kept = sql(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
-    with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as told_too:
+    with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as maintain_error:
         maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
-    assert "\n" not in str(told_too.value)
+    assert "\n" not in str(maintain_error.value)
     assert sorted(log.iterdir()) == files

@@ -54,7 +54,7 @@ def main(archive: str) -> None:
             place = {"warehouse": f"{folder}/warehouse", "bootstrap-server": broker.bootstrap, "cluster": CLUSTER}
             options = [f"--{name}={value}" for name, value in place.items()]
             subprocess.run([sys.executable, "-m", "grouptrail", "run", "--once", *options], check=True)
-        # As they lie there: the broker, too, writes of groups whose members do not answer.
+        # All records of the partition: the broker adds its own for groups whose members do not answer.
         records = [record for record in read_records(broker.bootstrap) if record.partition == 0]
         lines = [json.dumps([part and part.hex() for part in (record.key, record.value)]) for record in records]
         Path(folder, "topic.jsonl").write_text("".join(f"{line}\n" for line in lines))

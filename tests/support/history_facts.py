@@ -296,8 +296,8 @@ def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:
 def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
     """A partition is owned for as long as its member had it."""
     rows = history.of("partition_ownership", run.group_id)
-    # A cooperative member gives up when it is told of the generation, a moment after its record; librdkafka joins
-    # again before it has called its user back.
+    # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
+    # joins again before it has called its user back.
     delay_ms = 2_000 if member.post.client == "librdkafka" else 0
     for partition, member_id, since, until in _intervals(member.notes):
         owned = [

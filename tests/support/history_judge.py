@@ -135,7 +135,7 @@ def _compare(about: str, truth: object, actual: object, where: object) -> Fact:
 
 
 class _Truth:
-    """Moments in order, with what lies before and after each."""
+    """The moments of a run in order, with what precedes and follows each."""
 
     def __init__(self, moments: Sequence[Moment]) -> None:
         self.moments = moments

@@ -82,9 +82,11 @@ def _in_ms(value: Any) -> Any:
     return [_in_ms(one) for one in value] if isinstance(value, list) else value
 
 
-def told_of(member_id: str, column: str, rebalances: list[Row]) -> tuple[Row, list[Row]]:
-    """The one with a member in its `members_left` or `members_joined`, and those after it. Others may come before: a
-    leader joins again, or a Connect worker read late of a connector."""
+def rebalance_with(member_id: str, column: str, rebalances: list[Row]) -> tuple[Row, list[Row]]:
+    """Return the rebalance with a member in its `members_left` or `members_joined`, and those after it.
+
+    Others may come before it: a leader that joins again, or a Connect worker that learned late of a connector.
+    """
     [at] = [number for number, row in enumerate(rebalances) if member_id in row[column]]
     return rebalances[at], rebalances[at + 1 :]
 

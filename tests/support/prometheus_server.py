@@ -65,7 +65,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
-    """A server with this configuration, whose data lies in `folder`, ready to be asked."""
+    """Start a server with this configuration and its data in `folder`, and yield it once it answers queries."""
     tool("prometheus")
     with prometheus.running(folder, config) as address:
         yield Prometheus(address)

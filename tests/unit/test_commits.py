@@ -175,7 +175,7 @@ def test_decode_commits_metadata_length_over_two_byte_varint_is_not_vectorised(v
     ],
 )
 def test_decode_commits_overlong_null_or_wrong_metadata_length_is_not_vectorised(version: int, length: bytes) -> None:
-    """An overlong varint, null, or a length that lies: none is taken, whatever number of bytes follows."""
+    """An overlong varint, null, or a wrong length is left to the slow decoder, however many bytes follow."""
     head = version.to_bytes(2, "big") + bytes(12) + length
     assert not any(agree([(KEY, head + bytes(size)) for size in range(40)]))
 
@@ -246,7 +246,7 @@ def test_decode_commits_invalid_utf8_affects_only_its_own_record(raw: bytes) -> 
 
 
 def test_decode_commits_character_split_across_records_is_not_vectorised() -> None:
-    """Strings lie end to end in a column: half a character must not be completed by the next row's."""
+    """A column stores strings end to end: the next row's bytes must not complete a cut character."""
     first = b"\0\3" + bytes(12) + b"\0\1\xc3" + bytes(8)
     second = b"\0\3" + bytes(12) + b"\0\1\xa9" + bytes(8)
     assert agree([(KEY, first), (KEY, second), (KEY, commit())]) == [False, False, True]
@@ -264,7 +264,7 @@ def test_decode_commits_null_value_with_bytes_in_its_slot_is_tombstone() -> None
 
 
 def test_decode_commits_null_key_with_bytes_in_its_slot_is_not_vectorised() -> None:
-    """A record without a key is no commit, whatever lies in its slot."""
+    """A record with a null key is no commit, whatever bytes are in its slot."""
     ends = pa.py_buffer(np.array([0, len(KEY)], np.int32))
     keys = pa.Array.from_buffers(pa.binary(), 1, [pa.py_buffer(b"\0"), ends, pa.py_buffer(KEY)])
     assert agree([(None, None)], keys) == [False]

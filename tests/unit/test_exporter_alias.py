@@ -73,7 +73,7 @@ def test_alias_values_match_the_source_metrics(served: list[Family]) -> None:
 
 
 def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
-    """A group's is never above ERR; what cannot be told is no series."""
+    """A group's code is never above ERR; an unknown status has no series."""
     verdicts = {
         "OK": 1,
         "EMPTY": 1,

@@ -226,9 +226,9 @@ def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
 
 
 def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Config) -> None:
-    """First for rows, then for the backlog; metrics are there meanwhile."""
-    told: list[str] = []
-    with Exporter([quiet], told.append) as running:
+    """It waits first for rows, then for the backlog; metrics are served in the meantime."""
+    logged: list[str] = []
+    with Exporter([quiet], logged.append) as running:
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
@@ -238,7 +238,7 @@ def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Conf
         lay(quiet, "ingest_progress", progress(10, 100))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
         until(lambda: scrape(running)["grouptrail_ready"][0][1] == 1)
-    assert told == []
+    assert logged == []
 
 
 def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_meanwhile(tmp_path: Path) -> None:
@@ -285,10 +285,10 @@ def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Pat
 
 
 def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) -> None:
-    """It is counted and told once, and the next that can be made takes its place."""
-    told: list[str] = []
+    """The failure is counted, logged once, and ends with the next snapshot that succeeds."""
+    logged: list[str] = []
     lay_everything(quiet)
-    with Exporter([quiet], told.append) as running:
+    with Exporter([quiet], logged.append) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
@@ -296,11 +296,11 @@ def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) 
         assert scrape(running)["grouptrail_refresh_errors_total"][0][1] > 0
         running.publish("default", lag_table(lag_row()))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
-    assert len([line for line in told if "without lag" in line]) == 1
+    assert len([line for line in logged if "without lag" in line]) == 1
 
 
 def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables cannot be read for long: how long is told, and no figure stands as if it were of now."""
+    """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(quiet)
     with Exporter([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
@@ -318,7 +318,7 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypa
 
 
 def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None:
-    """While they change under it: all partitions tell the same sample."""
+    """The tables change during the scrape, and all partitions still come from one sample."""
     with Exporter([quiet], lambda _: None) as running:
         stop = threading.Event()
 
@@ -372,11 +372,11 @@ def test_exporter_dropped_connections_do_not_affect_other_requests(
 
 
 def test_exporter_port_in_use_or_unknown_host_raises(exporter: Exporter, tmp_path: Path) -> None:
-    """With what to do."""
+    """The message says what to do."""
     taken = exporter.url.removeprefix("http://")
-    with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as told:
+    with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as caught:
         Exporter([configured(tmp_path, listen=taken)])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     with pytest.raises(ExporterError, match="cannot listen on"):
         Exporter([configured(tmp_path, listen="no.such.host.invalid:9308")])
 
@@ -429,14 +429,14 @@ def guarded(warehouse: Path, **exporter: Any) -> Config:
 
 
 def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Anybody else is told to log in, and learns nothing; probes need no password."""
-    told: list[str] = []
-    with Exporter([guarded(tmp_path)], told.append) as running:
+    """The response has no content but the request to log in; probes need no password."""
+    logged: list[str] = []
+    with Exporter([guarded(tmp_path)], logged.append) as running:
         until(lambda: running.page)
         metrics = f"{running.url}/metrics"
         assert get(metrics, login(USER, PASSWORD))[0] == 200
         assert get(metrics, login(USER, PASSWORD, "basic") | PROMETHEUS)[0] == 200
-        strangers: list[dict[str, str]] = [
+        rejected: list[dict[str, str]] = [
             {},
             login(USER, "wrong"),
             login("someone", PASSWORD),
@@ -445,27 +445,27 @@ def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: 
             {"Authorization": "Basic"},
             {"Authorization": "Basic \xff\xfe"},
         ]
-        for stranger in strangers:
-            status, headers, body = get(metrics, stranger)
-            assert (status, body) == (401, b"user and password are missing or wrong\n"), stranger
+        for wrong in rejected:
+            status, headers, body = get(metrics, wrong)
+            assert (status, body) == (401, b"user and password are missing or wrong\n"), wrong
             assert headers["WWW-Authenticate"] == 'Basic realm="grouptrail", charset="UTF-8"'
         assert get(f"{running.url}/healthz")[0] == 200
         assert get(f"{running.url}/ready")[0] == 503
-    assert told == []
+    assert logged == []
     assert capfd.readouterr() == ("", "")
 
 
 def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path, Path], tmp_path: Path) -> None:
-    """Once, in one line; not over TLS, and not where nobody is asked for one."""
-    told: list[str] = []
+    """One line, once; none with TLS or without a password."""
+    logged: list[str] = []
     certificate, key = certificates
     Exporter(
-        [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], told.append
+        [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], logged.append
     ).start().stop()
-    Exporter([configured(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
-    assert told == []
-    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
-    (warning,) = told
+    Exporter([configured(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    assert logged == []
+    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    (warning,) = logged
     assert "set exporter.tls_certificate" in warning
     assert PASSWORD not in warning
 
@@ -480,7 +480,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[Path, Path], tmp_path: Path) -> None:
-    """A connection that never shakes hands does not keep the next from doing so."""
+    """A connection without a TLS handshake does not delay the next one."""
     certificate, key = certificates
     with Exporter([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
         assert running.url.startswith("https://")
@@ -493,7 +493,7 @@ def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[
 def test_exporter_with_client_ca_rejects_clients_without_certificate(
     certificates: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Who shows one of the authority's is answered."""
+    """A client with a certificate of the authority gets an answer."""
     certificate, key = certificates
     config = configured(tmp_path, tls_certificate=certificate, tls_key=key, tls_client_ca=certificate)
     with Exporter([config], lambda _: None) as running:
@@ -505,10 +505,10 @@ def test_exporter_with_client_ca_rejects_clients_without_certificate(
 
 
 def test_exporter_invalid_certificate_file_raises_one_line_error(tmp_path: Path) -> None:
-    """Before anything listens."""
+    """The error is raised before a port is opened."""
     nothing = tmp_path / "nothing.pem"
     for make in (lambda: None, lambda: nothing.write_text("no PEM")):
         make()
-        with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as told:
+        with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as caught:
             Exporter([configured(tmp_path, tls_certificate=nothing, tls_key=nothing)])
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)

@@ -88,7 +88,7 @@ def test_families_values_match_the_tables(config: Config) -> None:
 
 
 def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> None:
-    """Null in the table is never at these rates, or not known: the rates tell which."""
+    """Null in the table means either never at these rates or unknown: only the latter has null rates."""
     unknown = {"catch_up_seconds": None, "consume_rate": None}
     lay(config, "consumer_lag", lag_row(1, catch_up_seconds=None), lag_row(2, **unknown), lag_row(0))
     assert figure(config, "kafka_consumer_group_catch_up_seconds") == {
@@ -99,7 +99,7 @@ def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> N
 
 
 def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
-    """A partition that it does not have any more is gone, though older samples have it."""
+    """A partition that is only in older samples has no series."""
     for ago in (60, 40, 0):
         lay(config, "consumer_lag", lag_row(1, lag=ago, sampled_at=now() - timedelta(seconds=ago)))
     lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=40)))
@@ -111,7 +111,7 @@ def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
 
 
 def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> None:
-    """The job that samples is at a stand: its figures vanish, their age is told."""
+    """If the sampling job has stopped, its values are omitted and their age is kept."""
     lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(minutes=20)))
     snapshot = SnapshotReader(config).read()
     assert not len(snapshot.lag)
@@ -119,7 +119,7 @@ def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> N
 
 
 def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Config) -> None:
-    """Batches of commits alone do not count, nor another cluster's; a rebuild makes it lack all of them again."""
+    """Batches with only commits do not count, nor those of another cluster; a rebuild makes all unprocessed."""
     reader = SnapshotReader(config)
 
     def waits() -> float | None:
@@ -144,8 +144,8 @@ def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Con
     assert waits() == 20
     lay(config, "history_positions", {"told_to": 1, "record_partition": 3}, {"told_to": 31})
     assert waits() == 0
-    told = config.table_path("history_positions")
-    write_deltalake(told, DeltaTable(told).to_pyarrow_table().slice(0, 0), mode="overwrite")
+    positions = config.table_path("history_positions")
+    write_deltalake(positions, DeltaTable(positions).to_pyarrow_table().slice(0, 0), mode="overwrite")
     lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
     assert waits() == 50
 
@@ -247,7 +247,7 @@ def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
 
 
 def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Config) -> None:
-    """Each file is read once; who begins anew counts all that is there."""
+    """A reader reads each file once; a new reader counts all of them."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -259,7 +259,7 @@ def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Confi
 
 
 def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) -> None:
-    """OPTIMIZE joins them; what a retention takes away lowers no counter."""
+    """OPTIMIZE combines files, and rows deleted by retention do not lower the counter."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -273,7 +273,7 @@ def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) ->
 
 
 def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config) -> None:
-    """Offsets tell what is new, not the time of its landing."""
+    """New batches are recognized by their offsets, not by `landed_at`."""
     lay(config, "ingest_progress", progress(0, 10))
     reader = SnapshotReader(config)
     reader.read()
@@ -282,7 +282,7 @@ def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config)
 
 
 def test_rebalances_counter_deleted_rows_do_not_lower_it(config: Config) -> None:
-    """Not while the process lives; those that come are counted on top."""
+    """As long as the process runs; new rows are added to the count."""
     name = "kafka_consumer_group_rebalances_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -299,9 +299,9 @@ def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tm
     lay_everything(config)
     reader = SnapshotReader(config)
     figure(config, name, reader)
-    lay(configured(tmp_path / "anew"), "offset_commits", commit(0))
+    lay(configured(tmp_path / "new"), "offset_commits", commit(0))
     (tmp_path / "offset_commits").rename(tmp_path / "before")
-    (tmp_path / "anew" / "offset_commits").rename(tmp_path / "offset_commits")
+    (tmp_path / "new" / "offset_commits").rename(tmp_path / "offset_commits")
     found: dict[tuple[str, ...], float] = {}
     for _ in range(3):
         try:
@@ -412,22 +412,22 @@ def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
 
 @pytest.mark.parametrize("name", ["consumer_lag", "group_states", "generations", "rebalances", "offset_commits"])
 def test_snapshot_table_lacking_a_column_raises_one_line_error(config: Config, name: str) -> None:
-    """Which column it lacks, and what adds it."""
+    """The message names the missing column and what adds it."""
     write_deltalake(config.table_path(name), pa.table({"cluster": ["default"], "group_id": ["billing"]}))
-    with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as told:
+    with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as caught:
         SnapshotReader(config).read()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_snapshot_unreadable_table_raises_one_line_error_and_is_retried(config: Config, tmp_path: Path) -> None:
-    """And read again once it is one."""
+    """It is read again once it is a table."""
     log = tmp_path / "consumer_lag" / "_delta_log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.json").write_text("{no json")
     reader = SnapshotReader(config)
-    with pytest.raises(GrouptrailError, match="cannot be read") as told:
+    with pytest.raises(GrouptrailError, match="cannot be read") as caught:
         reader.read()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     (log / "00000000000000000000.json").unlink()
     lay(config, "consumer_lag", lag_row(1))
     assert figure(config, "kafka_consumer_group_lag", reader) == {("billing", "orders", "1"): 5}

@@ -64,7 +64,7 @@ def comments(text: str) -> list[str]:
 
 @given(st.dictionaries(st.tuples(VALUES, VALUES), FIGURES, max_size=6), VALUES)
 def test_written_gauge_matches_prometheus_client(rows: dict[tuple[str, str], float], cluster: str) -> None:
-    """Whatever strangers put into names: quotes, newlines, backslashes, what looks like a line of its own."""
+    """With any characters in names: quotes, newlines, backslashes, text that looks like a sample line."""
     table = pa.table(
         {
             "group": pa.array([group for group, _ in rows], pa.string()),

@@ -1,4 +1,4 @@
-"""Whether an assignment is its assignor's own: said to be another only where nothing else can explain it."""
+"""Whether an assignment is its assignor's own: false only if no other explanation is possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.fold_records import HOUR, classic, fold, member, subscription
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_is_assignors_own_after_a_subscribed_topic_was_deleted_is_not_false(protocol: str) -> None:
-    """Members go on to subscribe by name. What was once assigned is no proof of what is there."""
+    """Members stay subscribed to the topic's name; that it was once assigned does not prove that it still exists."""
     more = {"subscription": subscription("orders", "other")}
     rows = fold(
         [

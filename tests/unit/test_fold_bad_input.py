@@ -52,7 +52,7 @@ def commit_tombstone(offset: int, at: int) -> Record:
 
 @pytest.mark.parametrize("before", [1, 5])
 def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: int) -> None:
-    """Expired offsets of a group that is not known yet; also where they lie right before its record."""
+    """Expired offsets of a group that is not known yet, also directly before its record."""
     group = classic(6, 1_000, 1, {"a": ORDERS_0})
     rows = fold_both_ways([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
     assert rows == fold_rows([group])

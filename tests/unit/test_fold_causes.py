@@ -304,7 +304,7 @@ def test_protocol_of_a_consumer_group_is_the_one_most_members_ask_for() -> None:
 
 
 def test_protocol_of_an_empty_consumer_group_is_null() -> None:
-    """No member asks for any."""
+    """No member requests an assignor."""
     records = [joins(0, 1_000, "a", serverAssignor="range"), epoch(1, 1_000, 2), *leaves(10, 5_000, "a")]
     last = fold([*records, epoch(13, 5_000, 3)])["generations"][-1]
     assert (last["member_count"], last["protocol"]) == (0, None)
@@ -312,8 +312,8 @@ def test_protocol_of_an_empty_consumer_group_is_null() -> None:
 
 def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -> None:
     """A cooperative member learns of the revocation from the SyncGroup answer, after the record, and commits then
-    (ConsumerCoordinator.onJoinComplete); `given_up_at` is the record's time, the earliest there can be, and docs say
-    "the latest possible". Committed was 900, told is 500, and 400 records to be read twice."""
+    (ConsumerCoordinator.onJoinComplete). If `given_up_at` were the record's time, the handover would show the earlier
+    commit, 500 instead of 900, and 400 records read twice."""
     begin, end = 60_000, 60_400
     cooperative = {"protocol": "cooperative-sticky"}
     records = [
@@ -391,7 +391,7 @@ def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> N
 
 
 def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -> None:
-    """Its description lies behind the epoch in which it already was: who joins is assigned from epoch 0 on."""
+    """Its metadata record follows the epoch in which it already was a member: a new member starts at epoch 0."""
     records = [joins(0, 1_000, "a"), epoch(7, 2_000, 3), joins(20, 5_000, "b", clientHost="/10.0.0.2")]
     rows = fold([*records, epoch(30, 9_000, 4)])
     assert {row["member_id"]: row["began"] for row in rows["memberships"]}["b"] == "there"
@@ -555,8 +555,9 @@ def test_cause_note_of_a_generation_like_the_one_before_names_what_was_undone(pr
 
 
 def test_cause_of_a_generation_after_a_cooperative_member_gave_up_a_deleted_topic_is_follow_up() -> None:
-    """It joins again as after a revocation, though nobody gets what it gave up (ConsumerCoordinator onJoinComplete).
-    One that was told to give up only in the generation after that says so in its subscription."""
+    """It rejoins as after a revocation, although no member receives the partitions
+    (ConsumerCoordinator.onJoinComplete). A member that had to give them up only in the next generation still claims
+    them in its subscription."""
     cooperative = {"protocol": "cooperative-sticky"}
 
     def record(offset: int, owned: dict[str, list[int]], claimed: dict[str, list[int]]) -> Record:

@@ -77,7 +77,7 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     ],
 )
 def test_client_arguments_unsupported_setting_raises_one_line_error(settings: dict[str, str], message: str) -> None:
-    """One line with a remedy; ignoring the setting would change whom the client trusts or how it logs in."""
+    """The line says what to do; ignoring the setting would change which brokers are trusted or how clients log in."""
     with pytest.raises(KafkaSettingError) as caught:
         client_arguments(settings)
     assert message in str(caught.value)

@@ -140,11 +140,11 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
 
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------------
 
 
 def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only goes on when it is waited for."""
+    """With a clock that advances only while the throttle sleeps."""
     now, waits = [100.0], list[float]()
 
     def sleep(seconds: float) -> None:
@@ -162,7 +162,7 @@ def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_classic_group_description_keeps_member_metadata_bytes() -> None:
-    """Which kafka-python would make text of."""
+    """kafka-python would decode them as text."""
     group = DescribeGroupsResponse.DescribedGroup
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
     answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
@@ -173,7 +173,7 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
 
 
 class FakeBroker:
-    """Tells its groups, or raises."""
+    """Return its groups, or raise."""
 
     def __init__(self, node: int, answer: list[PolledGroup] | Exception) -> None:
         self._node = node

@@ -143,7 +143,7 @@ def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
 def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
-    """In a process of its own: its garbage collector is set for good."""
+    """In a separate process, because the garbage collector's settings are not restored."""
     program = f"""
         import gc, weakref
         from grouptrail.runtime.running import collect_garbage_sooner

@@ -1,4 +1,4 @@
-"""Every shipped view over a warehouse of literal rows: what it gives, and that its columns are those it tells of."""
+"""Every shipped view on a warehouse of literal rows: its result, and that its columns are the documented ones."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
 
 
 def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
-    """Its marker may lie in a later segment; transactions of other producers come between."""
+    """A transaction's marker may be in a later segment, after transactions of other producers."""
     first = segment(batch(0), batch(1, 2, producer=7), batch(3, producer=8), batch(4))
     second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
     offsets, found = read(first, second)

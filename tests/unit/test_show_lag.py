@@ -91,7 +91,7 @@ def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: C
 
 
 def test_show_lag_json_prints_one_object_per_partition(config: Config) -> None:
-    """A line a partition, as it lies in the table."""
+    """One line per partition, with the values of the table."""
     out = StringIO()
     show_lag(config, groups=("billing",), topics=(), format="json", out=out)
     first, second = map(json.loads, out.getvalue().splitlines())

@@ -99,14 +99,14 @@ def test_sql_csv_has_a_header_and_empty_nulls(warehouse: Config) -> None:
 
 
 def test_sql_table_ends_with_the_row_count_and_time(warehouse: Config) -> None:
-    """The number of rows and the time stand below."""
+    """They are on the last line."""
     lines = asked(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
     assert [line.strip() for line in lines if "─" not in line][:2] == ["newest", "2026-03-04 05:06:07.890Z"]
     assert lines[-1].startswith("1 row in 0.")
 
 
 def test_sql_table_markup_and_control_codes_are_shown_as_text(warehouse: Config) -> None:
-    """Neither markup nor a terminal's control codes that lie in the data."""
+    """Neither markup nor terminal control codes in the data take effect."""
     assert r"[bold]\x1b[31m" in asked(warehouse, "SELECT group_id FROM offset_commits", "table")
 
 

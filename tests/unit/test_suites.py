@@ -201,7 +201,7 @@ def test_offline_page_has_no_scripts_and_no_external_resources() -> None:
 
 
 def test_index_page_escapes_html_in_names() -> None:
-    """Those of groups come from strangers."""
+    """Any client can choose a group's name."""
     text = index(f"Tables of cluster {EVIL}", ("table", "rows"), [Entry("rebalances", ("7",), [EVIL])])
     assert "<script" not in text
     assert "&lt;script src=" in text

@@ -20,7 +20,7 @@ from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
-from support.sample_groups import TOLD_UNTIL, billing, shared
+from support.sample_groups import KNOWN_UNTIL, billing, shared
 from support.small_tables import at, lay
 
 
@@ -137,7 +137,7 @@ def test_timeline_share_group_owners_are_on_separate_tracks(lake: Config) -> Non
 def test_timeline_open_rows_are_known_until_the_last_data_read(lake: Config) -> None:
     """Up to the last sample or the last batch that landed; what is dead is known to its end."""
     data = drawn(lake)
-    assert moment(data, data["known"]) == TOLD_UNTIL
+    assert moment(data, data["known"]) == KNOWN_UNTIL
     assert data["until"] > data["known"]
 
 
@@ -329,6 +329,6 @@ def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
     assert storm["command"] == "grouptrail timeline --from 2026-03-04T12:30:00Z --to 2026-03-04T13:05:00Z billing"
     causes = {(moment(data, row["day"]).day, row["cause"]): row["rebalances"] for row in table(data["causes"])}
     assert causes[4, "member_left"] == 8
-    assert moment(data, data["days"][-1]) < TOLD_UNTIL
+    assert moment(data, data["days"][-1]) < KNOWN_UNTIL
     assert len(data["days"]) == 14
     assert table(data["worst"])[0]["group_id"] == "ledger"
