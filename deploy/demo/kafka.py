@@ -50,7 +50,6 @@ PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "st
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
-SHARE_GROUP_FORMATTER = "org.apache.kafka.tools.consumer.ShareGroupMessageFormatter"
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 

@@ -124,18 +124,6 @@ class Deed:
     what: str
 
 
-@dataclass(frozen=True)
-class Holding:
-    """The partitions a member saw itself assigned; `generation` is None if the client does not expose it."""
-
-    at_ms: int
-    group: str
-    member: str
-    member_id: str
-    generation: int | None
-    partitions: tuple[Partition, ...]
-
-
 class Ledger:
     """What the clients did and what was acknowledged to them. Safe to read and write from any thread."""
 
@@ -145,11 +133,9 @@ class Ledger:
         self._offsets: dict[Key, int] = {}
         self._commits: Counter[Key] = Counter()
         self._unsure: set[Key] = set()
-        self._unanswered = 0
         self._gone: set[str] = set()
         self._transactions: Counter[str] = Counter()
         self._deeds: list[Deed] = []
-        self._holdings: list[Holding] = []
 
     def opened(self, group: str, kind: Kind) -> None:
         """A client of this group is about to start."""
@@ -169,7 +155,6 @@ class Ledger:
     def doubt(self, group: str, partitions: Iterable[Partition]) -> None:
         """A commit went out and no answer came: it may or may not be in the topic."""
         with self._lock:
-            self._unanswered += 1
             self._unsure.update((group, topic, partition) for topic, partition in partitions)
 
     def forget(self, group: str) -> None:
@@ -188,19 +173,10 @@ class Ledger:
         with self._lock:
             self._deeds.append(Deed(_now_ms(), group, member, what))
 
-    def held(
-        self, group: str, member: str, member_id: str, generation: int | None, partitions: Iterable[Partition]
-    ) -> None:
-        with self._lock:
-            self._holdings.append(Holding(_now_ms(), group, member, member_id, generation, tuple(sorted(partitions))))
-
     def groups(self) -> dict[str, Kind]:
         """The kind of every group that had a client, the deleted ones as well."""
         with self._lock:
             return dict(self._kinds)
-
-    def groups_of(self, kind: Kind) -> list[str]:
-        return sorted(group for group, its_kind in self.groups().items() if its_kind == kind)
 
     def committed(self) -> dict[Key, int]:
         """The last acknowledged offset of each (group, topic, partition) of the groups that exist."""
@@ -217,12 +193,6 @@ class Ledger:
         with self._lock:
             return frozenset(self._unsure)
 
-    @property
-    def unanswered(self) -> int:
-        """How many commits got no answer; unless 0, the topic may hold more than `commit_counts` says."""
-        with self._lock:
-            return self._unanswered
-
     def deleted(self) -> frozenset[str]:
         """The groups that were deleted and not used again."""
         with self._lock:
@@ -238,17 +208,10 @@ class Ledger:
         with self._lock:
             return self._transactions["aborted"]
 
-    def deeds(self, what: str | None = None, group: str | None = None) -> list[Deed]:
+    def deeds(self) -> list[Deed]:
         """Started, left, crashed, restarted, deleted, reset and removed, in the order they happened."""
         with self._lock:
-            found = list(self._deeds)
-        return [deed for deed in found if what in (None, deed.what) and group in (None, deed.group)]
-
-    def holdings(self, group: str | None = None) -> list[Holding]:
-        """Every assignment a member noticed; one that lasted less than a poll may be missing."""
-        with self._lock:
-            found = list(self._holdings)
-        return [holding for holding in found if group in (None, holding.group)]
+            return list(self._deeds)
 
 
 @dataclass(frozen=True)
@@ -274,7 +237,7 @@ class Desk(Protocol):
 
     def unsure(self, offsets: Offsets) -> None: ...
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None: ...
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None: ...
 
 
 Serve = Callable[[Post, Desk], Order]
@@ -391,8 +354,7 @@ class LocalDesk:
         self._stage.ledger.doubt(self._post.group, offsets)
         self.say("got no answer to a commit")
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
-        self._stage.ledger.held(self._post.group, self._post.client, member_id, generation, partitions)
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None:
         counts = Counter(self._stage.plain(topic) for topic, _ in partitions)
         what = ", ".join(f"{count} of {topic}" for topic, count in sorted(counts.items())) or "nothing"
         self.say(f"holds {what}" + (f" (generation {generation})" if generation is not None else ""))
@@ -442,8 +404,8 @@ class PipeDesk:
     def unsure(self, offsets: Offsets) -> None:
         self._done.append({"unsure": _listed(offsets)})
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
-        self._done.append({"holds": [member_id, generation, list(partitions)]})
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None:
+        self._done.append({"holds": [generation, list(partitions)]})
 
 
 def _listed(offsets: Offsets) -> list[tuple[str, int, int]]:
@@ -454,8 +416,8 @@ def _hand_in(desk: Desk, messages: Iterable[dict[str, Any]]) -> None:
     for message in messages:
         for what, value in message.items():
             if what == "holds":
-                member_id, generation, partitions = value
-                desk.holds(member_id, generation, [(topic, partition) for topic, partition in partitions])
+                generation, partitions = value
+                desk.holds(generation, [(topic, partition) for topic, partition in partitions])
             else:
                 offsets = {(topic, partition): offset for topic, partition, offset in value}
                 (desk.committed if what == "committed" else desk.unsure)(offsets)
@@ -500,7 +462,7 @@ def serve_classic(post: Post, desk: Desk) -> Order:
             membership = consumer.group_metadata()
             if membership.generation_id not in (-1, generation) and consumer.assignment():
                 generation = membership.generation_id
-                desk.holds(membership.member_id, generation, _pairs(consumer.assignment()))
+                desk.holds(generation, _pairs(consumer.assignment()))
             commit_classic(consumer, records, post, desk)
         if order is Order.CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -562,7 +524,7 @@ def serve_consumer_protocol(post: Post, desk: Desk) -> Order:
             messages = _messages(consumer, post.batch)
             if (holding := _pairs(consumer.assignment())) != held:
                 held = holding
-                desk.holds(consumer.memberid(), None, held)
+                desk.holds(None, held)
             commit_confluent(consumer, messages, post, desk)
         return order
     finally:

@@ -24,7 +24,7 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.history_tables import History, Row, partitions_of, rebalance_with, seats
-from support.observed_groups import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
+from support.observed_groups import COMMITTED, MemberApart, Partition, ShareTroupe, Troupe, held_intervals
 
 pytestmark = pytest.mark.broker
 
@@ -348,7 +348,7 @@ def test_partition_ownership_covers_the_time_a_member_held_each_partition(played
     delay_ms = 1_000 if group_id == "cooperative" else 0
     rows = played.history.of("partition_ownership", group_id)
     for member in played.troupe(group_id).members:
-        for partition, member_id, since, until in held(member.notes):
+        for partition, member_id, since, until in held_intervals(member.notes):
             owned = [
                 (row["owned_from"], row["owned_until"])
                 for row in rows
@@ -357,17 +357,6 @@ def test_partition_ownership_covers_the_time_a_member_held_each_partition(played
             assert any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned), (
                 f"{member_id} held {partition} from {since} to {until}; the history says {owned}"
             )
-
-
-def held(notes: list[Note]) -> Iterator[tuple[Partition, str, int, int]]:
-    """Yield (partition, member id, since, until) from the assignments that a member received."""
-    since: dict[Partition, tuple[str, int]] = {}
-    for note in notes:
-        if note.what == "assigned":
-            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
-        elif note.what in ("revoked", "gone"):
-            for partition in note.partitions & since.keys():
-                yield partition, *since.pop(partition), note.at_ms
 
 
 @pytest.mark.parametrize("group_id", GROUPS)

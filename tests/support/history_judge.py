@@ -22,7 +22,6 @@ from support.coordinator_model.cluster import Moment, TrueMember
 Row = dict[str, Any]
 Verdict = Literal["right", "unknown", "wrong guess", "wrong"]
 Partition = tuple[str, int]
-Times = tuple[Any, ...]
 
 MINUTE_MS = 60_000
 

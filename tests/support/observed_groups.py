@@ -8,7 +8,7 @@ import multiprocessing
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
@@ -126,6 +126,17 @@ class Diary:
         member_id, generation = self._standing()
         self.last = Note(at_ms, what, member_id or self.last.member_id, generation, partitions, holds)
         self._write(self.last)
+
+
+def held_intervals(notes: Iterable[Note]) -> Iterator[tuple[Partition, str, int, int]]:
+    """Yield (partition, member id, since, until) of every partition that a member received and then gave up."""
+    since: dict[Partition, tuple[str, int]] = {}
+    for note in notes:
+        if note.what == "assigned":
+            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
+        elif note.what in ("revoked", "gone"):
+            for partition in note.partitions & since.keys():
+                yield partition, *since.pop(partition), note.at_ms
 
 
 def _pairs(partitions: Iterable[Any]) -> Partitions:
