@@ -39,7 +39,8 @@ def begin(group: Workers) -> Rest:
 
 
 def sessioned(group: Workers) -> None:
-    """A worker is lost, and a connector is made before what it had is given away; one freezes and is thawed."""
+    """A worker is killed, and a connector is created before its tasks are reassigned; another worker is suspended
+    and resumed."""
     begin(group)
     lost, survivor = group.follower(), group.leader()
     lost.crash()
@@ -58,7 +59,7 @@ def sessioned(group: Workers) -> None:
 
 
 def eager(group: Workers) -> None:
-    """A worker is lost and comes back."""
+    """A worker is killed and restarted."""
     begin(group)
     lost = group.follower()
     lost.crash()
@@ -68,7 +69,8 @@ def eager(group: Workers) -> None:
 
 
 def forsaken(group: Workers, broker: Broker) -> None:
-    """The broker goes away for so long that the workers stop all that they have, and is back before they expire."""
+    """The broker stops for so long that the workers stop all their tasks, and returns before their sessions
+    expire."""
     before = begin(group)
     broker.stop()
     await_that(lambda: all(worker.has_let_go() for worker in group.workers))
@@ -82,7 +84,7 @@ SCENES: dict[str, Callable[[Workers], None]] = {"sessioned": sessioned, "eager":
 
 @dataclass(frozen=True)
 class Played:
-    """The groups by their scenes, and the history of them."""
+    """The groups by scene, and their history."""
 
     groups: dict[str, Workers]
     history: History
@@ -219,7 +221,7 @@ def test_rebalances_connect_leader_suspended_and_resumed_rejoins_under_new_membe
 
 
 def test_rebalances_connect_broker_restarted_has_no_members_joined_or_left(played: Played) -> None:
-    """No worker was lost. What each had and has the tests above see."""
+    """No worker was lost; the tests above compare the assignments."""
     before, after = played.rests(FORSAKEN)
     assert after.sight.members.keys() == before.sight.members.keys()
     rebalances = played.rebalances(FORSAKEN, before, after)

@@ -137,7 +137,7 @@ def test_offset_commits_newest_row_matches_last_acknowledged_commit(worked: Work
 
 
 def test_decode_job_second_run_without_new_records_adds_no_rows(decoded: Config, cli: Cli) -> None:
-    """A run on what has landed already reads nothing again and adds no row."""
+    """A run without new records reads nothing again and adds no row."""
     before = landed.records(decoded)
     printed = succeeded(cli(decoded, "run", "--job", "decode", "--once"))
     assert landed.records(decoded) == before
@@ -148,8 +148,10 @@ def test_decode_job_second_run_without_new_records_adds_no_rows(decoded: Config,
 def test_decode_job_broker_killed_and_restarted_lands_each_record_once(
     tmp_path: Path, config: Config, cli: Cli
 ) -> None:
-    """The job outlives a broker that is killed and comes back, and lands everything once; garbage included, which
-    leaves three of four partitions without a coordinator."""
+    """The job survives a broker that is killed and restarted, and lands every record once.
+
+    One of them is undecodable, which leaves three of four partitions without a coordinator.
+    """
     with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "4"}) as broker:
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         with Workload(broker.bootstrap, leave_out=("notifications",), report=lambda _actor, _event: None) as workload:

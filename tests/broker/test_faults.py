@@ -23,7 +23,7 @@ BOTH_JOBS = ("--job", "decode", "--job", "history")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With one partition, so that what was loaded first lands first."""
+    """A broker with one offsets partition, so that records land in the order in which they were loaded."""
     with Broker(tmp_path_factory.mktemp("kafka"), properties={"offsets.topic.num.partitions": "1"}) as started:
         ensure_offsets_topic(started.bootstrap)
         load(started, 20)
@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def load(broker: Broker, count: int) -> None:
-    """As many commits, and their group's record."""
+    """Load this many commits and their group's record."""
     commit = encode_key(Key(1, {"group": "billing", "topic": "orders", "partition": 4}))
     group = Key(2, {"group": "billing"})
     fields = {"protocolType": "consumer", "generation": 0, "protocol": None, "leader": None}

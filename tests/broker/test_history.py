@@ -56,7 +56,7 @@ TOPICS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven
 
 @dataclass
 class Stage:
-    """Where scenes are played."""
+    """The broker on which the scenes run, and the groups created by them."""
 
     broker: Broker
     troupes: dict[str, Troupe] = field(default_factory=dict)
@@ -163,7 +163,7 @@ def kip_848_static(stage: Stage) -> None:
 
 
 def share(stage: Stage) -> None:
-    """Members of a share group join and leave; of `two` there is more than one member to each partition."""
+    """Members of a share group join and leave; each partition of `two` has more than one member."""
     topics = {topic: TOPICS[topic] for topic in ("two", "three")}
     with ShareTroupe(stage.broker.tool, stage.broker.bootstrap, "share", topics) as troupe:
         stage.troupes["share"] = troupe
@@ -177,7 +177,7 @@ def share(stage: Stage) -> None:
 
 
 def crash(stage: Stage) -> None:
-    """A member's process is killed; the group learns it when the session ends."""
+    """A member's process is killed; the group notices when its session expires."""
     with stage.troupe("grüppe-群组-😀", "three", session_ms=6_000) as troupe:
         troupe.join()
         second = troupe.join(apart=True)
@@ -209,7 +209,7 @@ def deleted(stage: Stage) -> None:
 
 
 def restart(stage: Stage) -> None:
-    """The broker is restarted under a group's members, once everyone else has gone home."""
+    """The broker is restarted while a group has members, after all other groups have ended."""
     with stage.troupe("restart", "five") as troupe:
         troupe.join()
         troupe.join()
@@ -245,7 +245,7 @@ SHARE = {"share": share}
 
 @dataclass(frozen=True)
 class Played:
-    """All that was played on one broker, and the history of it."""
+    """All groups that ran on one broker, and their history."""
 
     version: str
     config: Config
@@ -317,7 +317,7 @@ def test_generations_members_and_counts_match_the_last_observed_state(played: Pl
 
 @pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
 def test_generations_empty_group_has_an_empty_member_list(played: Played, group_id: str) -> None:
-    """An empty list: it is known that there are none."""
+    """The list is empty and not null: it is known that there are no members."""
     empty = [rest for rest in played.troupe(group_id).rests if not rest.sight.members]
     rows = [played.history.generation(group_id, rest) for rest in empty]
     assert [row["members"] for row in rows] == [[] for _ in empty]
@@ -368,7 +368,7 @@ def test_history_record_partition_matches_java_hash_of_group_id(played: Played, 
 
 
 def java_hash(text: str) -> int:
-    """Over UTF-16 code units, in 32 bits."""
+    """Return Java's String.hashCode: over UTF-16 code units, in 32 bits."""
     units, value = text.encode("utf-16-be"), 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (31 * value + high * 256 + low) & 0xFFFFFFFF
@@ -491,7 +491,7 @@ def test_rebalances_kip_848_static_member_restarted_has_no_rebalance(played: Pla
 
 
 def test_history_share_group_join_and_leave_have_causes_but_no_moved_partitions(played: Played) -> None:
-    """What several have is nobody's alone: nothing is moved or handed over."""
+    """A partition with several members has no single owner, so none is moved or handed over."""
     one, two, three, less, none = played.troupe("share").rests
     history = played.history
     for before, after, cause in (
@@ -561,7 +561,7 @@ def test_generations_broker_restarted_keeps_the_incarnation(played: Played) -> N
 def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
     played: Played, cli: Cli, tmp_path: Path
 ) -> None:
-    """Streamed in small batches, killed in the middle of one, gone on with, and then rebuilt."""
+    """The job runs in small batches, is killed during one, resumes, and the history is then rebuilt."""
     if played.version != NEW:
         pytest.skip("the new coordinator's records are of all kinds")
     decode = played.config.decode.model_copy(update={"max_records_per_batch": 70})
@@ -584,7 +584,7 @@ def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
 
 
 def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
-    """Returns when a batch has written a table and has not ended, and one before it had ended."""
+    """Return when a batch has written to a table but has not ended, after at least one complete batch."""
     checkpoint = Path(config.checkpoint_path("history"))
     deadline = time.monotonic() + PATIENCE_SECONDS
     ended: set[str] = set()
@@ -602,7 +602,7 @@ def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
 
 
 def _written(config: Config) -> int:
-    """How many versions the tables have together."""
+    """Return the sum of the tables' versions."""
     return sum(1 for table in TABLES for _ in Path(config.table_path(table)).glob("_delta_log/*.json"))
 
 

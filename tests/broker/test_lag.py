@@ -42,7 +42,7 @@ SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.c
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> dict[str, str]:
-    """A plain, a transacted and a compacted topic, each with records, the last partition of each empty."""
+    """Create a plain, a transacted and a compacted topic with records; the last partition of each is empty."""
     names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in (PLAIN, TRANSACTED, COMPACTED)}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for kind, name in names.items():
@@ -126,7 +126,8 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
 def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_after_the_abort(
     broker: Broker, config: Config, cli: Cli
 ) -> None:
-    """Of a group that shares the offsets partition of the transaction; a group elsewhere is judged as ever."""
+    """For a group in the same offsets partition as the transaction; the status of a group elsewhere is not
+    affected."""
     # Coordinators are asked about a sample of the last two intervals alone: with --once, other jobs run after it.
     patient = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": f"{scaled(60):.0f}"}
     ensure_offsets_topic(broker.bootstrap)
@@ -197,7 +198,7 @@ def last_offsets(broker: Broker, topic: str) -> dict[Partition, int]:
 
 
 def written(broker: Broker, topic: str) -> dict[int, float]:
-    """When each record of partition 0 was written, in seconds."""
+    """Return the time at which each record of partition 0 was written, in seconds."""
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")) as consumer:
         partition = Partition(topic, 0)
         consumer.assign([partition])
@@ -210,7 +211,7 @@ def written(broker: Broker, topic: str) -> dict[int, float]:
 
 
 class Traffic:
-    """Writes some twenty records a second, and commits for two groups some way behind, now and then all the way."""
+    """Write some twenty records a second, and commit for two groups that lag behind and sometimes catch up."""
 
     def __init__(self, broker: Broker, topic: str, groups: list[str]) -> None:
         self._broker = broker
@@ -247,7 +248,8 @@ class Traffic:
 def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_bound(
     broker: Broker, config: Config
 ) -> None:
-    """Observed ones within their bound, always; exact ones to the millisecond; also after kill -9 and a restart."""
+    """Observed ages are always within their error bound, exact ones to the millisecond, also after kill -9 and a
+    restart."""
     ensure_offsets_topic(broker.bootstrap)
     topic = f"live-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -257,7 +259,7 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
     environ = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1", "GROUPTRAIL_LAG__EXACT_GROUPS": "exact-*"}
 
     def samples() -> int:
-        """Those that records were fetched for: not each, where several come at once."""
+        """Return the number of samples with exact lag: not every sample has it, if several are processed together."""
         found = [row for row in landed.rows(config, "consumer_lag") if row["group_id"] == groups[0]]
         return sum(row["lag_seconds_method"] == "exact" for row in found)
 

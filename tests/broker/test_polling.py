@@ -45,7 +45,7 @@ def topic(broker: Broker) -> str:
 
 
 def poll(spark: SparkSession, config: Config) -> list[str]:
-    """One run of the decode job; what it reported."""
+    """Run the decode job once and return the lines that it reports."""
     lines: list[str] = []
     assert job.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
     return lines

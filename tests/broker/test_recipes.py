@@ -45,7 +45,7 @@ def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
 
 
 def _arguments(broker: Broker, folder: Path) -> list[str]:
-    """Those of the recipe, for this broker, and to be done."""
+    """Return the arguments of the recipe's command with this broker's address and --execute."""
     [command] = re.findall(r"^kafka-consumer-groups.sh (.*?)#", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
     text = command.replace("\\\n", " ").replace("localhost:9092", broker.bootstrap)
     return shlex.split(text.replace("offsets.csv", str(folder / "offsets.csv")).replace("--dry-run", "--execute"))

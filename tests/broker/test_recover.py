@@ -52,13 +52,14 @@ def newest(folder: Path) -> Path:
 
 
 def write(file: Path, content: bytes) -> None:
-    """As something beside Spark would: without Hadoop's checksum, which would give it away."""
+    """Write a file without Hadoop's checksum file, which would reveal the damage."""
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     file.write_bytes(content)
 
 
 def break_off_the_last_batch(config: Config) -> int:
-    """As if the driver had been killed in it: only offset_commits have its rows; how many are missing."""
+    """Keep only the last batch's offset_commits, as if the driver had been killed; return the number of missing
+    records."""
     last = max(row["batch_id"] for row in landed.rows(config, "ingest_progress"))
     assert last > 0
     before = len(landed.records(config))

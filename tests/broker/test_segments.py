@@ -67,7 +67,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 
 
 def open_transaction(broker: Broker) -> None:
-    """Offsets that a transaction wrote and nobody will ever end."""
+    """Return the offsets of a transaction that is never ended."""
     settings = {"bootstrap.servers": broker.bootstrap}
     admin = AdminClient(settings)  # kept: what it has been asked fails when it is gone
     admin.create_topics([NewTopic("held", 2, 1)])["held"].result(PATIENCE_SECONDS)
@@ -92,7 +92,7 @@ def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
 
 
 def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[str, Any]]]:
-    """The decoded tables' rows of some records, without where they were read."""
+    """Return the decoded tables' rows of some records, without `source`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for table in TABLES:
         ours = [row for row in landed.rows(config, table) if (row["record_partition"], row["record_offset"]) in among]

@@ -88,7 +88,7 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
 def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
     spark: SparkSession, config: Config, tmp_path: Path
 ) -> None:
-    """Through the Hadoop file system, as in an object store."""
+    """The lease is written through Hadoop's file system, as on an object store."""
     of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
     lease = tmp_path / "store" / config.cluster / "copy.lease"
     with sole_driver(spark, of_store, [JOB], print):

@@ -33,7 +33,7 @@ WRITES = (*TABLES, POSITIONS)
 
 
 class Log:
-    """The log in the decoded tables of a warehouse."""
+    """A log of records in the decoded tables of a warehouse."""
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
         ensure_tables(spark, config)
@@ -43,7 +43,7 @@ class Log:
         self.end = 0
 
     def land(self, batch: int) -> DataFrame:
-        """Decodes a batch, and gives its rows of `ingest_progress`."""
+        """Decode a batch and return its rows of `ingest_progress`."""
         start, self.end = self.end, self.end + len(BATCHES[batch])
         rows = [
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
@@ -61,7 +61,7 @@ class Log:
 
 
 def history(config: Config) -> dict[str, list[dict[str, Any]]]:
-    """Each table's rows in the order of its key, with their buckets."""
+    """Return each table's rows sorted by key, with `open_bucket`."""
     return {
         table: sorted(
             landed.rows(config, table), key=lambda row: [row[column] for column in contracts.tables()[table].key]
@@ -74,8 +74,7 @@ def history(config: Config) -> dict[str, list[dict[str, Any]]]:
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    """Whichever write a batch dies before, the next try lands what is missing, and nothing twice; whether Spark or
-    delta-rs writes."""
+    """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
     monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
     log = Log(spark, config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
@@ -106,7 +105,7 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
 
 @pytest.mark.full
 def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: SparkSession, config: Config) -> None:
-    """The job refuses tables of two minds, and takes them again after a whole rebuild."""
+    """The job refuses tables that are only partly rebuilt, and accepts them after a complete rebuild."""
     log = Log(spark, config)
     log.land(0)
     with landed.dying_before("memberships"):

@@ -128,7 +128,7 @@ def test_log_offsets_job_sample_retried_lands_once(
 def test_log_offsets_job_unchanged_sample_is_not_logged_again(
     spark: SparkSession, config: Config, sample: DataFrame
 ) -> None:
-    """A line each ten seconds that says the same would hide those that do not."""
+    """A repeated line every ten seconds would hide the lines that differ."""
     tables.ensure_table(spark, config, "log_offsets")
     lines: list[str] = []
     sampling = job.Sampling(config, app=lambda: "query", report=lines.append)

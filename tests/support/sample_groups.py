@@ -12,7 +12,8 @@ KNOWN_UNTIL = at(90)
 
 
 def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> InventedGroup:
-    """Ninety minutes: members come, one crashes and is missed late, a storm, a static restart, partitions added."""
+    """Ninety minutes with joins, a crash that is detected late, a rebalance storm, a static restart and added
+    partitions."""
     group = InventedGroup(group_id, {"orders": 6, "payments": 3}, cluster=config.cluster)
     first, second, third = (
         Client(f"billing-{name}{suffix}", f"billing-{name}{suffix}", f"/10.0.0.{index}")
@@ -69,7 +70,7 @@ def crowd(config: Config, *, members: int, generations: int, group_id: str = "cr
 
 
 def quiet(config: Config) -> None:
-    """A KIP-848 group, a share group, one that stopped, one left empty for days, one that only commits."""
+    """A KIP-848 group, a stopped group, one that has been empty for days, and one that only commits."""
     group = InventedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")
     clients = [Client(f"audit-{n}", f"audit-{n}", f"/10.0.1.{n}") for n in range(2)]
     group.rebalance(at(-200), "member_joined", joined=clients[:1])
@@ -125,7 +126,7 @@ def shared(config: Config, *, members: int = 3) -> None:
 
 
 def hostile(config: Config) -> str:
-    """A group all of whose names try to be more than text; returns its name."""
+    """A group whose names all contain markup or control characters; returns its name."""
     bad = "</script><script>window.taken=1</script><img src=x onerror='window.taken=2'>\u202e\x1b[31m${taken}"
     group = InventedGroup(f"g{bad}", {f"t{bad}": 2}, cluster=config.cluster)
     group.rebalance(at(0), "group_started", joined=[Client(f"m{bad}", f"c{bad}", f"/h{bad}", f"i{bad}")], note=bad)

@@ -37,7 +37,7 @@ ROWS = st.dictionaries(
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> SnapshotReader:
-    """Of a warehouse without tables."""
+    """A reader of a warehouse without tables."""
     return SnapshotReader(configured(tmp_path_factory.mktemp("lake")))
 
 
@@ -94,7 +94,7 @@ def test_page_parses_without_duplicate_series_and_keeps_to_its_budget(
 
 
 def test_group_families_unrecognised_status_is_counted_and_ranks_lowest(reader: SnapshotReader) -> None:
-    """By a newer pipeline; it is worse than none of those that are known."""
+    """A newer pipeline may write one; every known status takes precedence as the group's worst."""
     found = group_families(reader.read(lag_table(lag_row(status="DRAINING"), lag_row(1, status="STOP"))))
     assert figures(found, "kafka_consumer_group_partitions") == {("billing", "DRAINING"): 1, ("billing", "STOP"): 1}
     assert figures(found, "kafka_consumer_group_group_status") == {("billing", "STOP"): 1}

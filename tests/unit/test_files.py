@@ -49,7 +49,7 @@ def write(folder: Path, *batches: list[dict[str, Any]]) -> dict[str, Any] | None
 
 @given(st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any))
 def test_write_stores_every_row_within_the_file_statistics(batches: list[list[dict[str, Any]]]) -> None:
-    """Also where a text is cut, or a time has microseconds."""
+    """Also if a text is truncated or a time has microseconds."""
     rows = [row for batch in batches for row in batch]
     with TemporaryDirectory() as folder:
         added = write(Path(folder), *batches)

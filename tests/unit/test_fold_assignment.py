@@ -50,7 +50,7 @@ def test_is_assignors_own_after_a_static_restart_with_other_topics_is_not_false(
 
 
 def test_is_assignors_own_where_history_begins_between_cooperative_rounds_is_not_false() -> None:
-    """A says that it had six; three are withheld. Counted are the three that are assigned."""
+    """Member a claims six partitions and three are withheld; the three assigned ones count."""
     had = {"subscription": subscription("orders", owned={"orders": range(6)}, generation=16)}
     members = {"a": member({"orders": [0, 1, 2]}, **had), "b": member({})}
     [generation] = fold([classic(1, 1_000, 17, members, protocol="cooperative-sticky")])["generations"]

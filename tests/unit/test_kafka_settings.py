@@ -30,7 +30,6 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.
     ],
 )
 def test_jaas_options_parses_quotes_escapes_order_and_whitespace(text: str, username: str, password: str) -> None:
-    """Quotes of both kinds, escapes, bare words, any order and blanks."""
     options = jaas_options(text)
     assert (options["username"], options["password"]) == (username, password)
 

@@ -112,7 +112,7 @@ def test_by_leader_returns_one_task_per_leader() -> None:
 
 
 def test_log_offsets_schema_is_the_contract_without_cluster() -> None:
-    """Both as an Arrow schema and as Spark DDL."""
+    """As an Arrow schema and as Spark DDL."""
     columns = contracts.tables()["log_offsets"].columns[1:]
     batch = sample(SERVERS, LeaderTask(1, "one:9092", (ORDERS_0,)))
     assert [(field.name, field.type) for field in batch.schema] == [(c.name, arrow_type(c.type)) for c in columns]
