@@ -83,7 +83,7 @@ _NAMED: dict[str, set[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a row, and what became of it."""
+    """One fact of a row, and its verdict."""
 
     about: str
     verdict: Verdict

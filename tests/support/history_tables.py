@@ -33,7 +33,7 @@ class History:
         return [row for row in self.tables[table] if row["group_id"] == group_id]
 
     def at(self, table: str, group_id: str, at_ms: int, since: str, until: str) -> list[Row]:
-        """The rows whose interval holds a moment."""
+        """Return the rows whose interval contains a time."""
         return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
 
     def generation(self, group_id: str, rest: Rest) -> Row:
@@ -41,7 +41,7 @@ class History:
         return row
 
     def sight(self, group_id: str, rest: Rest) -> Sight:
-        """The group at a rest."""
+        """Return the group at a rest as the history has it."""
         (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
         generation = self.generation(group_id, rest)
         # One state of a share group lasts through all its epochs with members.
@@ -64,7 +64,7 @@ class History:
 
 
 def _rows(config: Config, table: str) -> list[Row]:
-    """In the order of the table's key."""
+    """Return a table's rows sorted by its key."""
     path = config.table_path(table)
     if not (Path(path) / "_delta_log").is_dir():
         return []
@@ -92,7 +92,7 @@ def rebalance_with(member_id: str, column: str, rebalances: list[Row]) -> tuple[
 
 
 def seats(generation: Row) -> dict[str, Seat]:
-    """The members of a generation, by their ids."""
+    """Return the members of a generation by their ids."""
     members = generation["members"]
     return {member["member_id"]: _seat(member, partitions_of(member["partitions"])) for member in members}
 
