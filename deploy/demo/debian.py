@@ -1,4 +1,4 @@
-"""Debian's packages, unpacked into the cache folder: nothing is installed, no service starts, nobody needs root."""
+"""Debian's packages, unpacked into the cache folder: nothing is installed, no service starts, root is not needed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _DOWNLOAD_SECONDS = 300
 
 
 def unpacked(name: str, *packages: str) -> Path:
-    """The folder `name` of the cache, which holds what these packages would put under /; downloaded the first time.
+    """Return the folder `name` of the cache with the contents of these packages, downloaded the first time.
 
-    Raises OSError or subprocess.SubprocessError where they cannot be had.
+    Raises OSError or subprocess.SubprocessError if they cannot be downloaded.
     """
     target = cache_folder() / name
     if not target.is_dir():

@@ -59,7 +59,7 @@ def _run_kafka(options: str) -> None:
 
 
 def _run_spark(options: str) -> None:
-    """A commit is decoded."""
+    """Decode one commit, so that the archive has the classes of the decode job."""
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "kafka") as broker:

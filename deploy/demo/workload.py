@@ -1,4 +1,4 @@
-"""A lively workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
+"""A workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
 
 Every client is a real one (kafka-python, confluent-kafka), and the ledger keeps what the brokers acknowledged
 to them, so that the topic `__consumer_offsets` can be compared with it.
@@ -106,7 +106,7 @@ class WorkloadError(RuntimeError):
 
 
 class Order(Enum):
-    """The answer to each request of a member."""
+    """The instruction that a member gets in response to each request."""
 
     WORK = "work"
     LEAVE = "leave"
@@ -333,7 +333,7 @@ class Stage:
 
 
 class LocalDesk:
-    """The desk of a member that runs in this process."""
+    """The desk of a member in this process."""
 
     def __init__(self, stage: Stage, post: Post, label: str) -> None:
         self._stage, self._post, self._label = stage, post, label
