@@ -44,7 +44,7 @@ def lag_day(partitions: int) -> Iterator[pa.Table]:
         count = SAMPLES_A_DAY // 24
         growth = chance.poisson(rates * EVERY_SECONDS, (count, partitions))
         end = ends + growth.cumsum(axis=0)
-        # Whoever keeps up has a sample of what came since its last commit, one time in five.
+        # In one of five samples, a group that keeps up has lag from records since its last commit.
         jitter = np.where(chance.random((count, partitions)) < 0.2, growth // 3, 0)
         lag = np.where(behind, lags + growth.cumsum(axis=0) // 2, jitter)
         yield _lag_rows(hour, end, lag, behind, rates)

@@ -93,7 +93,7 @@ class Broker:
 
     `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN for the
     users of `PASSWORDS`, SCRAM for those that are made later) and an authorizer that allows `admin` everything and
-    the others what `allow` grants them; whoever comes through the PLAINTEXT listener stays all-powerful.
+    the others what `allow` grants them; clients of the PLAINTEXT listener may do everything.
     `security="tls"` adds an SSL listener, whose keystore `properties` name. `proxied` adds a PLAINTEXT
     listener that is reached through `proxy` alone, which can hang. The process dies with this one.
     """

@@ -72,7 +72,7 @@ def _run_spark(options: str) -> None:
             "spark.spark.driver.extraJavaOptions": f"{_QUICK} {options}",
         }
         pipeline.run([load_config(None, settings, {})], jobs=("decode",), once=True, report=silent)
-        # The archive is written as the JVM ends, which it does when nobody can talk to it any more.
+        # The archive is written when the JVM exits, which it does once its gateway is closed.
         gateway = SparkContext._gateway
         assert gateway is not None
         gateway.shutdown()

@@ -1,4 +1,4 @@
-"""Logins and rights on a real broker with ACLs, and what nobody else may read: passwords."""
+"""Authentication and ACLs on a real broker, and that passwords are not exposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warehouse whose tables an exporter reads: two groups, one of them with a name that nobody would wish for."""
+"""A warehouse whose tables an exporter reads: two groups, one of them with a hostile name."""
 
 from __future__ import annotations
 

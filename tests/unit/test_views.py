@@ -313,9 +313,9 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("owners_at('billing')", "owners_at(group, time): not with 1 arguments: write it as in SELECT"),
-        ("owners_at()", "not with 0 arguments"),
-        ("owners_at('billing', now(), 1)", "not with 3 arguments"),
+        ("owners_at('billing')", "owners_at(group, time) cannot be called with 1 arguments: write it as in SELECT"),
+        ("owners_at()", "cannot be called with 0 arguments"),
+        ("owners_at('billing', now(), 1)", "cannot be called with 3 arguments"),
         ("owners_at(billing, now())", "group is a string in quotes, not billing"),
         ("owners_at(now(), now())", "group is a string in quotes, not now()"),
         ("owners_at('billing', 'yesterday')", "time is a time such as '2026-11-21T14:55:00Z', or now()"),

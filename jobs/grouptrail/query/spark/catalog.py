@@ -67,7 +67,7 @@ def install_views(config: Config, *, schema: str, report: Report) -> None:
         f"cluster {config.cluster}"
     )
     if done.waiting:
-        report(f"not there before their tables are: {', '.join(done.waiting)}; then install them again")
+        report(f"not installed, because their tables do not exist yet: {', '.join(done.waiting)}; repeat this later")
 
 
 def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
@@ -104,7 +104,7 @@ def _register_table(spark: SparkSession, config: Config, name: str, schema: str)
     here = spark.sql(f"DESCRIBE DETAIL delta.{spark_identifier(path)}").collect()[0].location
     if location != here:
         raise CatalogError(
-            f"{schema}.{name} is another table, of {location}: choose another --schema, or drop it there"
+            f"{schema}.{name} already exists with location {location}: choose another --schema, or drop that table"
         )
 
 
