@@ -105,7 +105,7 @@ class GeneratedWarehouse:
         return moment
 
     def _offset_commits(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        # As maintained files are: by partition, and in one by time.
+        # Sorted as in maintained files: by partition, then by time.
         partition, turn = np.divmod(index, max(self._generations * self._commits // TOPIC_PARTITIONS, 1))
         at = (
             self._end_ms
@@ -117,14 +117,14 @@ class GeneratedWarehouse:
             "record_at": at + group % 1000,
             "commit_at": at + group % 1000,
             "partition": partition % TOPIC_PARTITIONS,
-            # One in 5,000 goes back.
+            # One commit in 5,000 rewinds.
             "committed_offset": turn * 100 - np.where(turn % 5000 == 4999, 1000, 0),
             "metadata": np.full(len(group), ""),
             "is_tombstone": np.zeros(len(group), bool),
         }
 
     def _committed_offsets(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        # Every hundredth group has been quiet for long.
+        # Every hundredth group has not committed for a long time.
         at = self._end_ms - np.where(group % 100 == 0, 30 * _SPAN_MS, 1000)
         return {"record_offset": index, "record_at": at, "partition": index, "committed_offset": index}
 

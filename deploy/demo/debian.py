@@ -24,12 +24,12 @@ def unpacked(name: str, *packages: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             download = ["apt-get", "download", *packages]
             if _run(download, folder, check=False).returncode:
-                # A fresh container has no lists of packages; only root may fetch them.
+                # A fresh container has no package lists; only root may download them.
                 _run(["apt-get", "update"], folder)
                 _run(download, folder)
             for package in Path(folder).glob("*.deb"):
                 _run(["dpkg", "-x", str(package), f"{folder}/whole"], folder)
-            # Another run may have been first.
+            # Another process may have unpacked it in the meantime.
             with contextlib.suppress(OSError):
                 os.rename(f"{folder}/whole", target)
     return target

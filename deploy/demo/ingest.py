@@ -48,7 +48,7 @@ refresh_seconds = 2
 
 [spark]
 "spark.driver.memory" = "1g"
-# Fit for some minutes and some thousand records: starts sooner, and leaves the cores to Kafka and its clients.
+# For some minutes and some thousand records: a quicker start, and less processor time than the defaults.
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """
 
@@ -75,7 +75,7 @@ class Ingest:
 
     def start(self) -> None:
         """Start the process and return at once; Spark needs some ten seconds until the first batch."""
-        # Settings of the user's own must not lead the demo to another warehouse.
+        # The user's own settings must not make the demo use another warehouse.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
         with self.log_file.open("wb") as log:
             self._process = processes.launch(

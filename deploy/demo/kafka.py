@@ -63,7 +63,7 @@ class BrokerError(GrouptrailError):
 
 def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
     """Return the folder with the jars of a Kafka version; download about 45 MB the first time. Raises JarsError."""
-    # Kafka logs through slf4j and its 4.x jars bring no backend: without slf4j-simple a broker dies in silence.
+    # Kafka logs through slf4j and its 4.x jars have no backend: without slf4j-simple a broker exits silently.
     # connect-runtime is most of what kafka-tools would pull in, and no tool that is run here needs it.
     return fetch_jars(
         f"kafka/{version}",
@@ -386,7 +386,7 @@ _SINGLE_NODE = {
     "broker.heartbeat.interval.ms": "500",
 }
 
-# What makes each version speak all the group protocols that it knows; from 4.2 on that is the default.
+# Settings that enable all group protocols of each version; from 4.2 on this is the default.
 _GROUP_PROTOCOLS = {
     "3.9": {"group.coordinator.rebalance.protocols": "classic,consumer"},
     "4.1": {"group.coordinator.rebalance.protocols": "classic,consumer,share"},
@@ -504,7 +504,7 @@ def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | 
     client, whose name is used here, and none without a key. It does not check them, and when it starts again
     it cannot load a partition that holds an unreadable one: for throw-away brokers.
     """
-    # Not kafka-python's, which knows no internal topics.
+    # Not kafka-python's admin client, which does not see internal topics.
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client", "linger.ms": 20})
     failures: list[str] = []
 

@@ -23,7 +23,7 @@ from grouptrail.spark import class_data, session
 from grouptrail.spark.jars import silent
 from grouptrail.spark.java import find_java
 
-# What is loaded counts, not how fast it becomes.
+# Only the set of loaded classes matters here, not their speed.
 _QUICK = "-XX:TieredStopAtLevel=1"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# The kernel closes our end of the child's stdin when we end; the subshell's `read` returns then, and it kills the
-# child's group. PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the child ends.
+# The kernel closes this end of the child's stdin when this process ends; the subshell's `read` then returns, and it
+# kills the child's group. PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the child ends.
 _LAUNCHER = 'exec 3<&0 </dev/null; { read -r line <&3; kill -9 -$$; } & exec "$@" 3<&-'
 
 

@@ -88,7 +88,7 @@ ASSIGNORS: dict[str, Any] = {
     "roundrobin": RoundRobinPartitionAssignor,
     "sticky": StickyPartitionAssignor,
 }
-# Refused for certain: the group moved on, the new owner reads the records again.
+# Certainly refused: the group has rebalanced, and the new owner reads the records again.
 REFUSALS = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -634,7 +634,7 @@ def _member_process(spec: MemberSpec) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": path},
-        # Out of reach of the terminal's Ctrl-C: the parent sends it home, or its end of file does.
+        # Out of reach of the terminal's Ctrl-C: an order of the parent or the end of the pipe ends it.
         process_group=0,
     )
 

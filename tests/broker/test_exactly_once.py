@@ -68,7 +68,7 @@ def test_decode_job_sigint_exits_without_traceback_and_lands_each_record_once(
         time.sleep(moments.uniform(0, 1))
         os.killpg(run.process.pid, signal.SIGINT)
         printed = "".join(seen) + run.finished()
-        # Before it has come to its own code, Python ends by the signal itself; a shell says 130 either way.
+        # A signal before Python has installed its handler kills the process; a shell reports 130 in both cases.
         assert run.process.returncode in {128 + signal.SIGINT, -signal.SIGINT}, printed
         assert "Traceback" not in printed, printed
         assert "Exception" not in printed, printed
@@ -94,7 +94,7 @@ def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Bro
     """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
     landed_records = landed.records(decoded)
     printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
-    # Of group metadata DumpLogSegments prints the members' blobs in a form of its own; the formatter does not.
+    # DumpLogSegments decodes the members' blobs of group metadata, which the formatter does not.
     printed |= {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
     types = set()
     for where, (key, value) in landed_records.items():

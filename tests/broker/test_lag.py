@@ -128,7 +128,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
 ) -> None:
     """For a group in the same offsets partition as the transaction; the status of a group elsewhere is not
     affected."""
-    # Coordinators are asked about a sample of the last two intervals alone: with --once, other jobs run after it.
+    # Coordinators are queried only for samples of the last two intervals: with --once, other jobs run after it.
     patient = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": f"{scaled(60):.0f}"}
     ensure_offsets_topic(broker.bootstrap)
     topic = f"held-{uuid.uuid4().hex[:8]}"
@@ -170,7 +170,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
     assert (rows[held]["committed_offset"], rows[held]["log_end_offset"], rows[held]["lag"]) == (38, 40, 2)
     assert truth[held, topic, 0] == (38, 40, 2)
     assert (rows[elsewhere]["lag"], rows[elsewhere]["problem"]) == (2, None)
-    # The transaction's own commit and the one behind it.
+    # The transaction's own commit and the one after it.
     assert held_back == 2
     assert denied == "the principal may not DESCRIBE it"
     assert allowed == {(topic, 0): 38}
@@ -291,7 +291,7 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
             assert abs(truth - row["lag_seconds"]) <= row["lag_seconds_error"] + MILLISECOND, row
     assert methods[groups[0], "exact"] >= 10
     assert methods[groups[1], "observed"] >= 10
-    # The restart knew the samples of before: no lag became a mere bound by it.
+    # The restarted job used the earlier samples: no lag became a lower bound.
     restarted = sorted(row["sampled_at"] for row in rows if row["lag_seconds_method"] == "bounded")
     begun = sorted(row["sampled_at"] for row in rows)[0]
     assert not restarted or (restarted[-1] - begun).total_seconds() < 10

@@ -238,7 +238,7 @@ def commit(broker: Broker, *partitions: tuple[str, int]) -> None:
     """Commit for a group without members, as an operator's reset does."""
     commits = {Partition(*at): OffsetAndMetadata(1, "", -1) for at in partitions}
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        # A coordinator that is still loading refuses a commit in its answer alone.
+        # A coordinator that is still loading reports the error only in its response.
         await_that(lambda: set(client.alter_group_offsets("samplers", commits).values()) == {NoError})
 
 

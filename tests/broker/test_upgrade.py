@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.full]  # the jars of three release
 
 OLDEST = VERSIONS[-1]
 
-# How each job begins the line about a batch.
+# The beginning of each job's line about a batch.
 JOBS = ("batch", "log-offsets batch", "history batch", "lag batch")
 
-# Positions of groups whose members have timed out stay, however long the test takes.
+# Offsets of groups whose members have timed out must not expire during the test.
 PROPERTIES = {"offsets.topic.num.partitions": str(PARTITIONS), "offsets.retention.check.interval.ms": "3600000"}
 
 

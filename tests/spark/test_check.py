@@ -23,7 +23,7 @@ RECORD = {"record_partition": 1, "record_offset": 5}
 OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}
 PLACE = {"topic": "orders", "partition": 0}
 
-# Rows that break every expectation of their table, each more than once at most.
+# Rows that violate every expectation of their table.
 BROKEN: dict[str, list[dict[str, Any]]] = {
     "ingest_progress": [
         {"record_partition": 1, "start_offset": 0, "end_offset": 10, "offset_commits": 9, "query_id": None},

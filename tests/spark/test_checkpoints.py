@@ -94,7 +94,7 @@ def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
     with sole_driver(spark, of_store, [JOB], print):
         held = lease.read_text()
         assert '"renewals": 1' in held
-        # What its holder writes every ten seconds.
+        # The holder renews its lease every ten seconds.
         renewed: list[str] = []
 
         def report(line: str) -> None:

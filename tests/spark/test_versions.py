@@ -26,7 +26,7 @@ from support.frozen_warehouse import thaw
 pytestmark = pytest.mark.spark
 
 
-# A table of each way in which one is thinned, deleted from or sorted.
+# One table for each kind of thinning, retention and sorting.
 EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "check_results")
 
 

@@ -47,7 +47,7 @@ class Browser:
     def __init__(self, folder: Path) -> None:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
-        # Chromium reads from 3 and writes to 4: ours must not be one of these before they are copied there.
+        # Chromium reads from descriptor 3 and writes to 4: the pipes must have other numbers before they are copied.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
         silence = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
         self._pid = os.posix_spawn(

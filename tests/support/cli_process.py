@@ -51,7 +51,7 @@ class Grouptrail:
     def lines(self) -> Iterator[str]:
         """Yield the output line by line as it is printed."""
         assert self.process.stdout is not None
-        # Not `yield from`: that would close the pipe under the process when the caller has seen enough.
+        # Not `yield from`: that would close the process's pipe as soon as the caller stops iterating.
         for line in self.process.stdout:  # noqa: UP028
             yield line
 

@@ -139,7 +139,7 @@ class Worker:
         return _LET_GO in self._log.read_text()
 
 
-# What Kafka's AbstractCoordinator, and Connect's WorkerCoordinator and DistributedHerder log.
+# Log lines of Kafka's AbstractCoordinator, and of Connect's WorkerCoordinator and DistributedHerder.
 _JOINED = re.compile(
     r"joined group with generation Generation\{generationId=(?P<generation>\d+), memberId='(?P<member>.+?)'"
 )
@@ -220,7 +220,7 @@ class Workers:
         return rest
 
     def _agreed(self) -> Sight | None:
-        # The one call of the two Python clients that does not take every group for one of consumers.
+        # The only call of both Python clients that does not assume a consumer group.
         groups = self._admin.list_groups(self.group_id)
         running = self._running()
         events = {worker.name: worker.assignments()[-1] for worker in self.awake() if worker.assignments()}
@@ -267,7 +267,7 @@ def _settings(bootstrap: str, group_id: str, protocol: str, session_ms: int) -> 
         "session.timeout.ms": str(session_ms),
         "heartbeat.interval.ms": "300",
         "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
-        # A sink's task can not stop while its consumer waits for those that died with their worker.
+        # A sink task cannot stop while its consumer waits for members that died with their worker.
         "task.shutdown.graceful.timeout.ms": "500",
         "plugin.discovery": "service_load",
         "key.converter": converter,

@@ -8,7 +8,7 @@ from functools import cache
 
 from grouptrail.spark.java import find_java
 
-# `java -version` on two idle cores.
+# The time of `java -version` on two idle cores.
 _EXPECTED_SECONDS = 0.1
 _MOST = 5.0
 

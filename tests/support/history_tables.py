@@ -44,7 +44,7 @@ class History:
         """Return the group at a rest as the history has it."""
         (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
         generation = self.generation(group_id, rest)
-        # One state of a share group lasts through all its epochs with members.
+        # A share group stays in one state for all epochs with members.
         assert state["generation"] == generation["generation"] or state["group_kind"] == "share"
         owned: dict[str, set[Partition]] = defaultdict(set)
         for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):

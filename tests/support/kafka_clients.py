@@ -58,7 +58,7 @@ def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
             contextlib.suppress(KafkaError),
             contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin,
         ):
-            # A coordinator that still reads its partition says so here, and raises nothing.
+            # A coordinator that still loads its partition reports it here without an exception.
             return set(admin.alter_group_offsets(group, wanted).values()) == {NoError}
         return False
 

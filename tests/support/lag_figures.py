@@ -26,7 +26,7 @@ Position = tuple[str, str, int]
 def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[KafkaConsumer]:
     """Run a member that owns its partitions and has committed part of those with records."""
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False}
-    # It joins before it knows of the topics' partitions, and again when it does.
+    # It joins before it has the topics' metadata, and again once it has.
     consumer = KafkaConsumer(*names, **settings, metadata_max_age_ms=500)
     with closing(consumer):
 

@@ -15,7 +15,7 @@ from grouptrail.config import Config
 from support.small_tables import lay
 
 TOPIC = "orders"
-# What a shell, a regular expression and PromQL would each read something into.
+# A name with characters that are special in a shell, in regular expressions and in PromQL.
 WEIRD = 'we"ird\\g{r}.ou|p*$"} or vector(1) #'
 VERDICTS = {
     "fine": "OK",
@@ -29,9 +29,9 @@ VERDICTS = {
     "moved": "UNSUBSCRIBED",
     "unknown": "UNKNOWN",
 }
-# What the exporter's configuration leaves out.
+# Excluded by the exporter's configuration.
 HIDDEN = "hidden"
-# A group without offsets, there to be deleted.
+# A group without offsets, which the test deletes.
 DELETED = "deleted"
 _CAUSES = ("member_joined", "member_left", "member_expired")
 

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 SECONDS = Path(__file__).parents[1] / "data" / "seconds.json"
 """Seconds by unit of work, as `pytest --record-seconds` measured them."""
 
-# A unit without a measurement is new: those that start brokers and sessions take long.
+# Estimates for new units without a measurement: those that start brokers and sessions take long.
 _UNMEASURED = {"tests/broker": 60.0, "tests/spark": 20.0}
 
 _APART = {

@@ -17,7 +17,7 @@ from support.wire_vectors import BLOBS, RECORDS
 
 Bytes = bytes | None
 
-# For a test that runs once; those with parameters run once for each and take the profile's number.
+# For tests without parameters; parametrized tests use the profile's number of examples for each parameter.
 MANY = settings(max_examples=15 * settings().max_examples)
 
 _ENDS = {

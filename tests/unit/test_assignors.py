@@ -97,7 +97,7 @@ def test_explain_seven_partitions_five_members_is_own_only_under_its_protocol(pr
     in_turn = assignment(a="orders:0,5", b="orders:1,6", c="orders:2", d="orders:3", e="orders:4")
     own, other = (by_range, in_turn) if protocol == "range" else (in_turn, by_range)
     assert explain(protocol, members, ORDERS, own).is_own
-    # Sticky members that had nothing may get anything that is balanced.
+    # Sticky members without previous partitions may get any balanced assignment.
     assert explain(protocol, members, ORDERS, other).is_own is (None if protocol in STICKY else False)
     assert skew(own) == 1
 

@@ -31,7 +31,7 @@ ROOT = DOCS.parent / "dashboards"
 BUILT = sorted((ROOT / "built").iterdir())
 BOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text("utf-8")) for path in BUILT}
 RULES = sorted((ROOT / "alerts").glob("*.yaml"))
-# Alerts that are silent while the pipeline is well; promtool's tests make them fire.
+# Alerts that do not fire while the pipeline is healthy; promtool's tests make them fire.
 SILENT = {
     "GrouptrailGone",
     "GrouptrailLagStale",

@@ -44,7 +44,7 @@ from support.prometheus_server import tool
 from support.small_tables import lay
 
 DEADLINE_SECONDS = 30
-# As Prometheus 2.42 asks.
+# The Accept header of Prometheus 2.42.
 PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",

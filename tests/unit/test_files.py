@@ -22,7 +22,7 @@ TABLE = "offset_commits"
 SCHEMA = table_schema(TABLE, without=("cluster", "source", "not_before"))
 BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Most texts are short, and those that are cut begin alike.
+# Most texts are short; those that are truncated have equal prefixes.
 texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.text("a\x7f\U0010ffff", min_size=28, max_size=36)
 times = st.integers(-(10**15), 10**16).map(lambda micros: BEGAN + timedelta(microseconds=micros))
 commits = st.fixed_dictionaries(

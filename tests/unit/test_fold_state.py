@@ -17,7 +17,7 @@ from support.fold_records import classic, current, joins
 
 _DATA = Path(__file__).parents[1] / "data"
 _STATES = (_DATA / "states-0.1.jsonl").read_text("utf-8").splitlines()
-# A KIP-848 group of one member, whose topic had no name then; a classic one with a static member.
+# A KIP-848 group of one member, whose topic's name was unknown then; a classic one with a static member.
 CONSUMER, CLASSIC = _STATES
 
 

@@ -25,7 +25,7 @@ Handover = tuple[str, int, datetime]
 
 _groups = st.sampled_from(["billing", "audit"])
 _partitions = st.integers(0, 2)
-# Before and within the near minute, at its edge and at the lookback's, and several at once.
+# Before and within the last minute, at its edge and at that of the lookback, and several at the same time.
 _times = st.one_of(st.integers(0, 600), st.sampled_from([0, 299, 300, 301, 540, 600])).map(
     lambda second: small_tables.NOON + timedelta(seconds=second)
 )

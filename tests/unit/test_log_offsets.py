@@ -28,7 +28,7 @@ ORDERS_0 = PartitionMetadata("orders", 0, ORDERS, 1, "one:9092")
 ORDERS_1 = PartitionMetadata("orders", 1, ORDERS, 2, "two:9092")
 ORDERS_2 = PartitionMetadata("orders", 2, ORDERS, 1, "one:9092")
 GONE = PartitionMetadata("gone", 0, error="no such topic")
-# Of the offsets topic: stable, held back by a transaction, and one that does not answer.
+# Partitions of the offsets topic: stable, held back by a transaction, and one without an answer.
 OFFSETS = [PartitionMetadata("__consumer_offsets", partition, None, 1, "one:9092") for partition in (0, 1, 3)]
 _BOUNDS: dict[tuple[str, int], LogBounds | str] = {
     ("orders", 2): "topic deleted",

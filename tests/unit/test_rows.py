@@ -403,7 +403,7 @@ def test_decode_row_undecodable_key_has_at_most_its_type(key: bytes | None, key_
     assert encode_row("undecodable_records", row) == (key, None)
 
 
-# One input for each kind of fault: a record's key and value, or a blob's layout and bytes.
+# One input for each kind of error: a record's key and value, or a blob's layout and bytes.
 FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
     "truncated": (COMMIT_KEY, b""),
     "truncated_tail": (SUBSCRIPTION, bytes.fromhex("0001 00000000 ffffffff")),

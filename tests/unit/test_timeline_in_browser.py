@@ -280,7 +280,7 @@ def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opene
     assert box(page, "#groups th")["top"] >= box(page, ".tall")["top"] > box(page, "#groups tbody tr")["top"]
 
 
-# The least contrast of each kind of thing on the page, by the formula of WCAG 2.2.
+# The lowest contrast of each kind of element on the page, by the formula of WCAG 2.2.
 CONTRASTS = """
 (() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});

@@ -15,7 +15,7 @@ from grouptrail.wire.records import Key, Record, Value, decode_record, encode_ke
 from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
 from support.wire_vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector, as_kafka_prints
 
-# Vectors whose bytes are not what Kafka's writer makes of what they say, and why.
+# Vectors whose bytes differ from what Kafka writes for the same values, and why.
 NOT_CANONICAL = {
     "offset-commit/v3-trailing-bytes-ignored": "bytes behind the last field of key and value",
     "offset-commit/v3-invalid-utf8-metadata": "invalid UTF-8 is read as U+FFFD",
