@@ -104,7 +104,7 @@ def _register_table(spark: SparkSession, config: Config, name: str, schema: str)
     here = spark.sql(f"DESCRIBE DETAIL delta.{spark_identifier(path)}").collect()[0].location
     if location != here:
         raise CatalogError(
-            f"{schema}.{name} already exists with location {location}: choose another --schema, or drop that table"
+            f"{schema}.{name} is another table, of {location}: choose another --schema, or drop it there"
         )
 
 
