@@ -131,7 +131,7 @@ class ClassicClient(BaseClient):
         super().__init__(cluster, spec, was_member=was_member)
         self.generation = -1
         self.joining = False
-        self.session = 0  # responses to requests of an earlier session are ignored
+        self.session = 0  # requests of before are answered in vain
         # A new consumer may become leader before it has fetched all metadata.
         knows_all = spec.library == "librdkafka"
         present = self._present().items()
