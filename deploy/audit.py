@@ -1,6 +1,6 @@
-"""`make audit`: asks for known vulnerabilities in every pinned package, by pip-audit in a folder of its own.
+"""`make audit`: look up known vulnerabilities of every pinned package, with pip-audit in a temporary folder.
 
-Ends with 0 where none is known, with 1 where one is, with 2 and one line where nobody could be asked.
+Exit status: 0 if none is known, 1 if there are some, 2 with a one-line message if the lookup failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 600
 
 
 def main() -> int:
-    """See above."""
+    """Run the audit and return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
         installed = _run([*pip, TOOL], folder)

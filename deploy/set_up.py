@@ -1,7 +1,7 @@
-"""Builds `.venv` for `make setup`: the pinned packages, this project, and a JRE where the machine has no Java.
+"""`make setup`: create `.venv` with the pinned packages, this project, and a JRE if the machine has no Java.
 
-Plain Python 3.11, for nothing is installed yet. Says what it is doing at least every five seconds; pip's own words
-go to `.venv/install.log`. What an interrupted run has installed is not installed again.
+Uses only Python 3.11's standard library, because nothing is installed yet. It prints its progress at least every five
+seconds; pip's output goes to `.venv/install.log`. After an interruption it resumes without repeating installed steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def build() -> None:
-    """Every step; each is quick where it has been done before."""
+    """Run every step; a step that was done before is quick."""
     READY.unlink(missing_ok=True)
     if run([PYTHON, "-m", "pip", "--version"]).returncode != 0:
         print(f"setup: making .venv with Python {sys.version.split()[0]}", flush=True)
@@ -72,7 +72,7 @@ def build() -> None:
 
 
 def run(command: Sequence[object]) -> subprocess.CompletedProcess[str]:
-    """A short command, its output as one text; a command that is not there has the status 127."""
+    """Run a short command and return its status and output; a missing command has status 127."""
     try:
         return subprocess.run(
             [str(part) for part in command],
@@ -91,7 +91,7 @@ def last_line(text: str) -> str:
 
 
 def install(*what: object) -> None:
-    """`pip install`, whose output goes to the log and, in short, to the terminal."""
+    """Run `pip install`; its output goes to the log and, in short, to the terminal."""
     command = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *what]
     with LOG.open("a") as log:
         process = subprocess.Popen(
@@ -123,7 +123,7 @@ def pump(process: subprocess.Popen[str], lines: SimpleQueue[str | None]) -> None
 
 
 def follow(lines: SimpleQueue[str | None], log: TextIO) -> list[str]:
-    """Shows what pip is at, until it ends; returns its lines of error."""
+    """Show pip's progress until it ends; return its error lines."""
     started = said = time.monotonic()
     is_terminal = sys.stdout.isatty()
     now_at, errors = "pip is starting", []

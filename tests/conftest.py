@@ -70,7 +70,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one of this process: whoever stops it stops it for all files that come later."""
+    """The only Spark session of this process: a test that stops it stops it for all later files."""
     config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
     session = start_session(config, "tests")
     # Plans that are run once, on a few rows: to compile them takes far longer.
@@ -88,7 +88,7 @@ def cli(spark: SparkSession) -> Cli:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A warehouse in which every view finds something."""
+    """A warehouse in which every view returns rows."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
     lay_shop(config)
     return config
@@ -96,7 +96,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A cluster with the stories of some groups."""
+    """A warehouse with the history of a few simulated groups."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
     billing(config)
     quiet(config)

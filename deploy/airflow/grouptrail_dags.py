@@ -1,7 +1,8 @@
-"""For Airflow 3: what is there is read every ten minutes, and the tables are kept and checked once a day.
+"""DAGs for Airflow 3: run all jobs every ten minutes, maintain and check the tables once a day.
 
-The workers have `grouptrail` on their path and its configuration in GROUPTRAIL_CONFIG. On a Spark cluster the command
-of `read` is that of deploy/spark/yarn.sh with --once. In place of a service that runs all the time, not beside it.
+The workers need `grouptrail` on their path and its configuration in GROUPTRAIL_CONFIG. On a Spark cluster, the
+command of `read` is that of deploy/spark/yarn.sh with --once. Use these DAGs instead of a service that runs
+continuously.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The container's first process: grouptrail with the given arguments; or, where Spark on Kubernetes starts the
-# container, Spark's driver or executor, as Spark's own image does (it gives the rest in variables).
+# The container's first process: grouptrail with the given arguments. If Spark on Kubernetes starts the container, it is
+# Spark's driver or executor, as in Spark's own image; further options come from environment variables.
 set -eu
 
 case "${1:-}" in

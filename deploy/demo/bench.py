@@ -50,7 +50,7 @@ WARM_UPS, ROUNDS = 3, 7
 
 
 def commits(count: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Commits as 400 groups write them: each commits its 24 partitions at once, moving on by up to some hundreds."""
+    """Yield commits of 400 groups: each commits its 24 partitions at once, advancing by up to some hundreds."""
     chance = random.Random(3)
     topics = [(f"domain.events-{number:02d}", chance.randbytes(16)) for number in range(TOPICS)]
     groups = []
@@ -98,7 +98,7 @@ class Bench:
         return self._config.model_copy(update={"warehouse": str(warehouse), "checkpoints": None})
 
     def copy(self, name: str = "copy") -> float:
-        """Seconds for a plain Spark copy of key and value into Delta, with the same source and batches."""
+        """Return the seconds of a plain Spark copy of key and value into Delta, with the same source and batches."""
         config = self._own(name)
         records = read_offsets_topic(self._spark, config, self._partitions, group=self._group).select("key", "value")
 
@@ -112,12 +112,12 @@ class Bench:
         )
 
     def decode(self, name: str = "decode") -> float:
-        """Seconds for the decode job: all its tables and its progress."""
+        """Return the seconds of the decode job, with all its tables and its progress."""
         config = self._own(name)
         return seconds(lambda: job.start(self._spark, config, once=True, report=silent).awaitTermination())
 
     def bytes_a_commit(self) -> float:
-        """Bytes a commit takes in `offset_commits` after `grouptrail maintain`'s OPTIMIZE."""
+        """Return the bytes per commit in `offset_commits` after the OPTIMIZE of `grouptrail maintain`."""
         path = self._config.model_copy(update={"warehouse": str(self._folder / "decode")}).table_path(COMMITS)
         self._spark.sql(f"OPTIMIZE delta.`{path}`").collect()
         detail = self._spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]
@@ -125,7 +125,8 @@ class Bench:
         return float(detail.sizeInBytes) / rows
 
     def decoders(self) -> dict[str, float]:
-        """Seconds of decoding alone, from Parquet to nowhere: the job's way, and a Python UDF's."""
+        """Return the seconds of decoding Parquet input without writing, for the job's decoder and for a Python
+        UDF."""
         path = str(self._folder / "records")
         config = self._own("records-source")
         records = read_offsets_topic(self._spark, config, self._partitions, group=self._group)
@@ -148,7 +149,7 @@ class Bench:
 
 
 def _udf(key: bytes, value: bytes) -> tuple[str, str, int, int, int]:
-    """A commit of version 4 as one would decode it by hand: less than the job does, a record at a time."""
+    """A hand-written UDF for commits of version 4: it decodes less than the job does, one record at a time."""
     (group_length,) = struct.unpack_from(">h", key, 2)
     at = 4 + group_length
     (topic_length,) = struct.unpack_from(">h", key, at)
@@ -164,7 +165,7 @@ def _to_nowhere(rows: DataFrame) -> float:
 
 
 def main() -> None:
-    """Runs the bench, or a part of it, and prints its figures, as text and as one line of JSON."""
+    """Run the benchmark or parts of it, and print its figures, as text and as one line of JSON."""
     parts: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
         "decode": _decode,
         "cluster": lambda folder, options: measure_executors(folder, commits, records=options.records),
@@ -226,7 +227,7 @@ def _decode(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _on_tables(folder: Path, measure: Callable[..., dict[str, Any]], **size: int) -> dict[str, Any]:
-    """What needs tables only, on a session of its own."""
+    """Run the parts that need only tables, on a session of their own."""
     config = load_config(None, {"warehouse": str(folder)}, {})
     spark = start_session(config, "bench", print)
     try:
@@ -286,7 +287,7 @@ def _times(broker: Broker, folder: Path) -> dict[str, Any]:
 
 
 def _peak_memory(broker: Broker, warehouse: Path) -> int:
-    """Bytes, of `grouptrail run --job decode --once` from nothing."""
+    """Return the peak memory in bytes of a first `grouptrail run --job decode --once`."""
     command = [sys.executable, "-m", "grouptrail", "run", "--job", "decode", "--once"]
     place = ["--bootstrap-server", broker.bootstrap, "--warehouse", str(warehouse)]
     with subprocess.Popen([*command, *place], stdout=subprocess.DEVNULL) as run, PeakMemory(run.pid) as peak:

@@ -1,8 +1,8 @@
-"""Two parts of `make bench`: the decode job on a Spark cluster, and how long a start takes.
+"""Two parts of `make bench`: the decode job on a Spark cluster, and the time that a start takes.
 
 The cluster is a standalone one on this machine, each executor with a core of its own; the job is submitted to one
-executor and to two by turns. A start is `grouptrail run` on one machine, with all jobs; a probe has committed before,
-and the start is over when the exporter serves that very offset.
+executor and to two, alternately. A start is `grouptrail run` on one machine, with all jobs; a probe commits before
+it, and the start ends when the exporter serves the probe's offset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
 
 
 def measure_executors(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
-    """Records a second with one executor and with two, without each run's first batch, for which Java compiles."""
+    """Measure records per second with one executor and with two, without each run's first batch, in which Java
+    compiles."""
     found: dict[int, list[float]] = {1: [], 2: []}
     with _broker(folder) as broker, SparkCluster(folder / "cluster", memory="2g") as cluster:
         ensure_offsets_topic(broker.bootstrap)

@@ -1,6 +1,6 @@
 """The exporter part of `make bench`: what a scrape costs, beside prometheus-client's encoder in the same run.
 
-Both begin with the same families in memory. Each way has a process of its own, so that its peak memory is its own.
+Both start from the same families in memory, each in a process of its own, so that its peak memory can be measured.
 Then an exporter builds one snapshot after the other while it is scraped: the slowest response shows if it blocks.
 """
 
@@ -51,7 +51,7 @@ _OPENMETRICS = {
 
 
 def lag_rows(groups: int) -> pa.Table:
-    """A sample of so many groups, with names as teams give them."""
+    """Return a sample of this many groups, with realistic names."""
     now = datetime.now(UTC)
     count = groups * TOPICS_A_GROUP * PARTITIONS_A_TOPIC
     number = np.arange(count)
@@ -78,7 +78,7 @@ def lag_rows(groups: int) -> pa.Table:
 
 
 class _Collected:
-    """The families as prometheus-client takes them from a collector: created for each scrape."""
+    """A collector that creates prometheus-client's families for each scrape."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families
@@ -102,7 +102,7 @@ def _config(warehouse: Path) -> Config:
 
 
 def _way(way: str, series: int, warehouse: Path) -> dict[str, Any]:
-    """One way in this process: seconds of each scrape, and the peak of its memory."""
+    """Measure one encoder in this process: seconds of each scrape, and peak memory."""
     config = _config(warehouse)
     snapshot = SnapshotReader(config).read(lag_rows(series // SERIES_A_GROUP))
     families = [family for family in group_families(snapshot) if len(family.rows)]
@@ -129,7 +129,7 @@ def _scrape(url: str) -> int:
 
 
 def _served(series: int, warehouse: Path) -> dict[str, Any]:
-    """Seconds of a scrape while one page stands, and while pages take each other's place without a pause."""
+    """Return the seconds of a scrape while one page is served, and while pages are replaced without a pause."""
     rows = lag_rows(series // SERIES_A_GROUP)
     config = _config(warehouse)
     with Exporter([config], silent) as exporter:
@@ -165,7 +165,7 @@ def _served(series: int, warehouse: Path) -> dict[str, Any]:
 
 
 def measure() -> dict[str, Any]:
-    """Figures for 10,000 and 100,000 series."""
+    """Return the figures for 10,000 and 100,000 series."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as folder:
         for series in SERIES:

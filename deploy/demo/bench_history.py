@@ -1,4 +1,4 @@
-"""The history half of `make bench`: rebuilding, a micro-batch, and a question, on a generated log.
+"""The history part of `make bench`: a rebuild, micro-batches and a query, on a generated log.
 
 The log is made as decoded tables: groups of two to five members whose number changes with every generation, and
 commits between. A micro-batch is then 1,000 generations more, of as many groups as there are.
@@ -55,7 +55,8 @@ _MEMBER = f"""named_struct(
 
 
 class GeneratedLog:
-    """A log of `groups` groups in the decoded tables of a warehouse; generations are added to all of them alike."""
+    """A log of `groups` groups in the decoded tables of a warehouse; every group gets the same number of
+    generations."""
 
     def __init__(self, spark: SparkSession, config: Config, groups: int, commits_a_generation: int) -> None:
         self._spark = spark
@@ -66,7 +67,7 @@ class GeneratedLog:
         job.ensure_tables(spark, config)
 
     def add(self, first: int, last: int, groups: int | None = None) -> None:
-        """Generations `first` to `last` of the first `groups` groups, as one landed batch."""
+        """Write generations `first` to `last` of the first `groups` groups, as one landed batch."""
         step = self._commits + 1
         base = (
             self._spark.range(0, groups or self._groups, 1, 4)
@@ -97,7 +98,7 @@ class GeneratedLog:
         self._land(first, last)
 
     def _append(self, table: str, rows: DataFrame) -> None:
-        """Rows with what a test of the history needs; the other columns are null."""
+        """Append rows with the columns that the history reads; the others are null."""
         rows = rows.withColumn("cluster", F.lit(self._config.cluster)).withColumn("is_tombstone", F.lit(False))
         columns = [
             F.col(column.name) if column.name in rows.columns else F.lit(None).cast(column.type).alias(column.name)
@@ -135,7 +136,7 @@ def _time(time_ms: int) -> datetime:
 def measure(
     spark: SparkSession, config: Config, folder: Path, *, groups: int, generations: int, commits: int
 ) -> dict[str, Any]:
-    """Figures of a log of that size, and of micro-batches on it and on one a tenth as long."""
+    """Return the figures of a log of that size, and of micro-batches on it and on one a tenth as long."""
     figures: dict[str, Any] = {}
     batches = {}
     for share in (10, 1):
@@ -167,7 +168,7 @@ def measure(
 
 
 def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, length: int, groups: int) -> list[float]:
-    """Seconds of each of some micro-batches, after as many as Java takes to compile what they run."""
+    """Return the seconds of each of some micro-batches, after as many warm-up batches as Java needs to compile."""
     writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=silent)
     progress = tables.read(spark, config, PROGRESS)
     took = []

@@ -1,7 +1,7 @@
 """The lag part of `make bench`: all jobs at once on a real broker, many partitions, a steady stream of commits.
 
-The topics' partitions are real and hold a few records each; the commits are written into `__consumer_offsets` as they
-are. A probe commits for a group of its own and waits until the exporter serves that very offset.
+The topics' partitions are real and have a few records each; the commits are written directly into
+`__consumer_offsets`. A probe commits for a group of its own and waits until the exporter serves that offset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="pro
 
 
 class Load:
-    """Positions of many groups on many partitions, and commits for them."""
+    """The committed offsets of many groups on many partitions."""
 
     def __init__(self, bootstrap: str, *, partitions: int, groups: int) -> None:
         self._bootstrap = bootstrap
@@ -64,7 +64,7 @@ class Load:
         self._partitions = partitions
 
     def make_topics(self) -> None:
-        """Returns when every partition has a leader and some records."""
+        """Create the topics; return when every partition has a leader and some records."""
         with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
             for topic in self.topics:
                 admin.create_topics([NewTopic(topic, self._each, 1)], timeout_ms=60_000)
@@ -82,7 +82,7 @@ class Load:
         assert producer.flush(300) == 0
 
     def commits(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Of every position once, then again and again, each time a little on."""
+        """Yield a commit of every position, again and again, each time at a later offset."""
         for round_ in itertools.count():
             for topic, partition, group in itertools.product(self.topics, range(self._each), self._groups):
                 key = struct.pack(">hh", 1, len(group)) + group.encode()
@@ -92,13 +92,13 @@ class Load:
 
     @property
     def positions(self) -> int:
-        """How many there are."""
+        """The number of (group, partition) pairs."""
         return self._partitions * len(self._groups)
 
 
 @contextmanager
 def steady(bootstrap: str, commits: Iterator[tuple[int, bytes, bytes]], a_second: int) -> Iterator[None]:
-    """Writes so many a second meanwhile."""
+    """Write `a_second` commits per second until the block ends."""
     ended = threading.Event()
 
     def write() -> None:
@@ -141,7 +141,7 @@ def measure(
 
 @contextmanager
 def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`grouptrail run`, serving what the probe's group has."""
+    """Run `grouptrail run`, with the metrics of the probe's group only."""
     listen = f"127.0.0.1:{free_port()}"
     settings = {
         "GROUPTRAIL_WAREHOUSE": config.warehouse,
@@ -183,7 +183,7 @@ def page(url: str) -> str:
 def _watched(
     bootstrap: str, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
 ) -> dict[str, Any]:
-    """Probes one after the other, and the pipeline's memory and processor time meanwhile."""
+    """Commit one probe after the other; measure the pipeline's memory and processor time meanwhile."""
     latencies, memory = [], []
     began_at, spent = time.monotonic(), cpu_seconds(process.pid)
     ends_at = time.monotonic() + minutes * 60
@@ -220,7 +220,7 @@ def _watched(
 
 
 def _stored(config: Config, topic: str) -> dict[str, Any]:
-    """What the samples came to; how far apart they are, by the first partition of a topic."""
+    """Return the number and size of the samples, and the seconds between them for a topic's first partition."""
     one = (ds.field("topic") == topic) & (ds.field("partition") == 0)
     stored = DeltaTable(config.table_path("log_offsets")).to_pyarrow_dataset()
     times = sorted(stored.to_table(columns=["sampled_at"], filter=one)["sampled_at"].to_pylist())

@@ -1,4 +1,4 @@
-"""The parts of `make bench` about the tables themselves: how long a check takes, and what a sample of lag weighs.
+"""The parts of `make bench` about the tables themselves: the time of a check, and the size of a lag sample.
 
 Rows are generated from the contracts: a day of lag samples of groups that mostly keep up, one in twenty of which
 falls behind for an hour; and commits with the batches that they landed in.
@@ -33,7 +33,7 @@ BATCH = 100_000
 
 
 def lag_day(partitions: int) -> Iterator[pa.Table]:
-    """A day of samples of so many group-partitions, an hour at a time."""
+    """Yield a day of samples of this many group-partitions, an hour at a time."""
     chance = np.random.default_rng(3)
     rates = np.exp(chance.normal(2.5, 1.5, partitions))
     ends = chance.integers(10**4, 10**8, partitions)
@@ -44,7 +44,7 @@ def lag_day(partitions: int) -> Iterator[pa.Table]:
         count = SAMPLES_A_DAY // 24
         growth = chance.poisson(rates * EVERY_SECONDS, (count, partitions))
         end = ends + growth.cumsum(axis=0)
-        # Whoever keeps up has a sample of what came since its last commit, one time in five.
+        # In one of five samples, a group that keeps up has lag from records since its last commit.
         jitter = np.where(chance.random((count, partitions)) < 0.2, growth // 3, 0)
         lag = np.where(behind, lags + growth.cumsum(axis=0) // 2, jitter)
         yield _lag_rows(hour, end, lag, behind, rates)
@@ -86,7 +86,7 @@ def _lag_rows(hour: int, end: Any, lag: Any, behind: Any, rates: Any) -> pa.Tabl
 
 
 def _table(name: str, columns: dict[str, Any]) -> pa.Table:
-    """Rows with a table's columns; null where nothing is given."""
+    """Return rows with a table's columns; columns without values are null."""
     count = len(next(iter(columns.values())))
     arrays = {
         field.name: pa.array(columns[field.name]).cast(field.type)
@@ -98,7 +98,7 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 
 
 def lay_lag_day(spark: SparkSession, config: Config, partitions: int) -> int:
-    """Writes a day of samples, and says how many."""
+    """Write a day of samples and return their number."""
     rows = 0
     for hour in lag_day(partitions):
         _append(spark, config, "consumer_lag", hour)
@@ -112,7 +112,7 @@ def _append(spark: SparkSession, config: Config, name: str, rows: pa.Table) -> N
 
 
 def lay_commits(spark: SparkSession, config: Config, count: int) -> None:
-    """So many commits, and the batches in which they landed."""
+    """Write this many commits, and the batches in which they landed."""
     a_partition = count // OFFSETS_PARTITIONS
     began = int(DAY.timestamp() * 1e6)
     for first in range(0, a_partition, BATCH // OFFSETS_PARTITIONS):
@@ -158,7 +158,8 @@ def _batch(first: int, width: int, began: int) -> dict[str, Any]:
 
 
 def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: int) -> dict[str, Any]:
-    """Seconds of a check of so many rows, half commits, half lag samples; the first includes what Java compiles."""
+    """Return the seconds of a check of this many rows, half commits, half lag samples; the first includes Java's
+    compilation."""
     own = config.model_copy(update={"warehouse": str(folder / "check")})
     for name in ("offset_commits", "ingest_progress", "consumer_lag"):
         tables.ensure_table(spark, own, name)
@@ -175,7 +176,7 @@ def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: in
 
 
 def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partitions: int) -> dict[str, Any]:
-    """Bytes of a day of lag samples: as the job wrote them, after `maintain`, and thinned with age."""
+    """Return the bytes of a day of lag samples: as the job wrote them, after `maintain`, and thinned with age."""
     own = config.model_copy(update={"warehouse": str(folder / "keep")})
     tables.ensure_table(spark, own, "consumer_lag")
     samples = lay_lag_day(spark, own, partitions)

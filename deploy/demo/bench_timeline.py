@@ -29,7 +29,8 @@ _DRAWN = re.compile(r'data-drawn-ms="([\d.]+)"')
 
 
 def measure(folder: Path, *, members: int = MEMBERS, generations: int = GENERATIONS) -> dict[str, Any]:
-    """Figures of both groups: seconds to write the page, its bytes, seconds until Chromium has drawn it."""
+    """Return for both groups the seconds to write the page, its bytes, and the seconds until Chromium has drawn
+    it."""
     return {
         name: _measure(folder / name, members, generations, is_sticky=is_sticky)
         for name, is_sticky in (("moves_little", True), ("moves_all", False))
@@ -91,7 +92,8 @@ def _chromium() -> str | None:
 
 
 def _drawn_seconds(path: Path) -> float:
-    """From the beginning of loading the file until its script has made the picture, as the page itself measured."""
+    """Return the seconds from loading the file until its script has drawn the page, as measured by the page
+    itself."""
     with tempfile.TemporaryDirectory(prefix="grouptrail-chromium-") as profile:
         printed = subprocess.run(
             [

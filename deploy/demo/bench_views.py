@@ -40,7 +40,7 @@ Columns = dict[str, Any]
 
 
 class GeneratedWarehouse:
-    """Tables of `groups` groups, each with as many generations, and as many commits in each of these."""
+    """Tables of `groups` groups, each with the given numbers of generations and of commits per generation."""
 
     def __init__(self, config: Config, groups: int, generations: int, commits: int) -> None:
         self._config = config
@@ -51,12 +51,12 @@ class GeneratedWarehouse:
         self._apart_ms = _SPAN_MS // generations
 
     def asked_ms(self, view: contracts.View) -> int:
-        """A time to ask a view for: in the middle of what its tables hold."""
+        """A time in the middle of the tables' data, for views that take one."""
         span = SAMPLES * _SAMPLES_APART_MS if "consumer_lag" in view.tables else _SPAN_MS
         return self._end_ms - span // 2
 
     def write(self) -> None:
-        """All tables that the views read."""
+        """Write all tables that the views read."""
         rows_a_group: dict[str, tuple[int, Callable[[np.ndarray, np.ndarray], Columns]]] = {
             "offset_commits": (self._generations * self._commits, self._offset_commits),
             "committed_offsets": (TOPIC_PARTITIONS, self._committed_offsets),
@@ -74,7 +74,7 @@ class GeneratedWarehouse:
         self._append("ingest_progress", np.arange(PARTITIONS), self._progress(np.arange(PARTITIONS)))
 
     def _append(self, name: str, group: np.ndarray, given: Columns) -> None:
-        """Rows of the columns that views read; others are null."""
+        """Append rows with the columns that the views read; the others are null."""
         known: Columns = {
             "cluster": np.full(len(group), self._config.cluster),
             "group_id": np.char.mod("service-%05d", group),
@@ -105,7 +105,7 @@ class GeneratedWarehouse:
         return moment
 
     def _offset_commits(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        # As maintained files are: by partition, and in one by time.
+        # Sorted as in maintained files: by partition, then by time.
         partition, turn = np.divmod(index, max(self._generations * self._commits // TOPIC_PARTITIONS, 1))
         at = (
             self._end_ms
@@ -117,14 +117,14 @@ class GeneratedWarehouse:
             "record_at": at + group % 1000,
             "commit_at": at + group % 1000,
             "partition": partition % TOPIC_PARTITIONS,
-            # One in 5,000 goes back.
+            # One commit in 5,000 rewinds.
             "committed_offset": turn * 100 - np.where(turn % 5000 == 4999, 1000, 0),
             "metadata": np.full(len(group), ""),
             "is_tombstone": np.zeros(len(group), bool),
         }
 
     def _committed_offsets(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        # Every hundredth group has been quiet for long.
+        # Every hundredth group has not committed for a long time.
         at = self._end_ms - np.where(group % 100 == 0, 30 * _SPAN_MS, 1000)
         return {"record_offset": index, "record_at": at, "partition": index, "committed_offset": index}
 
@@ -172,7 +172,7 @@ class GeneratedWarehouse:
         }
 
     def _memberships(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        """In each generation one of the members is a new one."""
+        """Return memberships: each generation has one new member."""
         is_open = index >= self._generations - MEMBERS
         return {
             "record_offset": index,
@@ -189,7 +189,7 @@ class GeneratedWarehouse:
         }
 
     def _ownership(self, group: np.ndarray, index: np.ndarray) -> Columns:
-        """In each generation a third of the partitions goes to its new member, some milliseconds later."""
+        """Return ownership: each generation's new member gets a third of the partitions some milliseconds later."""
         generation, part = np.divmod(index, TOPIC_PARTITIONS // MEMBERS)
         is_open = generation >= self._generations - MEMBERS
         return {
@@ -227,7 +227,7 @@ class GeneratedWarehouse:
 
 
 def _unless(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The values, and None where the mask is true."""
+    """Return the values, with None where the mask is true."""
     nullable = values.astype(object)
     nullable[mask] = None
     return nullable
@@ -238,7 +238,7 @@ def _cut(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _array(values: np.ndarray, type_: pa.DataType) -> pa.Array:
-    """Milliseconds become microseconds; None is null."""
+    """Return an Arrow array; milliseconds become microseconds, None becomes null."""
     if pa.types.is_timestamp(type_):
         milliseconds = pa.array(values.tolist() if values.dtype == object else values, pa.int64())
         return milliseconds.cast(pa.timestamp("ms", "UTC")).cast(type_)
@@ -286,7 +286,7 @@ def _answer(config: Config, call: str) -> None:
 
 
 def _call(view: contracts.View, group: str, time_ms: int) -> str:
-    """A view asked for a group and a time; what is left out has its default."""
+    """Return a call of a view for a group and a time; other parameters have their defaults."""
     moment = pa.scalar(time_ms, pa.timestamp("ms")).as_py()
     values = {
         "group": f"'{group}'",
@@ -299,7 +299,8 @@ def _call(view: contracts.View, group: str, time_ms: int) -> str:
 
 
 def _files(config: Config, view: contracts.View, call: str) -> tuple[int, int]:
-    """How many files a query opens, as the engine counts (one that it reads twice is two), and how many there are."""
+    """Return how many files a query opens, as counted by the engine (one read twice counts twice), and how many
+    exist."""
     there = sum(len(DeltaTable(config.table_path(name)).file_uris()) for name in view.tables)
     text = expand(call, config.cluster).text
     _, batches = run_query(config, f"EXPLAIN ANALYZE {text}", DeltaRs(config))

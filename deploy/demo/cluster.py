@@ -54,7 +54,7 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """What `--master` takes."""
+        """The value of `--master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
@@ -80,19 +80,19 @@ class SparkCluster:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all of it at once."""
+        """Kill the master and the workers."""
         while self._processes:
             processes.kill(self._processes.pop())
 
     def environment(self) -> dict[str, str]:
-        """Variables of whoever submits: those of grouptrail, Python and Spark are not handed on."""
+        """Return the environment of the submitting process, without variables of grouptrail, Python and Spark."""
         others = ("GROUPTRAIL", "PYTHON", "PYSPARK", "SPARK")
         own = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self.python)}
         return own | java_environment(find_java()) | spark
 
     def submission(self, archives: Path | None, *, executors: int = 2) -> list[str]:
-        """The command up to what the script is given; the archives in that folder, if any, bring grouptrail."""
+        """Return the command up to the script's arguments; archives in that folder, if given, contain grouptrail."""
         settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
         brought = []
         if archives is not None:
@@ -111,12 +111,12 @@ class SparkCluster:
         ]
 
     def executors(self) -> list[int]:
-        """The processes of executors that are up."""
+        """Return the running executor processes."""
         ours = {process.pid for process in self._processes}
         return [pid for pid, of in _processes_there() if of.group in ours and _EXECUTOR in of.command]
 
     def python_workers(self) -> list[int]:
-        """The processes that run Python for an executor: children of a daemon that is its child."""
+        """Return the processes that run Python for an executor: children of its daemon."""
         there = dict(_processes_there())
         executors = self.executors()
         return [pid for pid, of in there.items() if of.parent in there and there[of.parent].parent in executors]
@@ -130,7 +130,7 @@ class SparkCluster:
         self._processes.append(started)
 
     def _await_workers(self, count: int) -> None:
-        """Returns when the master answers, and knows of so many."""
+        """Return when the master answers and knows this many workers."""
         deadline = time.monotonic() + _START_DEADLINE_SECONDS
         while (self._status() or {}).get("aliveworkers", -1) < count:
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):

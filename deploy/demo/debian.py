@@ -1,4 +1,4 @@
-"""Debian's packages, unpacked into the cache folder: nothing is installed, no service starts, nobody needs root."""
+"""Debian's packages, unpacked into the cache folder: nothing is installed, no service starts, root is not needed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _DOWNLOAD_SECONDS = 300
 
 
 def unpacked(name: str, *packages: str) -> Path:
-    """The folder `name` of the cache, which holds what these packages would put under /; downloaded the first time.
+    """Return the folder `name` of the cache with the contents of these packages, downloaded the first time.
 
-    Raises OSError or subprocess.SubprocessError where they cannot be had.
+    Raises OSError or subprocess.SubprocessError if they cannot be downloaded.
     """
     target = cache_folder() / name
     if not target.is_dir():
@@ -24,12 +24,12 @@ def unpacked(name: str, *packages: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             download = ["apt-get", "download", *packages]
             if _run(download, folder, check=False).returncode:
-                # A fresh container has no lists of packages; only root may fetch them.
+                # A fresh container has no package lists; only root may download them.
                 _run(["apt-get", "update"], folder)
                 _run(download, folder)
             for package in Path(folder).glob("*.deb"):
                 _run(["dpkg", "-x", str(package), f"{folder}/whole"], folder)
-            # Another run may have been first.
+            # Another process may have unpacked it in the meantime.
             with contextlib.suppress(OSError):
                 os.rename(f"{folder}/whole", target)
     return target

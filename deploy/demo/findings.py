@@ -64,7 +64,7 @@ _SERIES_A_METRIC = 2
 
 
 def totals(config: Config) -> str:
-    """What has landed so far, in one line."""
+    """Return one line with what has landed so far."""
     [row] = query(config, _TOTALS)
     if not row["batches"]:
         return ""
@@ -79,7 +79,7 @@ def totals(config: Config) -> str:
 
 
 def print_findings(config: Config, seconds: float) -> None:
-    """Groups by kind, records by type, and how many; `seconds` is how long the pipeline had for them."""
+    """Print groups by kind and records by type; `seconds` is the time the pipeline had."""
     print("\nGroups by kind")
     _answer(config, _KINDS)
     print("\nRecords by type")
@@ -94,20 +94,20 @@ def print_findings(config: Config, seconds: float) -> None:
 
 
 def print_answers(config: Config, config_file: Path) -> None:
-    """The three questions: the command as it can be pasted, then its answer."""
+    """Print three questions, each with a command that can be pasted and its output."""
     for title, text in QUESTIONS:
         print(f'\n# {title}\n$ {command(config_file, "sql")} "\n{text}"\n')
         run_sql(config, text, format="table", out=sys.stdout)
 
 
 def print_lag(config: Config, config_file: Path) -> None:
-    """`grouptrail show lag`, as it was at the end."""
+    """Print the output of `grouptrail show lag` at the end."""
     print(f"\n# How far behind are the groups?\n$ {command(config_file, 'show', 'lag')}\n")
     show_lag(config, groups=(), topics=(), format="table", out=sys.stdout)
 
 
 def print_metrics(page: str) -> None:
-    """Some of what Prometheus would have scraped last."""
+    """Print some of the metrics of the last scrape."""
     lines = [line for line in page.splitlines() if not line.startswith("#")]
     print(f"\n# What Prometheus would have scraped last: {len(lines):,} series, such as")
     for name in _SHOWN_METRICS:
@@ -116,7 +116,7 @@ def print_metrics(page: str) -> None:
 
 
 def command(config_file: Path, *arguments: str) -> str:
-    """A command line of grouptrail's that works where the demo was started."""
+    """Return a grouptrail command line that works in the folder where the demo was started."""
     program = _here(Path(sys.executable).with_name("grouptrail"))
     return " ".join([f"GROUPTRAIL_CONFIG={config_file}", program, *arguments])
 

@@ -48,13 +48,13 @@ refresh_seconds = 2
 
 [spark]
 "spark.driver.memory" = "1g"
-# Fit for some minutes and some thousand records: starts sooner, and leaves the cores to Kafka and its clients.
+# For some minutes and some thousand records: a quicker start, and less processor time than the defaults.
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """
 
 
 class IngestError(GrouptrailError):
-    """The pipeline ended by itself, or does not catch up."""
+    """The pipeline exited by itself, or does not catch up."""
 
 
 class Ingest:
@@ -74,8 +74,8 @@ class Ingest:
         self._history_batch = -1
 
     def start(self) -> None:
-        """Returns at once; Spark then needs some ten seconds until the first batch."""
-        # Settings of the user's own must not lead the demo to another warehouse.
+        """Start the process and return at once; Spark needs some ten seconds until the first batch."""
+        # The user's own settings must not make the demo use another warehouse.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
         with self.log_file.open("wb") as log:
             self._process = processes.launch(
@@ -88,17 +88,17 @@ class Ingest:
 
     @property
     def pid(self) -> int | None:
-        """Of the driver, while it runs."""
+        """The driver's process id while it runs."""
         running = self._process is not None and self._process.poll() is None
         return self._process.pid if self._process is not None and running else None
 
     @property
     def metrics_url(self) -> str:
-        """Where it serves metrics while it runs."""
+        """The URL of the metrics while it runs."""
         return f"http://{self.config.exporter.listen}/metrics"
 
     def metrics(self) -> str:
-        """What it serves now; nothing where it does not answer yet."""
+        """Return the served metrics; empty while there is no answer."""
         try:
             with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
                 return str(answer.read().decode())
@@ -106,12 +106,12 @@ class Ingest:
             return ""
 
     def check(self) -> None:
-        """Raises IngestError, with the pipeline's last words, if it has ended."""
+        """Raise IngestError with the end of the pipeline's output if it has exited."""
         if self._process is not None and self._process.poll() is not None:
             raise IngestError(f"the pipeline ended ({self._process.returncode}): {self._last_words()}")
 
     def stop(self) -> None:
-        """Lets the batch under way land, and ends the process; returns when it has ended."""
+        """End the process after its current batch; return when it has exited."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -120,7 +120,7 @@ class Ingest:
                 self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once; the tables stay whole."""
+        """Kill the process; the tables remain consistent."""
         if self._process is not None:
             processes.kill(self._process)
 
@@ -135,7 +135,7 @@ class Ingest:
                 time.sleep(_LOOK_EVERY_SECONDS)
 
     def _behind(self, topic: OffsetsTopic) -> str:
-        """What has not landed; empty where nothing is missing."""
+        """Describe what has not landed; empty if nothing is missing."""
         text = """SELECT record_partition, max(end_offset) AS landed, max(batch_id) AS batch
             FROM ingest_progress GROUP BY record_partition"""
         try:
@@ -170,7 +170,7 @@ class Ingest:
 
 
 def query(config: Config, text: str) -> list[dict[str, Any]]:
-    """The rows that `grouptrail sql` gives, as dicts."""
+    """Return the rows of `grouptrail sql` as dicts."""
     out = StringIO()
     run_sql(config, text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]

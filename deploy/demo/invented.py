@@ -1,7 +1,7 @@
-"""An invented group's story as rows of the history tables and of consumer_lag, without Kafka and without a JVM.
+"""The history of an invented group, as rows of the history tables and of consumer_lag: no Kafka, no JVM.
 
-For benches and tests of what is read from these tables: the rows are those that the contracts in `schemas/tables`
-tell of, as the jobs would write them for a group to which this happened.
+For benchmarks and tests that read these tables. The rows follow the contracts in `schemas/tables` and are those that
+the jobs would write for such a group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EMPTY: dict[str, Any] = {"string": "", "smallint": 0, "int": 0, "bigint": 0, "d
 
 @dataclass(frozen=True)
 class Client:
-    """A member, as it would join."""
+    """A member's ids and host."""
 
     member_id: str
     client_id: str
@@ -67,7 +67,8 @@ class InventedGroup:
         join_phase: timedelta = timedelta(seconds=3),
         skipped: int = 0,
     ) -> None:
-        """The next generation begins at that time; `left` says of each member id how it ended and by what rule."""
+        """Begin the next generation at that time; `left` gives how each member id's membership ended, and the
+        rule."""
         self.generation += 1 + skipped
         left = left or {}
         newcomers = list(joined)
@@ -97,7 +98,7 @@ class InventedGroup:
         self._last = at
 
     def end(self, at: datetime) -> None:
-        """The group, already without members, is deleted."""
+        """Delete the group, which has no members any more."""
         self._close("generation", ended_at=at)
         self._close("state", ended_at=at)
         self._open["state"] = self._add(
@@ -105,7 +106,7 @@ class InventedGroup:
         )
 
     def lay(self, config: Config) -> None:
-        """Writes the rows; columns that they do not name are null, or empty where they never are null."""
+        """Write the rows; missing columns are null, or empty if they may not be null."""
         for table, rows in self.rows.items():
             lay_rows(config, table, rows)
 
@@ -135,7 +136,8 @@ class InventedGroup:
             )
 
     def _assigned(self) -> dict[Partition, str]:
-        """Who owns what now: the sticky way takes from those who have too much, the other reassigns everything."""
+        """Return the new owners: the sticky assignor takes from members with too many, the eager one reassigns
+        everything."""
         keys = [(topic, number) for topic, count in sorted(self.topics.items()) for number in range(count)]
         names = list(self.members)
         if not names:

@@ -50,7 +50,6 @@ PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "st
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
-SHARE_GROUP_FORMATTER = "org.apache.kafka.tools.consumer.ShareGroupMessageFormatter"
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -63,8 +62,8 @@ class BrokerError(GrouptrailError):
 
 
 def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
-    """The folder that holds Kafka `version`'s jars; downloads about 45 MB the first time. Raises JarsError."""
-    # Kafka logs through slf4j and its 4.x jars bring no backend: without slf4j-simple a broker dies in silence.
+    """Return the folder with the jars of a Kafka version; download about 45 MB the first time. Raises JarsError."""
+    # Kafka logs through slf4j and its 4.x jars have no backend: without slf4j-simple a broker exits silently.
     # connect-runtime is most of what kafka-tools would pull in, and no tool that is run here needs it.
     return fetch_jars(
         f"kafka/{version}",
@@ -94,7 +93,7 @@ class Broker:
 
     `properties` override the server's settings. `security="sasl"` adds a SASL_PLAINTEXT listener (PLAIN for the
     users of `PASSWORDS`, SCRAM for those that are made later) and an authorizer that allows `admin` everything and
-    the others what `allow` grants them; whoever comes through the PLAINTEXT listener stays all-powerful.
+    the others what `allow` grants them; clients of the PLAINTEXT listener may do everything.
     `security="tls"` adds an SSL listener, whose keystore `properties` name. `proxied` adds a PLAINTEXT
     listener that is reached through `proxy` alone, which can hang. The process dies with this one.
     """
@@ -182,7 +181,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Asks the broker to shut down in order, and kills it if it does not."""
+        """Ask the broker to shut down in order, and kill it if it does not."""
         if self._process is not None and self.running:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -190,13 +189,13 @@ class Broker:
         self.kill()
 
     def kill(self) -> None:
-        """Ends the broker at once, as a crash would."""
+        """Kill the broker, as a crash would."""
         if self._process is not None:
             processes.kill(self._process)
             self._process = None
 
     def set(self, name: str, value: str) -> None:
-        """A property, from the next start on."""
+        """Set a property for the next start."""
         self._properties[name] = value
 
     def allow(self, user: str, operation: str, resource: str, name: str, pattern: str = "LITERAL") -> None:
@@ -250,7 +249,7 @@ class Broker:
             return [row for part in parts for row in part]
 
     def _format(self, formatter: str, isolation: Isolation, records: list[Record]) -> list[dict[str, Any]]:
-        """The rows of one partition, all of whose visible records are `records`."""
+        """Return the rows of one partition, whose visible records are all in `records`."""
         partition = str(records[0].partition)
         printed = self.tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -264,7 +263,7 @@ class Broker:
         whole = printed.returncode == 0 and f"Processed a total of {len(records)} messages" in printed.stderr
         if not whole or [_record_type(line["key"]) for line in lines] != [record.type for record in shown]:
             raise BrokerError(
-                f"{formatter} stopped in partition {partition} ({_telling_line(printed.stderr)}): "
+                f"{formatter} stopped in partition {partition} ({_error_line(printed.stderr)}): "
                 "use dumped(), which prints what it can"
             )
         return [
@@ -292,7 +291,7 @@ class Broker:
         )
         if printed.returncode != 0:
             raise BrokerError(
-                f"DumpLogSegments failed ({_telling_line(printed.stderr)}): see {self.directory / 'data'}"
+                f"DumpLogSegments failed ({_error_line(printed.stderr)}): see {self.directory / 'data'}"
             )
         return list(_dumped_rows(printed.stdout))
 
@@ -310,7 +309,7 @@ class Broker:
         ]
 
     def _format_once(self) -> None:
-        """Writes the server's settings, and its empty log folder the first time."""
+        """Write the server's settings; the first time also create its empty log folder."""
         data = self.directory / "data"
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = self.directory / "server.properties"
@@ -323,7 +322,7 @@ class Broker:
         if formatted.returncode != 0:
             raise BrokerError(
                 f"Kafka {self.version} refuses its settings in {settings} "
-                f"({_telling_line(formatted.stdout + formatted.stderr)}): correct `properties`"
+                f"({_error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
             )
 
     def _settings(self, data: Path) -> dict[str, str]:
@@ -387,7 +386,7 @@ _SINGLE_NODE = {
     "broker.heartbeat.interval.ms": "500",
 }
 
-# What makes each version speak all the group protocols that it knows; from 4.2 on that is the default.
+# Settings that enable all group protocols of each version; from 4.2 on this is the default.
 _GROUP_PROTOCOLS = {
     "3.9": {"group.coordinator.rebalance.protocols": "classic,consumer"},
     "4.1": {"group.coordinator.rebalance.protocols": "classic,consumer,share"},
@@ -416,14 +415,14 @@ def _sasl_settings() -> dict[str, str]:
 
 
 def new_cluster_id() -> str:
-    """A random Kafka UUID; one that begins with "-" would be read as an option."""
+    """Return a random Kafka UUID that does not begin with "-", which would be read as an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()).startswith("-"):
         pass
     return text
 
 
-def _telling_line(output: str) -> str:
-    """The line that says what went wrong in what a Java program printed."""
+def _error_line(output: str) -> str:
+    """Return the line of a Java program's output that says what went wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for pattern in (r"(Exception|Error): \S", r"Exception|Error|ERROR|timed out|not found", ""):
         for line in lines:
@@ -432,7 +431,7 @@ def _telling_line(output: str) -> str:
     return "it printed nothing"
 
 
-# Not the generator that everybody may seed: two processes would try the same ports.
+# Not the global generator, which may be seeded: two processes would then try the same ports.
 _PORTS = random.SystemRandom()
 
 
@@ -451,7 +450,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _answers(bootstrap: str) -> bool:
-    """Whether the broker is in the cluster's metadata that it serves."""
+    """Return whether the broker is in the cluster metadata that it serves."""
     host, port = bootstrap.split(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()
@@ -481,7 +480,7 @@ class Record:
 
 
 def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
-    """Makes the broker create `__consumer_offsets`, as any question about a group does; its partitions."""
+    """Make the broker create `__consumer_offsets`, as any request about a group does; return its partitions."""
     deadline = time.monotonic() + deadline_seconds
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
         while time.monotonic() < deadline:
@@ -505,7 +504,7 @@ def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | 
     client, whose name is used here, and none without a key. It does not check them, and when it starts again
     it cannot load a partition that holds an unreadable one: for throw-away brokers.
     """
-    # Not kafka-python's, which knows no internal topics.
+    # Not kafka-python's admin client, which does not see internal topics.
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client", "linger.ms": 20})
     failures: list[str] = []
 
@@ -537,7 +536,7 @@ def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | 
 def read_records(
     bootstrap: str, *, isolation: Isolation = "read_committed", deadline_seconds: float = 60
 ) -> list[Record]:
-    """Every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
+    """Return every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
     deadline = time.monotonic() + deadline_seconds
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False, group_id=None
@@ -562,7 +561,7 @@ def _dump_class(version: str) -> str:
 
 
 def _record_type(key: dict[str, Any]) -> int:
-    """Kafka 4 calls it `type`, Kafka 3 `version`."""
+    """Return the field `type` of Kafka 4, which Kafka 3 calls `version`."""
     return int(key["type"] if "type" in key else key["version"])
 
 
@@ -576,7 +575,7 @@ def _dumped_rows(output: str) -> Iterator[dict[str, Any]]:
 
 
 def _dumped_record(text: str) -> dict[str, Any]:
-    """`{…} payload: {…}`, `{…} payload: <DELETE>`, or a sentence about what is wrong."""
+    """Parse `{…} payload: {…}`, `{…} payload: <DELETE>`, or a sentence about an error."""
     if not text.startswith("{"):
         return {"key": None, "value": None, "error": text}
     key, end = json.JSONDecoder().raw_decode(text)
@@ -585,7 +584,7 @@ def _dumped_record(text: str) -> dict[str, Any]:
 
 
 def _json_values(text: str) -> Iterator[dict[str, Any]]:
-    """The objects that the formatters print one after the other, with nothing between them."""
+    """Yield the JSON objects that the formatters print without separators."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         value, end = decoder.raw_decode(text, at)

@@ -1,4 +1,4 @@
-"""Three small Kafka nodes on loopback, each broker and controller: for what one broker cannot show."""
+"""Three small Kafka nodes on loopback, each both broker and controller, for tests that need several brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.2
 
 
 class KafkaCluster:
-    """Nodes 1 to 3, their data below `directory`; `properties` as for `Broker`."""
+    """Nodes 1 to 3, with their data in `directory`; `properties` as for `Broker`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes."""
+        """The addresses of all nodes."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def __enter__(self) -> Self:
@@ -74,13 +74,13 @@ class KafkaCluster:
             list(pool.map(Broker.kill, self.brokers))
 
     def start(self, deadline_seconds: float = 120) -> Self:
-        """Returns once all nodes answer: one alone has no quorum."""
+        """Start all nodes and return once they answer: a single one has no quorum."""
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(lambda broker: broker.start(deadline_seconds), self.brokers))
         return self
 
     def leader(self, topic: str, partition: int, deadline_seconds: float = 60) -> Broker:
-        """The node that leads a partition now, or will soon."""
+        """Return the current leader of a partition, waiting for an election in progress."""
         deadline = time.monotonic() + deadline_seconds
         while time.monotonic() < deadline:
             admin = self._admin()
@@ -91,7 +91,7 @@ class KafkaCluster:
         raise BrokerError(f"{topic}-{partition} has no leader: see {self.brokers[0].log_file}")
 
     def elect_preferred(self, topic: str, partitions: int, deadline_seconds: float = 60) -> None:
-        """Gives each partition back to the first of its replicas; as soon as these are in sync."""
+        """Elect the first replica of each partition as leader, once the replicas are in sync."""
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
         deadline = time.monotonic() + deadline_seconds
         admin = self._admin()  # kept: what it has been asked fails when it is gone

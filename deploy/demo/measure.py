@@ -1,4 +1,4 @@
-"""What a bench measures with: wall time, and the memory and processor time of a process and all it started."""
+"""Measure wall time, and the memory and processor time of a process with its descendants, for the benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long it takes."""
+    """Return how long the work takes."""
     started = time.monotonic()
     work()
     return time.monotonic() - started
@@ -41,8 +41,8 @@ class PeakMemory:
 
 
 def resident(root: int) -> int:
-    """Bytes of a process and its descendants, Kafka's own apart; the smaller of two looks, as for a moment a process
-    that Java starts has all of Java's memory."""
+    """Return the resident bytes of a process and its descendants except Kafka's, the smaller of two readings: a
+    process that Java starts briefly has all of Java's memory."""
     first = _resident(root)
     time.sleep(0.1)
     return min(first, _resident(root))
@@ -53,12 +53,12 @@ def _resident(root: int) -> int:
 
 
 def cpu_seconds(root: int) -> float:
-    """Of the same processes, and of those that they have waited for."""
+    """Return the processor time of the same processes and of their finished children."""
     return sum(int(ticks) for stat in _family(root) for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _family(root: int) -> list[list[str]]:
-    """What /proc says of each, from its state on."""
+    """Return the fields of /proc/PID/stat, from the state on, of each process."""
     stats = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

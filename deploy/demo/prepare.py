@@ -23,7 +23,7 @@ from grouptrail.spark import class_data, session
 from grouptrail.spark.jars import silent
 from grouptrail.spark.java import find_java
 
-# What is loaded counts, not how fast it becomes.
+# Only the set of loaded classes matters here, not their speed.
 _QUICK = "-XX:TieredStopAtLevel=1"
 
 
@@ -59,7 +59,7 @@ def _run_kafka(options: str) -> None:
 
 
 def _run_spark(options: str) -> None:
-    """A commit is decoded."""
+    """Decode one commit, so that the archive has the classes of the decode job."""
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "kafka") as broker:
@@ -72,7 +72,7 @@ def _run_spark(options: str) -> None:
             "spark.spark.driver.extraJavaOptions": f"{_QUICK} {options}",
         }
         pipeline.run([load_config(None, settings, {})], jobs=("decode",), once=True, report=silent)
-        # The archive is written as the JVM ends, which it does when nobody can talk to it any more.
+        # The archive is written when the JVM exits, which it does once its gateway is closed.
         gateway = SparkContext._gateway
         assert gateway is not None
         gateway.shutdown()

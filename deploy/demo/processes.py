@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# The kernel closes our end of the child's stdin when we end; the subshell's `read` returns then, and it kills the
-# child's group. PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the child ends.
+# The kernel closes this end of the child's stdin when this process ends; the subshell's `read` then returns, and it
+# kills the child's group. PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the child ends.
 _LAUNCHER = 'exec 3<&0 </dev/null; { read -r line <&3; kill -9 -$$; } & exec "$@" 3<&-'
 
 
@@ -22,7 +22,7 @@ def launch(
     stderr: IO[bytes] | int,
     environ: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, out of reach of the terminal's Ctrl-C; it dies with this process."""
+    """Start a command in a session of its own, out of reach of the terminal's Ctrl-C; it dies with this process."""
     return subprocess.Popen(
         ["/bin/sh", "-c", _LAUNCHER, "launched", *command],
         stdin=subprocess.PIPE,
@@ -34,7 +34,7 @@ def launch(
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a launched process, and all that it started in its group, at once."""
+    """Kill a launched process and its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -43,7 +43,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """The processes that a process has started, and those that these have."""
+    """Return the descendants of a process."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ def descendants(root: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """Empty where the process has ended."""
+    """Return a process's command line; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -64,6 +64,6 @@ def command_line(pid: int) -> str:
 
 
 def python_workers(driver: int) -> list[int]:
-    """Of Spark's Python workers those that the daemon has forked: the daemon forks another where one ends."""
+    """Return the Python workers that Spark's daemon has forked; the daemon replaces one that ends."""
     daemons = {pid for pid in descendants(driver) if "pyspark.daemon" in command_line(pid)}
     return [pid for pid in daemons if daemons & set(descendants(pid)) == set()]

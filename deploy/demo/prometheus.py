@@ -22,11 +22,11 @@ _START_SECONDS = 60
 
 
 class PrometheusError(GrouptrailError):
-    """There is no Prometheus, or it does not start."""
+    """Prometheus is not available, or does not start."""
 
 
 def program(name: str) -> Path:
-    """`prometheus` or `promtool`. Raises PrometheusError where there is none."""
+    """Return the path of `prometheus` or `promtool`. Raises PrometheusError if it is not available."""
     on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
@@ -38,7 +38,7 @@ def program(name: str) -> Path:
 
 @cache
 def _unpacked() -> Path | str:
-    """The folder that holds both, or why there is none."""
+    """Return the folder with both programs, or the reason why there is none."""
     try:
         programs = debian.unpacked("prometheus", "prometheus") / "usr" / "bin"
         (programs / "prometheus").stat()
@@ -74,7 +74,7 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listened at just now."""
+    """Return a loopback port on which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""`make soak`: lively groups, all jobs, and faults at random, for as long as is asked.
+"""`make soak`: run active groups and all jobs with random faults for a given time.
 
 At the end every record of the topic must be in the tables once, as Kafka's own formatters print it, `grouptrail
 check` must find nothing, and neither memory nor live files may have grown. The seed decides which fault comes when;
@@ -71,7 +71,7 @@ class Soak:
         self.survived: Counter[str] = Counter()
 
     def run(self) -> list[str]:
-        """What is wrong at the end."""
+        """Run for the given time and return the problems found at the end."""
         with self._broker:
             ensure_offsets_topic(self._broker.bootstrap)
             self._ingest = Ingest(self._folder, self._broker.proxied_bootstrap, lambda _line: None)
@@ -86,7 +86,7 @@ class Soak:
             return self._judge()
 
     def _begun(self) -> None:
-        """Returns when the groups are there, and the pipeline has landed some of what they do."""
+        """Wait until the groups exist and the pipeline has landed some of their records."""
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         while not any(self._landed().values()) and time.monotonic() < deadline:
             time.sleep(1)
@@ -137,7 +137,7 @@ class Soak:
         self._broker.proxy.resume()
 
     def _caught_up(self) -> bool:
-        """Whether all that can be read now lands in time; at the end nobody starts the pipeline again."""
+        """Return whether everything readable lands in time; at the end the pipeline is not restarted."""
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         wanted = self._readable(deadline)
         while any(self._landed().get(at, 0) < end for at, end in wanted.items()):
@@ -178,7 +178,7 @@ class Soak:
             thread.join(120)
 
     def _play(self) -> None:
-        """The workload in a process of its own, again and again: a broker that is killed may end its clients."""
+        """Run the workload in a separate process and restart it: a broker that is killed may end its clients."""
         while not self._over.is_set():
             command = [sys.executable, "-m", "demo.workload", "--bootstrap", self._broker.bootstrap]
             command += ["--seconds", str(_EPISODE_SECONDS), "--seed", str(self._random.randrange(1 << 16))]
@@ -191,7 +191,7 @@ class Soak:
             processes.kill(playing)
 
     def _tend(self) -> None:
-        """As systemd would: starts the pipeline where it has ended."""
+        """Restart the pipeline when it has ended, as systemd would."""
         while not self._over.wait(1):
             try:
                 self._ingest.check()
@@ -201,7 +201,7 @@ class Soak:
                 self._ingest.start()
 
     def _sample(self) -> None:
-        """Of drivers that have been at work for a while: before that Java's heap grows, as it may."""
+        """Record the memory of drivers after a warm-up, during which Java's heap grows."""
         driver, since = None, 0.0
         while not self._over.wait(_SAMPLE_EVERY_SECONDS):
             before, driver = driver, self._ingest.pid

@@ -31,11 +31,11 @@ class Proxy:
         self.close()
 
     def stall(self) -> None:
-        """From now on nothing is forwarded, either way."""
+        """Stop forwarding in both directions."""
         self._flows.clear()
 
     def resume(self) -> None:
-        """What has waited comes through, and what follows it."""
+        """Forward what has been held back, and everything after it."""
         self._flows.set()
 
     def close(self) -> None:

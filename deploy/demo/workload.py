@@ -1,4 +1,4 @@
-"""A lively workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
+"""A workload of real Kafka clients: groups of every kind whose members join, leave, crash and return.
 
 Every client is a real one (kafka-python, confluent-kafka), and the ledger keeps what the brokers acknowledged
 to them, so that the topic `__consumer_offsets` can be compared with it.
@@ -88,7 +88,7 @@ ASSIGNORS: dict[str, Any] = {
     "roundrobin": RoundRobinPartitionAssignor,
     "sticky": StickyPartitionAssignor,
 }
-# Refused for certain: the group moved on, the new owner reads the records again.
+# Certainly refused: the group has rebalanced, and the new owner reads the records again.
 REFUSALS = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -106,34 +106,12 @@ class WorkloadError(RuntimeError):
 
 
 class Order(Enum):
-    """The answer to each request of a member."""
+    """The instruction that a member gets in response to each request."""
 
     WORK = "work"
     LEAVE = "leave"
     RESTART = "restart"
     CRASH = "crash"
-
-
-@dataclass(frozen=True)
-class Deed:
-    """Something a client or an administrator did to a group."""
-
-    at_ms: int
-    group: str
-    member: str
-    what: str
-
-
-@dataclass(frozen=True)
-class Holding:
-    """The partitions a member saw itself assigned; `generation` is None if the client does not expose it."""
-
-    at_ms: int
-    group: str
-    member: str
-    member_id: str
-    generation: int | None
-    partitions: tuple[Partition, ...]
 
 
 class Ledger:
@@ -145,11 +123,9 @@ class Ledger:
         self._offsets: dict[Key, int] = {}
         self._commits: Counter[Key] = Counter()
         self._unsure: set[Key] = set()
-        self._unanswered = 0
         self._gone: set[str] = set()
         self._transactions: Counter[str] = Counter()
-        self._deeds: list[Deed] = []
-        self._holdings: list[Holding] = []
+        self._actions: Counter[str] = Counter()
 
     def opened(self, group: str, kind: Kind) -> None:
         """A client of this group is about to start."""
@@ -169,7 +145,6 @@ class Ledger:
     def doubt(self, group: str, partitions: Iterable[Partition]) -> None:
         """A commit went out and no answer came: it may or may not be in the topic."""
         with self._lock:
-            self._unanswered += 1
             self._unsure.update((group, topic, partition) for topic, partition in partitions)
 
     def forget(self, group: str) -> None:
@@ -184,23 +159,15 @@ class Ledger:
         with self._lock:
             self._transactions[outcome] += 1
 
-    def did(self, group: str, member: str, what: str) -> None:
+    def did(self, action: str) -> None:
+        """A client or an administrator did this to a group."""
         with self._lock:
-            self._deeds.append(Deed(_now_ms(), group, member, what))
-
-    def held(
-        self, group: str, member: str, member_id: str, generation: int | None, partitions: Iterable[Partition]
-    ) -> None:
-        with self._lock:
-            self._holdings.append(Holding(_now_ms(), group, member, member_id, generation, tuple(sorted(partitions))))
+            self._actions[action] += 1
 
     def groups(self) -> dict[str, Kind]:
         """The kind of every group that had a client, the deleted ones as well."""
         with self._lock:
             return dict(self._kinds)
-
-    def groups_of(self, kind: Kind) -> list[str]:
-        return sorted(group for group, its_kind in self.groups().items() if its_kind == kind)
 
     def committed(self) -> dict[Key, int]:
         """The last acknowledged offset of each (group, topic, partition) of the groups that exist."""
@@ -217,12 +184,6 @@ class Ledger:
         with self._lock:
             return frozenset(self._unsure)
 
-    @property
-    def unanswered(self) -> int:
-        """How many commits got no answer; unless 0, the topic may hold more than `commit_counts` says."""
-        with self._lock:
-            return self._unanswered
-
     def deleted(self) -> frozenset[str]:
         """The groups that were deleted and not used again."""
         with self._lock:
@@ -238,21 +199,14 @@ class Ledger:
         with self._lock:
             return self._transactions["aborted"]
 
-    def deeds(self, what: str | None = None, group: str | None = None) -> list[Deed]:
-        """Started, left, crashed, restarted, deleted, reset and removed, in the order they happened."""
+    def actions(self) -> Counter[str]:
+        """How often something was started, left, crashed, restarted, deleted, reset or removed."""
         with self._lock:
-            found = list(self._deeds)
-        return [deed for deed in found if what in (None, deed.what) and group in (None, deed.group)]
-
-    def holdings(self, group: str | None = None) -> list[Holding]:
-        """Every assignment a member noticed; one that lasted less than a poll may be missing."""
-        with self._lock:
-            found = list(self._holdings)
-        return [holding for holding in found if group in (None, holding.group)]
+            return self._actions.copy()
 
 
 @dataclass(frozen=True)
-class Post:
+class MemberSpec:
     """What one member of a group is to do; plain values only, so that it can be handed to another process."""
 
     bootstrap: str
@@ -265,8 +219,8 @@ class Post:
     batch: int = 500
 
 
-class Desk(Protocol):
-    """Where a member asks for its orders and hands in what it did."""
+class Channel(Protocol):
+    """How a member receives its orders and reports what it did."""
 
     def order(self) -> Order: ...
 
@@ -274,13 +228,13 @@ class Desk(Protocol):
 
     def unsure(self, offsets: Offsets) -> None: ...
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None: ...
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None: ...
 
 
-Serve = Callable[[Post, Desk], Order]
+Serve = Callable[[MemberSpec, Channel], Order]
 
 
-class Stage:
+class Context:
     """What all actors share: the cluster, the ledger, the stop signal and the threads."""
 
     def __init__(self, bootstrap: str, prefix: str, seed: int, rate: int, report: Report) -> None:
@@ -369,11 +323,11 @@ class Stage:
                 admin.create_topics(missing, wait_for_metadata=True)
 
 
-class LocalDesk:
-    """The desk of a member that runs in this process."""
+class LocalChannel:
+    """The channel of a member in this process."""
 
-    def __init__(self, stage: Stage, post: Post, label: str) -> None:
-        self._stage, self._post, self._label = stage, post, label
+    def __init__(self, context: Context, spec: MemberSpec, label: str) -> None:
+        self._context, self._spec, self._label = context, spec, label
         self._order = Order.WORK
         self.commits = 0
 
@@ -381,35 +335,34 @@ class LocalDesk:
         self._order = order
 
     def order(self) -> Order:
-        return Order.LEAVE if self._stage.stopping.is_set() else self._order
+        return Order.LEAVE if self._context.stopping.is_set() else self._order
 
     def committed(self, offsets: Offsets) -> None:
         self.commits += 1
-        self._stage.ledger.acknowledge(self._post.group, offsets)
+        self._context.ledger.acknowledge(self._spec.group, offsets)
 
     def unsure(self, offsets: Offsets) -> None:
-        self._stage.ledger.doubt(self._post.group, offsets)
+        self._context.ledger.doubt(self._spec.group, offsets)
         self.say("got no answer to a commit")
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
-        self._stage.ledger.held(self._post.group, self._post.client, member_id, generation, partitions)
-        counts = Counter(self._stage.plain(topic) for topic, _ in partitions)
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None:
+        counts = Counter(self._context.plain(topic) for topic, _ in partitions)
         what = ", ".join(f"{count} of {topic}" for topic, count in sorted(counts.items())) or "nothing"
         self.say(f"holds {what}" + (f" (generation {generation})" if generation is not None else ""))
 
     def say(self, line: str) -> None:
-        self._stage.say(self._stage.plain(self._post.group), f"{self._label} {line}")
+        self._context.say(self._context.plain(self._spec.group), f"{self._label} {line}")
 
     def did(self, what: str, line: str) -> None:
-        self._stage.ledger.did(self._post.group, self._post.client, what)
+        self._context.ledger.did(what)
         self.say(line)
 
 
-class ShortDesk(LocalDesk):
-    """Sends its member home after some seconds, once it has committed."""
+class TimedChannel(LocalChannel):
+    """Orders its member to leave after some seconds, once it has committed."""
 
-    def __init__(self, stage: Stage, post: Post, label: str, seconds: float) -> None:
-        super().__init__(stage, post, label)
+    def __init__(self, context: Context, spec: MemberSpec, label: str, seconds: float) -> None:
+        super().__init__(context, spec, label)
         self._enough = time.monotonic() + seconds
         self._at_last = self._enough + 30
 
@@ -420,49 +373,45 @@ class ShortDesk(LocalDesk):
         return super().order()
 
 
-class PipeDesk:
-    """The desk of a member in a process of its own: an exchange hands in what was done and reads an order.
+class PipeChannel:
+    """The channel of a member in a separate process: each exchange reports what was done and reads an order.
 
     The member continues only after the answer, so a crash never loses a commit the ledger should know. A dead
-    parent (end of file) sends it home.
+    parent (end of file) ends it.
     """
 
     def __init__(self) -> None:
-        self._told: list[dict[str, Any]] = []
+        self._done: list[dict[str, Any]] = []
 
     def order(self) -> Order:
-        print(json.dumps(self._told), flush=True)
-        self._told.clear()
+        print(json.dumps(self._done), flush=True)
+        self._done.clear()
         answer = sys.stdin.readline().strip()
         return Order(answer) if answer else Order.LEAVE
 
     def committed(self, offsets: Offsets) -> None:
-        self._told.append({"committed": _listed(offsets)})
+        self._done.append({"committed": _listed(offsets)})
 
     def unsure(self, offsets: Offsets) -> None:
-        self._told.append({"unsure": _listed(offsets)})
+        self._done.append({"unsure": _listed(offsets)})
 
-    def holds(self, member_id: str, generation: int | None, partitions: Sequence[Partition]) -> None:
-        self._told.append({"holds": [member_id, generation, list(partitions)]})
+    def holds(self, generation: int | None, partitions: Sequence[Partition]) -> None:
+        self._done.append({"holds": [generation, list(partitions)]})
 
 
 def _listed(offsets: Offsets) -> list[tuple[str, int, int]]:
     return [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
-def _hand_in(desk: Desk, messages: Iterable[dict[str, Any]]) -> None:
+def _record(channel: Channel, messages: Iterable[dict[str, Any]]) -> None:
     for message in messages:
         for what, value in message.items():
             if what == "holds":
-                member_id, generation, partitions = value
-                desk.holds(member_id, generation, [(topic, partition) for topic, partition in partitions])
+                generation, partitions = value
+                channel.holds(generation, [(topic, partition) for topic, partition in partitions])
             else:
                 offsets = {(topic, partition): offset for topic, partition, offset in value}
-                (desk.committed if what == "committed" else desk.unsure)(offsets)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+                (channel.committed if what == "committed" else channel.unsure)(offsets)
 
 
 def _topic(base: str, partitions: int) -> dict[str, Any]:
@@ -470,18 +419,18 @@ def _topic(base: str, partitions: int) -> dict[str, Any]:
     return {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
 
 
-def classic_consumer(post: Post) -> Any:
+def classic_consumer(spec: MemberSpec) -> Any:
     return KafkaConsumer(
-        bootstrap_servers=post.bootstrap,
-        group_id=post.group,
-        client_id=post.client,
-        group_instance_id=post.instance,
-        partition_assignment_strategy=(ASSIGNORS[post.assignor],),
-        session_timeout_ms=post.session_ms,
-        heartbeat_interval_ms=post.session_ms // 6,
+        bootstrap_servers=spec.bootstrap,
+        group_id=spec.group,
+        client_id=spec.client,
+        group_instance_id=spec.instance,
+        partition_assignment_strategy=(ASSIGNORS[spec.assignor],),
+        session_timeout_ms=spec.session_ms,
+        heartbeat_interval_ms=spec.session_ms // 6,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        max_poll_records=post.batch,
+        max_poll_records=spec.batch,
         fetch_min_bytes=FETCH_BYTES,
         fetch_max_wait_ms=FETCH_WAIT_MS,
         bootstrap_timeout_ms=BOOTSTRAP_MS,
@@ -489,19 +438,19 @@ def classic_consumer(post: Post) -> Any:
     )
 
 
-def serve_classic(post: Post, desk: Desk) -> Order:
+def serve_classic(spec: MemberSpec, channel: Channel) -> Order:
     """A member of a classic group: reads and commits until it is stopped."""
-    consumer = classic_consumer(post)
+    consumer = classic_consumer(spec)
     try:
-        consumer.subscribe(post.topics)
+        consumer.subscribe(spec.topics)
         generation = -1
-        while (order := desk.order()) is Order.WORK:
+        while (order := channel.order()) is Order.WORK:
             records = consumer.poll(timeout_ms=int(POLL_SECONDS * 1000))
             membership = consumer.group_metadata()
             if membership.generation_id not in (-1, generation) and consumer.assignment():
                 generation = membership.generation_id
-                desk.holds(membership.member_id, generation, _pairs(consumer.assignment()))
-            commit_classic(consumer, records, post, desk)
+                channel.holds(generation, _pairs(consumer.assignment()))
+            commit_classic(consumer, records, spec, channel)
         if order is Order.CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
         return order
@@ -513,11 +462,11 @@ def _pairs(partitions: Iterable[Any]) -> list[Partition]:
     return sorted((partition.topic, partition.partition) for partition in partitions)
 
 
-def commit_classic(consumer: Any, records: Mapping[Any, Sequence[Any]], post: Post, desk: Desk) -> None:
+def commit_classic(consumer: Any, records: Mapping[Any, Sequence[Any]], spec: MemberSpec, channel: Channel) -> None:
     if not records:
         return
     ends = {
-        partition: OffsetAndMetadata(batch[-1].offset + 1, post.client, batch[-1].leader_epoch)
+        partition: OffsetAndMetadata(batch[-1].offset + 1, spec.client, batch[-1].leader_epoch)
         for partition, batch in records.items()
     }
     offsets = {(partition.topic, partition.partition): end.offset for partition, end in ends.items()}
@@ -526,22 +475,22 @@ def commit_classic(consumer: Any, records: Mapping[Any, Sequence[Any]], post: Po
     except (CommitFailedError, RebalanceInProgressError):
         return
     except KafkaTimeoutError:
-        desk.unsure(offsets)
+        channel.unsure(offsets)
     else:
-        desk.committed(offsets)
+        channel.committed(offsets)
 
 
-def confluent_settings(post: Post, **more: str | int | bool) -> dict[str, Any]:
+def confluent_settings(spec: MemberSpec, **more: str | int | bool) -> dict[str, Any]:
     return {
-        "bootstrap.servers": post.bootstrap,
-        "group.id": post.group,
-        "client.id": post.client,
+        "bootstrap.servers": spec.bootstrap,
+        "group.id": spec.group,
+        "client.id": spec.client,
         "log_level": 2,
         **more,
     }
 
 
-def confluent_consumer(post: Post, **more: str | int | bool) -> Consumer:
+def confluent_consumer(spec: MemberSpec, **more: str | int | bool) -> Consumer:
     settings: dict[str, str | int | bool] = {
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
@@ -549,21 +498,21 @@ def confluent_consumer(post: Post, **more: str | int | bool) -> Consumer:
         "fetch.min.bytes": FETCH_BYTES,
         "fetch.wait.max.ms": FETCH_WAIT_MS,
     }
-    return Consumer(confluent_settings(post, **(settings | more)))
+    return Consumer(confluent_settings(spec, **(settings | more)))
 
 
-def serve_consumer_protocol(post: Post, desk: Desk) -> Order:
+def serve_consumer_protocol(spec: MemberSpec, channel: Channel) -> Order:
     """A member of a group of the new protocol (KIP-848)."""
-    consumer = confluent_consumer(post, **{"group.protocol": "consumer"})
+    consumer = confluent_consumer(spec, **{"group.protocol": "consumer"})
     try:
-        consumer.subscribe(list(post.topics))
+        consumer.subscribe(list(spec.topics))
         held: list[Partition] = []
-        while (order := desk.order()) is Order.WORK:
-            messages = _messages(consumer, post.batch)
+        while (order := channel.order()) is Order.WORK:
+            messages = _messages(consumer, spec.batch)
             if (holding := _pairs(consumer.assignment())) != held:
                 held = holding
-                desk.holds(consumer.memberid(), None, held)
-            commit_confluent(consumer, messages, post, desk)
+                channel.holds(None, held)
+            commit_confluent(consumer, messages, spec, channel)
         return order
     finally:
         consumer.close()
@@ -594,109 +543,111 @@ def _confluent(offsets: Offsets, metadata: str = "") -> list[ConfluentPartition]
     return [ConfluentPartition(topic, partition, offset, metadata) for (topic, partition), offset in offsets.items()]
 
 
-def commit_confluent(consumer: Consumer, messages: Sequence[Message[Any, Any]], post: Post, desk: Desk) -> None:
+def commit_confluent(
+    consumer: Consumer, messages: Sequence[Message[Any, Any]], spec: MemberSpec, channel: Channel
+) -> None:
     offsets = _ends(messages)
     if not offsets:
         return
     try:
-        answers = consumer.commit(offsets=_confluent(offsets, post.client), asynchronous=False) or []
+        answers = consumer.commit(offsets=_confluent(offsets, spec.client), asynchronous=False) or []
     except KafkaException as error:
         code = error.args[0].code()
         if code in UNCERTAIN:
-            desk.unsure(offsets)
+            channel.unsure(offsets)
         elif code not in REFUSALS:
             raise
         return
     refused = {(answer.topic, answer.partition) for answer in answers if answer.error is not None}
-    desk.committed({place: offset for place, offset in offsets.items() if place not in refused})
+    channel.committed({place: offset for place, offset in offsets.items() if place not in refused})
 
 
-def serve_share(post: Post, desk: Desk) -> Order:
+def serve_share(spec: MemberSpec, channel: Channel) -> Order:
     """A member of a share group: polling again acknowledges what the last poll returned."""
-    consumer = confluent_kafka.ShareConsumer(confluent_settings(post))
+    consumer = confluent_kafka.ShareConsumer(confluent_settings(spec))
     try:
-        consumer.subscribe(list(post.topics))
-        while (order := desk.order()) is Order.WORK:
+        consumer.subscribe(list(spec.topics))
+        while (order := channel.order()) is Order.WORK:
             consumer.poll(timeout=POLL_SECONDS)
         return order
     finally:
         consumer.close()
 
 
-class Seat:
-    """The place of one member in a group, which clients take and leave in turn."""
+class Slot:
+    """A member of a group whose client can be started, stopped and restarted."""
 
-    def __init__(self, stage: Stage, post: Post, number: int, serve: Serve, *, apart: bool = False) -> None:
-        self._stage, self._post, self._number, self._serve, self._apart = stage, post, number, serve, apart
-        self._desk: LocalDesk | None = None
+    def __init__(self, context: Context, spec: MemberSpec, number: int, serve: Serve, *, apart: bool = False) -> None:
+        self._context, self._spec, self._number, self._serve, self._apart = context, spec, number, serve, apart
+        self._channel: LocalChannel | None = None
 
     def take(self) -> None:
-        desk = self._desk = LocalDesk(self._stage, self._post, f"member {self._number}")
-        desk.did("started", "starts")
+        channel = self._channel = LocalChannel(self._context, self._spec, f"member {self._number}")
+        channel.did("started", "starts")
         run = self._work_apart if self._apart else self._work
-        self._stage.spawn(self._post.client, lambda: run(desk))
+        self._context.spawn(self._spec.client, lambda: run(channel))
 
     def leave(self) -> None:
-        self._tell(Order.LEAVE)
+        self._order(Order.LEAVE)
 
     def restart(self) -> None:
-        self._tell(Order.RESTART)
+        self._order(Order.RESTART)
 
     def crash(self) -> None:
         if not self._apart:
-            raise ValueError(f"{self._post.client} shares this process, which would die with it")
-        self._tell(Order.CRASH)
+            raise ValueError(f"{self._spec.client} shares this process, which would die with it")
+        self._order(Order.CRASH)
 
-    def _tell(self, order: Order) -> None:
-        if self._desk is not None:
-            self._desk.give(order)
+    def _order(self, order: Order) -> None:
+        if self._channel is not None:
+            self._channel.give(order)
 
-    def _work(self, desk: LocalDesk) -> None:
-        while self._serve(self._post, desk) is Order.RESTART:
-            desk.give(Order.WORK)
-            desk.did("restarted", "restarts under the same instance id")
-        desk.did("left", "stopped; its instance id keeps the place" if self._post.instance else "left")
+    def _work(self, channel: LocalChannel) -> None:
+        while self._serve(self._spec, channel) is Order.RESTART:
+            channel.give(Order.WORK)
+            channel.did("restarted", "restarts under the same instance id")
+        channel.did("left", "stopped; its instance id keeps the place" if self._spec.instance else "left")
 
-    def _work_apart(self, desk: LocalDesk) -> None:
-        process = _member_process(self._post)
-        self._stage.processes.add(process)
+    def _work_apart(self, channel: LocalChannel) -> None:
+        process = _member_process(self._spec)
+        self._context.processes.add(process)
         try:
-            last = _converse(process, desk)
+            last = _serve_member(process, channel)
             code = process.wait()
         finally:
             process.kill()
             process.wait()
-            self._stage.processes.discard(process)
+            self._context.processes.discard(process)
         crashed = last is Order.CRASH
         if code != (-signal.SIGKILL if crashed else 0):
-            raise WorkloadError(f"the process of {self._post.client} ended with {code}")
-        desk.did(*(("crashed", "crashed without a word") if crashed else ("left", "left")))
+            raise WorkloadError(f"the process of {self._spec.client} ended with {code}")
+        channel.did(*(("crashed", "crashed without a word") if crashed else ("left", "left")))
 
 
-def _member_process(post: Post) -> subprocess.Popen[str]:
+def _member_process(spec: MemberSpec) -> subprocess.Popen[str]:
     home = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         # -P: with the working folder on the path, the file kafka.py next to this one would hide kafka-python.
-        [sys.executable, "-P", "-m", "demo.workload", "--member", json.dumps(asdict(post))],
+        [sys.executable, "-P", "-m", "demo.workload", "--member", json.dumps(asdict(spec))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": path},
-        # Out of reach of the terminal's Ctrl-C: the parent sends it home, or its end of file does.
+        # Out of reach of the terminal's Ctrl-C: an order of the parent or the end of the pipe ends it.
         process_group=0,
     )
 
 
-def _converse(process: subprocess.Popen[str], desk: LocalDesk) -> Order:
-    """Take in what the member says and answer with its orders until it hangs up; the last order."""
+def _serve_member(process: subprocess.Popen[str], channel: LocalChannel) -> Order:
+    """Record what the member reports and answer with its orders until it exits; return the last order."""
     assert process.stdin is not None
     assert process.stdout is not None
     last = Order.WORK
     with process.stdin as answers, process.stdout as lines:
         for line in lines:
-            _hand_in(desk, json.loads(line))
-            last = desk.order()
+            _record(channel, json.loads(line))
+            last = channel.order()
             try:
                 print(last.value, file=answers, flush=True)
             except BrokenPipeError:
@@ -704,10 +655,10 @@ def _converse(process: subprocess.Popen[str], desk: LocalDesk) -> Order:
     return last
 
 
-def _be_member(post: Post) -> int:
+def _run_member(spec: MemberSpec) -> int:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve_classic(post, PipeDesk())
+    serve_classic(spec, PipeChannel())
     return 0
 
 
@@ -720,51 +671,51 @@ class Step:
     act: Callable[[], object] = field(compare=False)
 
 
-def _seats(
-    stage: Stage,
+def _slots(
+    context: Context,
     group: str,
     kind: Kind,
     serve: Serve,
     topics: Sequence[Sequence[str]],
     *,
     apart: int = 0,
-    **post: Any,
-) -> list[Seat]:
-    """One seat for each entry of `topics`; the one numbered `apart` works in a process of its own."""
-    name = stage.name(group)
-    stage.ledger.opened(name, kind)
+    **spec: Any,
+) -> list[Slot]:
+    """One slot for each entry of `topics`; the one numbered `apart` runs in a separate process."""
+    name = context.name(group)
+    context.ledger.opened(name, kind)
     members = [
-        Post(stage.bootstrap, name, f"{name}-{number}", tuple(wanted), **post)
+        MemberSpec(context.bootstrap, name, f"{name}-{number}", tuple(wanted), **spec)
         for number, wanted in enumerate(topics, 1)
     ]
     if kind == "static":
         members = [replace(member, instance=member.client) for member in members]
-        stage.statics.update((name, member.client) for member in members)
-    return [Seat(stage, member, number, serve, apart=number == apart) for number, member in enumerate(members, 1)]
+        context.statics.update((name, member.client) for member in members)
+    return [Slot(context, member, number, serve, apart=number == apart) for number, member in enumerate(members, 1)]
 
 
-def _one_by_one(seats: Iterable[Seat], gap: float = 0.4) -> list[Step]:
-    return [Step(round(number * gap, 1), 0, seat.take) for number, seat in enumerate(seats)]
+def _one_by_one(slots: Iterable[Slot], gap: float = 0.4) -> list[Step]:
+    return [Step(round(number * gap, 1), 0, slot.take) for number, slot in enumerate(slots)]
 
 
-def billing(stage: Stage) -> list[Step]:
+def billing(context: Context) -> list[Step]:
     """Range assignment; the third member crashes, which the group notices after 6 s, and comes back."""
-    topics = [stage.name("orders"), stage.name("payments")]
-    seats = _seats(stage, "billing", "range", serve_classic, [topics] * 3, apart=3, assignor="range")
-    return [*_one_by_one(seats), Step(6, 30, seats[2].crash), Step(15, 30, seats[2].take)]
+    topics = [context.name("orders"), context.name("payments")]
+    slots = _slots(context, "billing", "range", serve_classic, [topics] * 3, apart=3, assignor="range")
+    return [*_one_by_one(slots), Step(6, 30, slots[2].crash), Step(15, 30, slots[2].take)]
 
 
-def shipping(stage: Stage) -> list[Step]:
+def shipping(context: Context) -> list[Step]:
     """Round robin assignment; a third member keeps coming and going."""
-    topics = [stage.name("orders")]
-    seats = _seats(stage, "shipping", "roundrobin", serve_classic, [topics] * 3, assignor="roundrobin")
-    return [*_one_by_one(seats[:2]), Step(5, 14, seats[2].take), Step(11, 14, seats[2].leave)]
+    topics = [context.name("orders")]
+    slots = _slots(context, "shipping", "roundrobin", serve_classic, [topics] * 3, assignor="roundrobin")
+    return [*_one_by_one(slots[:2]), Step(5, 14, slots[2].take), Step(11, 14, slots[2].leave)]
 
 
-def fraud(stage: Stage) -> list[Step]:
+def fraud(context: Context) -> list[Step]:
     """Sticky assignment; a fourth member comes, the first leaves and returns, the fourth goes."""
-    topics = [stage.name("payments"), stage.name("clicks")]
-    first, second, third, fourth = _seats(stage, "fraud", "sticky", serve_classic, [topics] * 4, assignor="sticky")
+    topics = [context.name("payments"), context.name("clicks")]
+    first, second, third, fourth = _slots(context, "fraud", "sticky", serve_classic, [topics] * 4, assignor="sticky")
     coming = [Step(9, 40, fourth.take), Step(17, 40, first.leave)]
     return [
         *_one_by_one([first, second, third]),
@@ -774,59 +725,59 @@ def fraud(stage: Stage) -> list[Step]:
     ]
 
 
-def search(stage: Stage) -> list[Step]:
+def search(context: Context) -> list[Step]:
     """Static members; the second restarts within its session timeout, which is no rebalance."""
-    topics = [stage.name("clicks")]
-    seats = _seats(stage, "search", "static", serve_classic, [topics] * 2, session_ms=15_000)
-    return [*_one_by_one(seats), Step(8, 25, seats[1].restart)]
+    topics = [context.name("clicks")]
+    slots = _slots(context, "search", "static", serve_classic, [topics] * 2, session_ms=15_000)
+    return [*_one_by_one(slots), Step(8, 25, slots[1].restart)]
 
 
-def insights(stage: Stage) -> list[Step]:
+def insights(context: Context) -> list[Step]:
     """The new protocol; the second member comes and goes, the third's pattern fits a topic created later."""
-    named = [stage.name("orders"), stage.name("invoices")]
-    pattern = [f"^{re.escape(stage.name('clicks'))}.*"]
-    seats = _seats(stage, "insights", "consumer", serve_consumer_protocol, [named, named, pattern])
-    new_topic = Step(20, 0, lambda: _add_late_topic(stage))
-    return [*_one_by_one(seats), Step(16, 40, seats[1].leave), new_topic, Step(26, 40, seats[1].take)]
+    named = [context.name("orders"), context.name("invoices")]
+    pattern = [f"^{re.escape(context.name('clicks'))}.*"]
+    slots = _slots(context, "insights", "consumer", serve_consumer_protocol, [named, named, pattern])
+    new_topic = Step(20, 0, lambda: _add_late_topic(context))
+    return [*_one_by_one(slots), Step(16, 40, slots[1].leave), new_topic, Step(26, 40, slots[1].take)]
 
 
-def notifications(stage: Stage) -> list[Step]:
+def notifications(context: Context) -> list[Step]:
     """A share group, whose offsets live elsewhere; the second member comes and goes."""
-    topics = [stage.name("payments")]
-    seats = _seats(stage, "notifications", "share", serve_share, [topics] * 2)
-    return [*_one_by_one(seats), Step(14, 36, seats[1].leave), Step(22, 36, seats[1].take)]
+    topics = [context.name("payments")]
+    slots = _slots(context, "notifications", "share", serve_share, [topics] * 2)
+    return [*_one_by_one(slots), Step(14, 36, slots[1].leave), Step(22, 36, slots[1].take)]
 
 
-def _add_late_topic(stage: Stage) -> None:
-    stage.create_topics({LATE_TOPIC: LATE_PARTITIONS})
-    stage.late_topic.set()
-    stage.say("administrator", f"created topic {LATE_TOPIC}")
+def _add_late_topic(context: Context) -> None:
+    context.create_topics({LATE_TOPIC: LATE_PARTITIONS})
+    context.late_topic.set()
+    context.say("administrator", f"created topic {LATE_TOPIC}")
 
 
-def _alone(actor: str, act: Callable[[Stage], None]) -> Callable[[Stage], list[Step]]:
-    def scenario(stage: Stage) -> list[Step]:
-        return [Step(0, 0, lambda: stage.spawn(actor, lambda: act(stage)))]
+def _alone(actor: str, act: Callable[[Context], None]) -> Callable[[Context], list[Step]]:
+    def scenario(context: Context) -> list[Step]:
+        return [Step(0, 0, lambda: context.spawn(actor, lambda: act(context)))]
 
     return scenario
 
 
-def produce(stage: Stage) -> None:
+def produce(context: Context) -> None:
     """Write to the topics at a steady rate, in a few small bursts a second."""
-    producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 50, "log_level": 2})
-    chance = stage.random("producer")
+    producer = Producer({"bootstrap.servers": context.bootstrap, "linger.ms": 50, "log_level": 2})
+    chance = context.random("producer")
     errors: list[KafkaError] = []
     ticks, numbers = 4, itertools.count()
-    while not stage.stopping.is_set():
-        for _ in range(max(stage.rate // ticks, 1)):
+    while not context.stopping.is_set():
+        for _ in range(max(context.rate // ticks, 1)):
             topic = chance.choices(list(SHARES), list(SHARES.values()))[0]
-            if topic == "clicks" and stage.late_topic.is_set() and chance.random() < 0.3:
+            if topic == "clicks" and context.late_topic.is_set() and chance.random() < 0.3:
                 topic = LATE_TOPIC
             value = json.dumps({"n": next(numbers), "amount": chance.randrange(10_000)})
-            producer.produce(stage.name(topic), value, f"key-{chance.randrange(500)}", on_delivery=_keep(errors))
+            producer.produce(context.name(topic), value, f"key-{chance.randrange(500)}", on_delivery=_keep(errors))
         producer.poll(0)
         if errors:
             raise KafkaException(errors[0])
-        stage.pause(1 / ticks)
+        context.pause(1 / ticks)
     producer.flush(5)
 
 
@@ -837,35 +788,35 @@ def _keep(errors: list[KafkaError]) -> Callable[[KafkaError | None, Message[Any,
 class Settlement:
     """Reads payments and writes invoices, the offsets in the same transaction; one in four is aborted."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._group = stage.name("settlement")
-        self._chance = stage.random("settlement")
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._group = context.name("settlement")
+        self._chance = context.random("settlement")
         self._fates: list[bool] = []
-        post = Post(stage.bootstrap, self._group, f"{self._group}-1", (stage.name("payments"),))
-        stage.ledger.opened(self._group, "transactional")
-        self._consumer = confluent_consumer(post, **{"fetch.wait.max.ms": 500, "session.timeout.ms": 10_000})
+        spec = MemberSpec(context.bootstrap, self._group, f"{self._group}-1", (context.name("payments"),))
+        context.ledger.opened(self._group, "transactional")
+        self._consumer = confluent_consumer(spec, **{"fetch.wait.max.ms": 500, "session.timeout.ms": 10_000})
         self._producer = Producer(
             {
-                "bootstrap.servers": stage.bootstrap,
+                "bootstrap.servers": context.bootstrap,
                 "transactional.id": f"{self._group}-writer",
                 "transaction.timeout.ms": 15_000,
                 "log_level": 2,
             }
         )
-        self._consumer.subscribe(list(post.topics))
+        self._consumer.subscribe(list(spec.topics))
 
     def run(self) -> None:
         try:
             self._patiently(self._producer.init_transactions)
-            while not self._stage.stopping.is_set():
+            while not self._context.stopping.is_set():
                 if messages := _messages(self._consumer, 100):
                     self._settle(messages)
         finally:
             self._consumer.close()
 
     def _settle(self, messages: Sequence[Message[Any, Any]]) -> None:
-        ledger, offsets = self._stage.ledger, _ends(messages)
+        ledger, offsets = self._context.ledger, _ends(messages)
         try:
             self._write(messages, offsets)
             if self._aborts():
@@ -879,13 +830,13 @@ class Settlement:
         ledger.acknowledge(self._group, offsets)
         ledger.transaction("committed")
         if ledger.transactions_committed % 10 == 0:
-            self._stage.say("settlement", f"committed its transaction {ledger.transactions_committed}")
+            self._context.say("settlement", f"committed its transaction {ledger.transactions_committed}")
         return None
 
     def _write(self, messages: Sequence[Message[Any, Any]], offsets: Offsets) -> None:
         self._producer.begin_transaction()
         for message in messages:
-            self._producer.produce(self._stage.name("invoices"), message.value(), message.key())
+            self._producer.produce(self._context.name("invoices"), message.value(), message.key())
         # An abort with records still under way makes librdkafka abort the next transaction as well.
         self._producer.flush(TRANSACTION_SECONDS)
         membership = self._consumer.consumer_group_metadata()
@@ -899,7 +850,7 @@ class Settlement:
             try:
                 act(TRANSACTION_SECONDS)
             except KafkaException as error:
-                late = self._stage.stopping.is_set() or time.monotonic() > deadline
+                late = self._context.stopping.is_set() or time.monotonic() > deadline
                 if late or not error.args[0].retriable():
                     raise
             else:
@@ -917,8 +868,8 @@ class Settlement:
         for (topic, partition), offset in _starts(messages).items():
             if (topic, partition) in assigned:
                 self._consumer.seek(ConfluentPartition(topic, partition, offset))
-        self._stage.ledger.transaction("aborted")
-        self._stage.say("settlement", line)
+        self._context.ledger.transaction("aborted")
+        self._context.say("settlement", line)
 
 
 def _starts(messages: Iterable[Message[Any, Any]]) -> Offsets:
@@ -928,87 +879,87 @@ def _starts(messages: Iterable[Message[Any, Any]]) -> Offsets:
     return starts
 
 
-def export(stage: Stage) -> None:
+def export(context: Context) -> None:
     """A standalone consumer: no subscription, so no membership, only commits; it falls further behind."""
-    group, topic = stage.name("export"), stage.name("audit")
-    post = Post(stage.bootstrap, group, f"{group}-1", (topic,), batch=2)
-    desk = LocalDesk(stage, post, "standalone consumer")
-    stage.ledger.opened(group, "simple")
-    consumer = classic_consumer(post)
+    group, topic = context.name("export"), context.name("audit")
+    spec = MemberSpec(context.bootstrap, group, f"{group}-1", (topic,), batch=2)
+    channel = LocalChannel(context, spec, "standalone consumer")
+    context.ledger.opened(group, "simple")
+    consumer = classic_consumer(spec)
     try:
         consumer.assign([TopicPartition(topic, number) for number in range(TOPICS["audit"])])
-        desk.did("started", "reads audit without joining a group")
-        while desk.order() is Order.WORK:
-            commit_classic(consumer, consumer.poll(timeout_ms=int(POLL_SECONDS * 1000)), post, desk)
-            stage.pause(1)
+        channel.did("started", "reads audit without joining a group")
+        while channel.order() is Order.WORK:
+            commit_classic(consumer, consumer.poll(timeout_ms=int(POLL_SECONDS * 1000)), spec, channel)
+            context.pause(1)
     finally:
         consumer.close(timeout_ms=CLOSE_MS)
 
 
-def nightly_report(stage: Stage) -> None:
+def nightly_report(context: Context) -> None:
     """A job that forms a group, reads for a while and has the group deleted; its name returns next time."""
-    group = stage.name("nightly-report")
-    post = Post(stage.bootstrap, group, f"{group}-1", (stage.name("orders"),), batch=200)
-    while not stage.stopping.is_set():
-        _short_stint(stage, post, "deleted", 5)
-        if stage.stopping.is_set():
+    group = context.name("nightly-report")
+    spec = MemberSpec(context.bootstrap, group, f"{group}-1", (context.name("orders"),), batch=200)
+    while not context.stopping.is_set():
+        _run_briefly(context, spec, "deleted", 5)
+        if context.stopping.is_set():
             return
-        _delete(stage, group)
-        stage.pause(10)
+        _delete(context, group)
+        context.pause(10)
 
 
-def _short_stint(stage: Stage, post: Post, kind: Kind, seconds: float) -> None:
-    desk = ShortDesk(stage, post, "the only member", seconds)
-    stage.ledger.opened(post.group, kind)
-    desk.did("started", "starts")
-    serve_classic(post, desk)
-    desk.did("left", "left")
+def _run_briefly(context: Context, spec: MemberSpec, kind: Kind, seconds: float) -> None:
+    channel = TimedChannel(context, spec, "the only member", seconds)
+    context.ledger.opened(spec.group, kind)
+    channel.did("started", "starts")
+    serve_classic(spec, channel)
+    channel.did("left", "left")
 
 
-def _delete(stage: Stage, group: str) -> None:
+def _delete(context: Context, group: str) -> None:
     deadline = time.monotonic() + 10
-    with stage.admin() as admin:
+    with context.admin() as admin:
         while (answer := admin.delete_groups([group])[group]) != "OK":
             if answer != "NonEmptyGroupError" or time.monotonic() > deadline:
                 raise WorkloadError(f"group {group} could not be deleted: {answer}")
-            stage.pause(0.2)
-    stage.ledger.forget(group)
-    stage.ledger.did(group, "administrator", "deleted")
-    stage.say(stage.plain(group), "group deleted by the administrator")
+            context.pause(0.2)
+    context.ledger.forget(group)
+    context.ledger.did("deleted")
+    context.say(context.plain(group), "group deleted by the administrator")
 
 
-def replay(stage: Stage) -> None:
+def replay(context: Context) -> None:
     """A group that is emptied, rewound by an administrator and set to work again."""
-    group = stage.name("replay")
-    post = Post(stage.bootstrap, group, f"{group}-1", (stage.name("payments"),))
-    while not stage.stopping.is_set():
-        _short_stint(stage, post, "reset", 7)
-        if stage.stopping.is_set():
+    group = context.name("replay")
+    spec = MemberSpec(context.bootstrap, group, f"{group}-1", (context.name("payments"),))
+    while not context.stopping.is_set():
+        _run_briefly(context, spec, "reset", 7)
+        if context.stopping.is_set():
             return
-        _rewind(stage, group, 20)
-        stage.pause(4)
+        _rewind(context, group, 20)
+        context.pause(4)
 
 
-def _rewind(stage: Stage, group: str, records: int) -> None:
-    ours = {key: offset for key, offset in stage.ledger.committed().items() if key[0] == group}
+def _rewind(context: Context, group: str, records: int) -> None:
+    ours = {key: offset for key, offset in context.ledger.committed().items() if key[0] == group}
     targets = {
         TopicPartition(topic, partition): max(offset - records, 0) for (_, topic, partition), offset in ours.items()
     }
     if not targets:
         return
-    with stage.admin() as admin:
+    with context.admin() as admin:
         answers = admin.alter_group_offsets(
             group, {place: OffsetAndMetadata(offset, "rewound", -1) for place, offset in targets.items()}
         )
     errors = {answer.__name__ for answer in answers.values()} - {"NoError"}
     if errors:
         raise WorkloadError(f"the offsets of group {group} could not be reset: {', '.join(sorted(errors))}")
-    stage.ledger.acknowledge(group, {(place.topic, place.partition): at for place, at in targets.items()})
-    stage.ledger.did(group, "administrator", "reset")
-    stage.say(stage.plain(group), f"offsets of {len(targets)} partitions set back by the administrator")
+    context.ledger.acknowledge(group, {(place.topic, place.partition): at for place, at in targets.items()})
+    context.ledger.did("reset")
+    context.say(context.plain(group), f"offsets of {len(targets)} partitions set back by the administrator")
 
 
-SCENARIOS: dict[str, Callable[[Stage], list[Step]]] = {
+SCENARIOS: dict[str, Callable[[Context], list[Step]]] = {
     "producer": _alone("producer", produce),
     "billing": billing,
     "shipping": shipping,
@@ -1016,7 +967,7 @@ SCENARIOS: dict[str, Callable[[Stage], list[Step]]] = {
     "search": search,
     "insights": insights,
     "notifications": notifications,
-    "settlement": _alone("settlement", lambda stage: Settlement(stage).run()),
+    "settlement": _alone("settlement", lambda context: Settlement(context).run()),
     "export": _alone("export", export),
     "nightly-report": _alone("nightly-report", nightly_report),
     "replay": _alone("replay", replay),
@@ -1044,51 +995,51 @@ class Workload:
         unknown = set(leave_out) - set(SCENARIOS)
         if unknown:
             raise ValueError(f"no such scenarios: {', '.join(sorted(unknown))}")
-        self._stage = Stage(bootstrap, prefix, seed, rate, report)
+        self._context = Context(bootstrap, prefix, seed, rate, report)
         self._names = [name for name in SCENARIOS if name not in leave_out]
         self._lock = threading.Lock()
         self._started = self._stopped = False
 
     @property
     def ledger(self) -> Ledger:
-        return self._stage.ledger
+        return self._context.ledger
 
     def start(self) -> None:
         """Create the topics and set everything going; the topics exist when this returns."""
         with self._lock:
             if self._started:
                 return
-            self._stage.create_topics(TOPICS)
+            self._context.create_topics(TOPICS)
             self._started = True
-            steps = [step for name in self._names for step in SCENARIOS[name](self._stage)]
-            self._stage.spawn("schedule", lambda: _conduct(self._stage, steps))
+            steps = [step for name in self._names for step in SCENARIOS[name](self._context)]
+            self._context.spawn("schedule", lambda: _conduct(self._context, steps))
 
     def stop(self, deadline_seconds: float = 20) -> None:
-        """Send every client home and wait until the groups are empty; kills what is left at the deadline."""
+        """Stop every client and wait until the groups are empty; kill what is left at the deadline."""
         deadline = time.monotonic() + deadline_seconds
         with self._lock:
             if self._stopped:
                 return
             self._stopped = True
-            self._stage.stopping.set()
+            self._context.stopping.set()
             if not self._started:
                 return
-            if self._stage.join(deadline):
+            if self._context.join(deadline):
                 self._kill_the_rest()
             self._empty_the_groups(deadline)
 
     def check(self) -> None:
         """Raise if an actor ended with an exception, naming it."""
-        if self._stage.failures:
-            actor, error = self._stage.failures[0]
-            names = ", ".join(sorted({name for name, _ in self._stage.failures}))
+        if self._context.failures:
+            actor, error = self._context.failures[0]
+            names = ", ".join(sorted({name for name, _ in self._context.failures}))
             raise WorkloadError(f"{actor}: {error!r} (failed: {names})") from error
 
     def run_for(self, seconds: float) -> None:
         """Start, run for some seconds or until an actor fails, stop and check."""
         try:
             self.start()
-            self._stage.failed.wait(seconds)
+            self._context.failed.wait(seconds)
         finally:
             self.stop()
         self.check()
@@ -1109,22 +1060,22 @@ class Workload:
             self.check()
 
     def _kill_the_rest(self) -> None:
-        for process in list(self._stage.processes):
+        for process in list(self._context.processes):
             process.kill()
-        for name in self._stage.join(time.monotonic() + 2):
-            self._stage.fail(name, WorkloadError("still running after the deadline"))
+        for name in self._context.join(time.monotonic() + 2):
+            self._context.fail(name, WorkloadError("still running after the deadline"))
 
     def _empty_the_groups(self, deadline: float) -> None:
         """Static members keep their place when they stop, crashed ones until their session ends."""
         patience_ms = max(int((deadline - time.monotonic()) * 1000), 2_000)
         try:
-            with self._stage.admin(min(patience_ms, BOOTSTRAP_MS)) as admin:
-                for group, instance in sorted(self._stage.statics):
+            with self._context.admin(min(patience_ms, BOOTSTRAP_MS)) as admin:
+                for group, instance in sorted(self._context.statics):
                     admin.remove_group_members(group, [MemberToRemove(group_instance_id=instance)])
-                    self.ledger.did(group, instance, "removed")
+                    self.ledger.did("removed")
                 self._await_empty(admin, deadline)
         except ClientError as error:
-            self._stage.fail("stop", error)
+            self._context.fail("stop", error)
 
     def _await_empty(self, admin: Any, deadline: float) -> None:
         ours, pause = self.ledger.groups(), threading.Event()
@@ -1134,19 +1085,19 @@ class Workload:
             if group["group_id"] in ours and group["group_state"] not in ("Empty", "Dead")
         ]:
             if time.monotonic() > deadline:
-                self._stage.say("stop", f"groups that still have members: {', '.join(sorted(busy))}")
+                self._context.say("stop", f"groups that still have members: {', '.join(sorted(busy))}")
                 return
             pause.wait(0.25)
 
 
-def _conduct(stage: Stage, steps: list[Step]) -> None:
+def _conduct(context: Context, steps: list[Step]) -> None:
     """Do each step at its time, and put the repeated ones back."""
     start = time.monotonic()
     heapq.heapify(steps)
     while steps:
         step = heapq.heappop(steps)
-        stage.pause(start + step.at - time.monotonic())
-        if stage.stopping.is_set():
+        context.pause(start + step.at - time.monotonic())
+        if context.stopping.is_set():
             return
         step.act()
         if step.every:
@@ -1174,8 +1125,8 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     if arguments.member:
-        post = json.loads(arguments.member)
-        return _be_member(Post(**post | {"topics": tuple(post["topics"])}))
+        spec = json.loads(arguments.member)
+        return _run_member(MemberSpec(**spec | {"topics": tuple(spec["topics"])}))
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _terminate)
     start = time.monotonic()
@@ -1203,8 +1154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _summary(ledger: Ledger) -> str:
-    deeds = Counter(deed.what for deed in ledger.deeds())
-    done = ", ".join(f"{count} {what}" for what, count in sorted(deeds.items()))
+    done = ", ".join(f"{count} {action}" for action, count in sorted(ledger.actions().items()))
     transactions = f"{ledger.transactions_committed} committed, {ledger.transactions_aborted} aborted"
     commits = sum(ledger.commit_counts().values())
     return f"{len(ledger.groups())} groups, {commits} offsets acknowledged; transactions: {transactions}; {done}"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The jobs on Kubernetes without an operator: spark-submit makes the driver's pod, and the driver its executors'.
-# From a machine that has Spark 4.0 and may make pods in the namespace. The pods get the secret grouptrail, and the
-# configuration from the ConfigMap of grouptrail.yaml by the template.
+# The jobs on Kubernetes without an operator: spark-submit creates the driver pod, which creates the executor pods.
+# Run it on a machine with Spark 4.2 and permission to create pods in the namespace. The pods read the secret grouptrail;
+# the driver's pod template mounts the configuration from the ConfigMap of grouptrail.yaml.
 set -eu
 
 : "${KUBERNETES_SERVER:?set it to the API server, such as https://kubernetes.example:6443}"

@@ -30,7 +30,7 @@ shell patterns such as `billing-*`.
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     return _HEAD + "".join(f"{line}\n" for line in _lines(Config(), ""))
 
 

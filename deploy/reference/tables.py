@@ -19,7 +19,7 @@ A view is a stored query, with or without parameters: `SELECT * FROM worst_group
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     tables = "".join(_table(table) for table in contracts.tables().values())
     views = "".join(_view(view) for view in contracts.views().values())
     index = _index("table", ((table.name, table.name, table.about) for table in contracts.tables().values()))

@@ -31,8 +31,7 @@ _OLDEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def archive_package(folder: Path) -> Path:
-    """The package with its metadata, installed from a copy of the tree: builds leave files behind that the next takes
-    up."""
+    """Archive the package with its metadata, installed from a copy of the tree because builds leave files behind."""
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name) / "tree"
         tree.mkdir()
@@ -47,7 +46,7 @@ def archive_package(folder: Path) -> Path:
 
 
 def archive_requirements(folder: Path) -> Path:
-    """What the jobs import, as it is pinned; left unpacked, too."""
+    """Archive the pinned packages that the jobs import; an unpacked copy is kept, too."""
     unpacked = folder / Path(REQUIREMENTS).stem
     shutil.rmtree(unpacked, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
@@ -58,7 +57,7 @@ def archive_requirements(folder: Path) -> Path:
 
 
 def _needed_by(name: str) -> set[str]:
-    """The distribution and all that it asks for here, by the metadata of what is installed."""
+    """Return a distribution and all its installed requirements, by their metadata."""
     needed, waiting = set(), [name]
     while waiting:
         one = waiting.pop()
@@ -93,7 +92,7 @@ def _zipped(folder: Path, target: Path) -> Path:
 
 
 def main() -> int:
-    """Writes both into the folder, by default `dist`."""
+    """Write both archives into the folder, by default `dist`."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
     try:
         for made in (archive_package(folder), archive_requirements(folder)):

@@ -1,7 +1,7 @@
 #!/bin/bash
 # All jobs on YARN, the driver in the cluster: deploy/spark/yarn.sh [--job NAME] [--once]
-# JARS and ARCHIVES are as for standalone.sh. The configuration goes along as a file: it may hold secrets, so it is its
-# owner's alone, as is what YARN makes of it.
+# JARS and ARCHIVES are as for standalone.sh. The configuration is submitted as a file. It may contain secrets, so only
+# its owner may read it; YARN's copy is private, too.
 set -eu
 
 : "${JARS:?set it to the folder of the jars}"

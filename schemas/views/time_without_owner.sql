@@ -33,11 +33,11 @@ given_up AS (
   HAVING count(owned_until) = count(*)
 ),
 gaps AS (
-  SELECT group_id, topic, partition, free_from, owned_from AS free_until, FALSE AS goes_on
+  SELECT group_id, topic, partition, free_from, owned_from AS free_until, FALSE AS is_open
   FROM owned
   WHERE owned_from > free_from AND owned_from >= :now - :window
   UNION ALL
-  SELECT group_id, topic, partition, free_from, :now AS free_until, TRUE AS goes_on
+  SELECT group_id, topic, partition, free_from, :now AS free_until, TRUE AS is_open
   FROM given_up
 )
 SELECT
@@ -47,6 +47,6 @@ SELECT
   count(*) AS gaps,
   sum(:seconds(free_until, free_from)) AS seconds_without_owner,
   max(:seconds(free_until, free_from)) AS longest_seconds,
-  max(CASE WHEN goes_on THEN free_from END) AS without_owner_since
+  max(CASE WHEN is_open THEN free_from END) AS without_owner_since
 FROM gaps
 GROUP BY group_id, topic, partition

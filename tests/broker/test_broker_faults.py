@@ -40,7 +40,7 @@ HALF_A_DAY_MS = 12 * 3_600_000
 
 
 def groups(partitions: int) -> list[str]:
-    """One whose coordinator leads each partition."""
+    """Return a group for each partition of the offsets topic."""
     names = {coordinator_partition(name, partitions): name for name in (f"group-{n}" for n in range(100))}
     return [names[partition] for partition in range(partitions)]
 
@@ -74,7 +74,8 @@ def await_landed(config: Config, bootstrap: str, run: Grouptrail) -> None:
 
 @pytest.mark.full
 def test_decode_job_broker_failover_and_python_worker_kill_lands_each_record_once(tmp_path: Path) -> None:
-    """One run outlives it all: kill -9 of the coordinator, elections, an orderly restart, kill -9 of its workers."""
+    """One run survives kill -9 of the coordinator, leader elections, an orderly restart, and kill -9 of its Python
+    workers."""
     names = groups(3)
     with KafkaCluster(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "3"}) as cluster:
         at = cluster.bootstrap
@@ -119,7 +120,7 @@ def test_decode_job_broker_failover_and_python_worker_kill_lands_each_record_onc
 
 
 def configure(bootstrap: str, **settings: str) -> None:
-    """Of the offsets topic."""
+    """Set properties of the offsets topic."""
     entries = [
         ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()
@@ -138,7 +139,7 @@ def newest_progress(config: Config, partition: int) -> dict[str, Any]:
 def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_each_record_once(
     small: Broker, of: Config
 ) -> None:
-    """One run outlives the stall, tells of the transaction, and lands what comes after what it cannot read."""
+    """One run survives the stall, reports the open transaction, and lands records that follow undecodable ones."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
     assert small.proxy is not None
@@ -160,8 +161,8 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
             small.proxy.resume()
             stable = before[0] + 2
             await_that(lambda: newest_progress(config, 0)["end_offset"] == stable, 4 * PATIENCE_SECONDS)
-            told = newest_progress(config, 0)
-            assert (told["last_stable_offset"], told["log_end_offset"]) == (stable, stable + 4)
+            newest = newest_progress(config, 0)
+            assert (newest["last_stable_offset"], newest["log_end_offset"]) == (stable, stable + 4)
             commit(at, second, 2)
             await_that(lambda: newest_progress(config, 1)["end_offset"] == before[1] + 1, 4 * PATIENCE_SECONDS)
         await_landed(config, at, run)
@@ -182,7 +183,7 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
 def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and_lost(
     small: Broker, of: Config, cli: Cli
 ) -> None:
-    """Half a day's records come while no job runs; most are compacted away, later ones deleted unread."""
+    """Half a day of records arrives while no job runs; most are compacted away, later ones are deleted unread."""
     first, second, _ = groups(3)
     at, config = small.bootstrap, of
     for name in (first, second):
@@ -226,7 +227,7 @@ def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and
 
 @pytest.fixture
 def restored(small: Broker) -> Iterator[None]:
-    """Afterwards nothing of the topic goes away any more."""
+    """Reset compaction and retention after the test, so that no more records of the topic are removed."""
     yield
     configure(
         small.bootstrap,
@@ -239,7 +240,7 @@ def restored(small: Broker) -> Iterator[None]:
 
 
 def load_old(bootstrap: str, group: str, count: int) -> None:
-    """Commits of one position, half a day old, as they would be found after so long an outage."""
+    """Load commits of one position that are half a day old, as after a long outage."""
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client"})
     key = encode_key(of := Key(1, {"group": group, "topic": "orders", "partition": 1}))
     began = round(time.time() * 1000) - HALF_A_DAY_MS
@@ -252,7 +253,8 @@ def load_old(bootstrap: str, group: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Behind a proxy, with a cleaner that does not wait; the last of its partitions is for what it cannot load."""
+    """A broker behind a proxy with a fast log cleaner; the tests load undecodable records into its last partition
+    only."""
     cleaner = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "300"}
     properties = {"offsets.topic.num.partitions": "3", "log.segment.delete.delay.ms": "100", **cleaner}
     with Broker(tmp_path_factory.mktemp("kafka"), properties=properties, proxied=True) as started:
@@ -286,7 +288,7 @@ def little_disk(folder: Path, size: str) -> Iterator[None]:
 def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
     small: Broker, cli: Cli, tmp_path: Path
 ) -> None:
-    """The run ends with one line; with more room the next one goes on."""
+    """The run ends with one line; once the disk has room, the next run resumes."""
     folder = tmp_path / "disk"
     load_old(small.bootstrap, groups(3)[0], 5_000)
     with little_disk(folder, "200k"):

@@ -34,7 +34,7 @@ PARTITIONS = 4
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both archives, and the second one unpacked, for the driver."""
+    """Return both archives, and the second one unpacked for the driver."""
     folder = tmp_path_factory.mktemp("archives")
     archive_package(folder)
     archive_requirements(folder)
@@ -48,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 class Submitted:
-    """A driver that spark-submit has started, and what it prints."""
+    """A driver started by spark-submit, and its output."""
 
     def __init__(self, cluster: SparkCluster, archives: Path, config: Config, *arguments: str) -> None:
         environ = cluster.environment() | {
@@ -78,7 +78,7 @@ class Submitted:
         self.printed.extend(iter(self.process.stdout.readline, ""))
 
     def batches(self, of: str = "batch") -> int:
-        """How many have landed."""
+        """Return the number of batches that have landed."""
         assert self.process.poll() is None, "".join(self.printed)
         return sum(line.startswith(f"{of} ") for line in self.printed)
 
@@ -90,7 +90,7 @@ class Submitted:
         return "".join(self.printed)
 
     def terminated(self) -> None:
-        """Ends it as a scheduler does, by SIGTERM for what spark-submit has become; no part of it stays."""
+        """End the driver by SIGTERM, as a scheduler does; no child process remains."""
         self.process.terminate()
         self.process.wait(DEADLINE_SECONDS)
         await_that(self._is_gone, DEADLINE_SECONDS)
@@ -110,7 +110,7 @@ class Submitted:
 
 
 def test_cluster_python_without_archives_cannot_import_grouptrail(cluster: SparkCluster, archives: Path) -> None:
-    """Without the archives it can import neither the package nor what that needs; with them both."""
+    """Without the archives neither the package nor its dependencies can be imported; with them both can."""
     program = [cluster.python, "-c", "import grouptrail.log_offsets.source, pyarrow; print(grouptrail.__file__)"]
     bare = subprocess.run(program, env=cluster.environment(), capture_output=True, text=True, check=False)
     assert "No module named 'grouptrail'" in bare.stderr
@@ -119,7 +119,7 @@ def test_cluster_python_without_archives_cannot_import_grouptrail(cluster: Spark
 def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
     cluster: SparkCluster, archives: Path, broker: Broker, config: Config
 ) -> None:
-    """Each record lands once all the same, in whichever job they work, and the history is the one of a rebuild."""
+    """Whichever job they run; the history equals that of a rebuild."""
     others = set(SCENARIOS) - {"producer", "billing", "shipping", "export"}
     workload = Workload(broker.bootstrap, prefix="cluster-", leave_out=others, report=lambda _actor, _event: None)
     workload.run_for(WORKLOAD_SECONDS)
@@ -149,12 +149,12 @@ def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
     landed.assert_progress_adds_up(config)
     newest = {(row["group_id"], row["topic"], row["partition"]) for row in landed.rows(config, "consumer_lag")}
     assert {key for key in workload.ledger.committed() if key not in workload.ledger.unsure()} <= newest
-    told = _history(config)
-    assert told["generations"]
+    history = _history(config)
+    assert history["generations"]
     rebuilt = Grouptrail(config, "rebuild", "history")
     printed = rebuilt.finished()
     assert rebuilt.process.returncode == 0, printed
-    assert _history(config) == told
+    assert _history(config) == history
 
 
 def _count(config: Config) -> int:

@@ -33,7 +33,7 @@ def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def clusters(broker: Broker, spare: Broker, tmp_path: Path) -> tuple[Path, Config, Config]:
-    """The file, and what it says of each cluster."""
+    """Return the configuration file and the configuration of each of its clusters."""
     file = tmp_path / "grouptrail.toml"
     file.write_text(f"""
         warehouse = "lake"
@@ -51,7 +51,7 @@ def clusters(broker: Broker, spare: Broker, tmp_path: Path) -> tuple[Path, Confi
 
 
 def work(broker: Broker, group: str, committed: int) -> None:
-    """A group that has read so many of the records of a topic of its name, which it has when it has read none."""
+    """Commit an offset of the topic with the group's name; with offset 0, write the topic's records first."""
     if not committed:
         with producer(broker) as writing:
             for number in range(RECORDS):
@@ -63,7 +63,7 @@ def work(broker: Broker, group: str, committed: int) -> None:
 
 
 def lag(url: str) -> dict[tuple[str, str], float]:
-    """What is served, by cluster and group."""
+    """Return the served lag by cluster and group."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
@@ -76,7 +76,7 @@ def lag(url: str) -> dict[tuple[str, str], float]:
 
 @contextmanager
 def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
-    """The pipeline, what it prints, and where its metrics are."""
+    """Run the pipeline; yield it, its output and the URL of its metrics."""
     run = Grouptrail(file, "run")
     try:
         lines = run.lines()
@@ -90,14 +90,14 @@ def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
 def test_run_one_of_two_clusters_down_keeps_the_other_running_and_is_retried(
     broker: Broker, spare: Broker, clusters: tuple[Path, Config, Config], cli: Cli
 ) -> None:
-    """Down at the start it is tried again until it is there; one that dies later leaves the other at work."""
+    """A cluster that is down at the start is retried until it answers; if one dies later, the other keeps running."""
     file, main, other = clusters
     work(broker, "billing", 0)
     work(spare, "search", 0)
     spare.kill()
     with running(file) as (run, lines, url):
-        told = next(line for line in lines if "; retrying in" in line)
-        assert told.startswith("spare: no Kafka broker answers at"), told
+        retried = next(line for line in lines if "; retrying in" in line)
+        assert retried.startswith("spare: no Kafka broker answers at"), retried
         await_that(lambda: lag(url) == {("main", "billing"): RECORDS})
         spare.start()
         await_that(lambda: lag(url) == {("main", "billing"): RECORDS, ("spare", "search"): RECORDS}, 120)

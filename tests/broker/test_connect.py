@@ -1,8 +1,8 @@
-"""The history of Connect's worker groups against what the workers themselves say, and what an admin client sees.
+"""The history of Connect worker groups, compared with the workers' own logs and REST API and with an admin client.
 
-A group of the incremental protocol and one of the eager one are played at once, each with two real workers that lose
-one another and come back; after them one whose workers lose the broker. Then the pipeline runs, and must tell the
-same.
+A group with the incremental protocol and one with the eager protocol run at the same time, each with two real
+workers, one of which is killed and restarted; then a group whose workers lose the broker. The pipeline then runs, and
+its history must match.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from demo.kafka import Broker, ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.connect_workers import DELAY_MS, Workers
-from support.history_tables import History, Row, seats, told_of
+from support.history_tables import History, Row, rebalance_with, seats
 from support.kafka_clients import await_that
 from support.landed import config_of
 from support.observed_groups import Partitions, Rest
@@ -39,7 +39,8 @@ def begin(group: Workers) -> Rest:
 
 
 def sessioned(group: Workers) -> None:
-    """A worker is lost, and a connector is made before what it had is given away; one freezes and is thawed."""
+    """A worker is killed, and a connector is created before its tasks are reassigned; another worker is suspended
+    and resumed."""
     begin(group)
     lost, survivor = group.follower(), group.leader()
     lost.crash()
@@ -58,7 +59,7 @@ def sessioned(group: Workers) -> None:
 
 
 def eager(group: Workers) -> None:
-    """A worker is lost and comes back."""
+    """A worker is killed and restarted."""
     begin(group)
     lost = group.follower()
     lost.crash()
@@ -68,7 +69,8 @@ def eager(group: Workers) -> None:
 
 
 def forsaken(group: Workers, broker: Broker) -> None:
-    """The broker goes away for so long that the workers stop all that they have, and is back before they expire."""
+    """The broker stops for so long that the workers stop all their tasks, and returns before their sessions
+    expire."""
     before = begin(group)
     broker.stop()
     await_that(lambda: all(worker.has_let_go() for worker in group.workers))
@@ -82,7 +84,7 @@ SCENES: dict[str, Callable[[Workers], None]] = {"sessioned": sessioned, "eager":
 
 @dataclass(frozen=True)
 class Played:
-    """The groups by their scenes, and the history of them."""
+    """The groups by scene, and their history."""
 
     groups: dict[str, Workers]
     history: History
@@ -128,13 +130,13 @@ def test_history_stable_connect_group_matches_workers_rest_api_and_admin_client(
 
 @pytest.mark.parametrize("scene", GROUPS)
 def test_generations_connect_group_has_every_assignment_in_its_worker_logs(played: Played, scene: str) -> None:
-    """Its member id, who leads, and all that it has: of every generation, those between rests too."""
+    """Member id, leader and assignment of every generation, including those between two stable states."""
     group = played.groups[scene]
     generations = {row["generation"]: row for row in played.history.of("generations", group.group_id)}
-    for told in (told for worker in group.workers for told in worker.assignments()):
-        row = generations[told.generation]
-        assert (row["protocol_type"], row["leader"]) == ("connect", told.leader)
-        assert seats(row)[told.member_id].partitions == told.has, told
+    for logged in (logged for worker in group.workers for logged in worker.assignments()):
+        row = generations[logged.generation]
+        assert (row["protocol_type"], row["leader"]) == ("connect", logged.leader)
+        assert seats(row)[logged.member_id].partitions == logged.has, logged
 
 
 def newcomer(before: Rest, after: Rest) -> str:
@@ -148,10 +150,10 @@ def handed_over(rebalance: Row) -> Partitions:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rebalances_connect_worker_killed_cause_is_member_left_or_expired(played: Played, protocol: str) -> None:
-    """Its id comes never again, and what it had is handed over, sooner or later."""
+    """Its member id never returns, and its connectors and tasks are handed over, at once or in a later rebalance."""
     before, after = played.rests(protocol)[:2]
     dead = newcomer(after, before)
-    lost, later = told_of(dead, "members_left", played.rebalances(protocol, before, after))
+    lost, later = rebalance_with(dead, "members_left", played.rebalances(protocol, before, after))
     assert (lost["cause"], lost["certainty"]) == ("member_left_or_expired", "ambiguous")
     assert (lost["members_left"], lost["members_joined"]) == ([dead], [])
     memberships = played.history.of("memberships", played.groups[protocol].group_id)
@@ -162,10 +164,10 @@ def test_rebalances_connect_worker_killed_cause_is_member_left_or_expired(played
 
 
 def test_rebalances_connect_worker_lost_reassigns_its_tasks_after_the_delay(played: Played) -> None:
-    """What is made meanwhile is told as such, and not as what was kept back."""
+    """A connector created during the delay has its own cause and is not counted among the delayed tasks."""
     before, after = played.rests("sessioned")[:2]
     dead = newcomer(after, before)
-    lost, later = told_of(dead, "members_left", played.rebalances("sessioned", before, after))
+    lost, later = rebalance_with(dead, "members_left", played.rebalances("sessioned", before, after))
     [given] = [row for row in later if row["handed_over"]]
     had = handed_over(given)
     assert lost["partitions_removed"] == given["partitions_moved"] == len(had)
@@ -179,10 +181,10 @@ def test_rebalances_connect_worker_lost_reassigns_its_tasks_after_the_delay(play
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rebalances_connect_worker_restarted_cause_is_member_joined(played: Played, protocol: str) -> None:
-    """Eager workers are dealt everything anew at once; others give up first what the newcomer is then assigned."""
+    """Eager workers reassign everything at once; incremental ones first give up what the new worker then receives."""
     before, after = played.rests(protocol)[1:3]
     back = newcomer(before, after)
-    joined, later = told_of(back, "members_joined", played.rebalances(protocol, before, after))
+    joined, later = rebalance_with(back, "members_joined", played.rebalances(protocol, before, after))
     assert (joined["cause"], joined["members_joined"]) == ("member_joined", [back])
     got = after.sight.members[back].partitions
     if protocol == "eager":
@@ -202,13 +204,14 @@ def test_history_connector_deleted_has_cause_topic_deleted_and_ends_ownership(pl
 
 
 def test_rebalances_connect_leader_suspended_and_resumed_rejoins_under_new_member_id(played: Played) -> None:
-    """It led: the next leader does not know what to keep back for it. Thawed, it believes to have all that it had."""
+    """It was the leader, and the next leader does not know which tasks to delay for it. After it resumes, it still
+    claims all tasks that it had."""
     before, without, after = played.rests("sessioned")[3:6]
     frozen, thawed = newcomer(without, before), newcomer(without, after)
-    lost, _ = told_of(frozen, "members_left", played.rebalances("sessioned", before, without))
+    lost, _ = rebalance_with(frozen, "members_left", played.rebalances("sessioned", before, without))
     assert (lost["cause"], lost["members_left"]) == ("member_left_or_expired", [frozen])
     assert handed_over(lost) == before.sight.members[frozen].partitions
-    joined, later = told_of(thawed, "members_joined", played.rebalances("sessioned", without, after))
+    joined, later = rebalance_with(thawed, "members_joined", played.rebalances("sessioned", without, after))
     assert (joined["cause"], joined["members_joined"]) == ("member_joined", [thawed])
     [followed] = [row for row in later if row["handed_over"]]
     assert (followed["cause"], handed_over(followed)) == (
@@ -218,7 +221,7 @@ def test_rebalances_connect_leader_suspended_and_resumed_rejoins_under_new_membe
 
 
 def test_rebalances_connect_broker_restarted_has_no_members_joined_or_left(played: Played) -> None:
-    """No worker was lost. What each had and has the tests above see."""
+    """No worker was lost; the tests above compare the assignments."""
     before, after = played.rests(FORSAKEN)
     assert after.sight.members.keys() == before.sight.members.keys()
     rebalances = played.rebalances(FORSAKEN, before, after)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 
 def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
-    """Commits of one group in partition 0: version 3, offset = index."""
+    """Return commits of one group in partition 0: version 3, offset = index."""
     key = b"\x00\x01\x00\x07billing\x00\x06orders\x00\x00\x00\x04"
     return [
         (0, key, b"\x00\x03" + index.to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8))
@@ -28,7 +28,7 @@ def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
 
 
 def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
-    """The one line that a run prints which cannot start; it exits with 1 and no stack trace."""
+    """Return the only line of a run that cannot start; it exits with 1 and without a stack trace."""
     run = run_cli(config, "run", "--once", environ=environ)
     assert run.returncode == 1, run.printed
     assert "Traceback" not in run.printed
@@ -38,13 +38,13 @@ def refused(config: Config, *, environ: dict[str, str] | None = None) -> str:
 
 
 def test_run_no_broker_exits_with_one_line_naming_its_address(config: Config) -> None:
-    """A port where nothing listens ends the run before Spark is started."""
+    """The run ends before Spark starts."""
     nowhere = config.model_copy(update={"kafka": {"bootstrap.servers": "127.0.0.1:9"}})
     assert "127.0.0.1:9" in refused(nowhere)
 
 
 def test_run_offsets_topic_missing_exits_with_one_line_naming_it(tmp_path: Path, config: Config) -> None:
-    """On a cluster where no group ever committed there is no topic to read."""
+    """A cluster in which no group ever committed does not have the topic."""
     with Broker(tmp_path / "kafka") as empty:
         new = config.model_copy(update={"kafka": {"bootstrap.servers": empty.bootstrap}})
         assert OFFSETS_TOPIC in refused(new)
@@ -53,7 +53,7 @@ def test_run_offsets_topic_missing_exits_with_one_line_naming_it(tmp_path: Path,
 def test_run_sasl_names_each_missing_acl_and_with_all_granted_decodes_the_topic(
     broker: Broker, config: Config, cli: Cli
 ) -> None:
-    """SASL settings reach Spark and kafka-python alike; rights on the topic and on the group prefix are enough."""
+    """SASL settings apply to Spark and to kafka-python; ACLs on the topic and on the group prefix are sufficient."""
     ensure_offsets_topic(broker.bootstrap)
     load_raw(broker.bootstrap, commit_records(5))
     assert "DESCRIBE" in refused(config, environ=as_reader(broker))
@@ -73,7 +73,7 @@ def test_run_sasl_names_each_missing_acl_and_with_all_granted_decodes_the_topic(
 def test_decode_job_records_deleted_by_retention_are_counted_as_lost(
     tmp_path: Path, config: Config, cli: Cli
 ) -> None:
-    """Records deleted before they were read are counted as lost, and those behind them land."""
+    """Later records land."""
     quick = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
     with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "1", **quick}) as broker:
         ensure_offsets_topic(broker.bootstrap)
@@ -92,7 +92,7 @@ def test_decode_job_records_deleted_by_retention_are_counted_as_lost(
 
 
 def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
-    """Lets retention delete the topic's one partition, until its log starts behind an offset."""
+    """Let retention delete records of the topic's only partition until its log starts at or above an offset."""
     configs = "kafka.admin.ConfigCommand"
     topic = (
         "--bootstrap-server",
@@ -115,7 +115,7 @@ def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
 def test_run_warehouse_not_writable_exits_with_one_line_naming_its_path(
     broker: Broker, config: Config, tmp_path: Path
 ) -> None:
-    """A warehouse below a file cannot be made."""
+    """A warehouse inside a regular file cannot be created."""
     ensure_offsets_topic(broker.bootstrap)
     (tmp_path / "file").write_text("")
     refusing = config.model_copy(update={"warehouse": str(tmp_path / "file" / "warehouse")})

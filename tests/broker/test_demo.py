@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240
-# What ends with the demo is told of its end by the kernel.
+# The kernel closes the children's stdin when the demo ends, and they are killed then (`demo.processes`).
 ENDED_SECONDS = 30
 
 
@@ -42,7 +42,7 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.full
 def test_demo_sigint_exits_with_130_and_stops_every_process_it_started(demo: subprocess.Popen[str]) -> None:
-    """While the groups are running: the broker, the pipeline with its JVM, and every client; the tables stay."""
+    """While the groups are running: broker, pipeline with its JVM, and all clients; the tables are kept."""
     assert demo.stdout is not None
     printed = ""
     while "offset commits" not in printed:

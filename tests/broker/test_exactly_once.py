@@ -68,7 +68,7 @@ def test_decode_job_sigint_exits_without_traceback_and_lands_each_record_once(
         time.sleep(moments.uniform(0, 1))
         os.killpg(run.process.pid, signal.SIGINT)
         printed = "".join(seen) + run.finished()
-        # Before it has come to its own code, Python ends by the signal itself; a shell says 130 either way.
+        # A signal before Python has installed its handler kills the process; a shell reports 130 in both cases.
         assert run.process.returncode in {128 + signal.SIGINT, -signal.SIGINT}, printed
         assert "Traceback" not in printed, printed
         assert "Exception" not in printed, printed
@@ -94,7 +94,7 @@ def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Bro
     """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
     landed_records = landed.records(decoded)
     printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
-    # Of group metadata DumpLogSegments prints the members' blobs in a form of its own; the formatter does not.
+    # DumpLogSegments decodes the members' blobs of group metadata, which the formatter does not.
     printed |= {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
     types = set()
     for where, (key, value) in landed_records.items():
@@ -125,7 +125,7 @@ def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] |
 
 
 def test_offset_commits_newest_row_matches_last_acknowledged_commit(worked: Workload, decoded: Config) -> None:
-    """The newest row of each (group, topic, partition) is the commit that the client was told of last."""
+    """The newest row of each (group, topic, partition) is the last commit that was acknowledged to the client."""
     newest = {
         (row["group_id"], row["topic"], row["partition"]): row["committed_offset"]
         for row in sorted(landed.rows(decoded, "offset_commits"), key=lambda row: row["record_offset"])
@@ -137,7 +137,7 @@ def test_offset_commits_newest_row_matches_last_acknowledged_commit(worked: Work
 
 
 def test_decode_job_second_run_without_new_records_adds_no_rows(decoded: Config, cli: Cli) -> None:
-    """A run on what has landed already reads nothing again and adds no row."""
+    """A run without new records reads nothing again and adds no row."""
     before = landed.records(decoded)
     printed = succeeded(cli(decoded, "run", "--job", "decode", "--once"))
     assert landed.records(decoded) == before
@@ -148,8 +148,10 @@ def test_decode_job_second_run_without_new_records_adds_no_rows(decoded: Config,
 def test_decode_job_broker_killed_and_restarted_lands_each_record_once(
     tmp_path: Path, config: Config, cli: Cli
 ) -> None:
-    """The job outlives a broker that is killed and comes back, and lands everything once; garbage included, which
-    leaves three of four partitions without a coordinator."""
+    """The job survives a broker that is killed and restarted, and lands every record once.
+
+    One of them is undecodable, which leaves three of four partitions without a coordinator.
+    """
     with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "4"}) as broker:
         config = config.model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
         with Workload(broker.bootstrap, leave_out=("notifications",), report=lambda _actor, _event: None) as workload:

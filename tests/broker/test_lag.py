@@ -1,4 +1,4 @@
-"""Lag on a real Kafka, against what Kafka's own tool and the records themselves tell."""
+"""Lag on a real Kafka broker, compared with kafka-consumer-groups and with the records themselves."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from support.lag_figures import PARTITIONS, classic_member, described, figures, 
 pytestmark = pytest.mark.broker
 
 
-MILLISECOND = 0.0015  # timestamps of records are whole ones, and lag is told to one
+MILLISECOND = 0.0015  # record timestamps are whole milliseconds, and lag is rounded to one
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
 
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> dict[str, str]:
-    """A plain, a transacted and a compacted topic, each with records, the last partition of each empty."""
+    """Create a plain, a transacted and a compacted topic with records; the last partition of each is empty."""
     names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in (PLAIN, TRANSACTED, COMPACTED)}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for kind, name in names.items():
@@ -80,11 +80,11 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
         truth = described(broker, *groups)
     assert "lag batch 0: " in printed
     assert len(truth) == 2 * 3 * PARTITIONS + 1
-    with_commit = {place: told for place, told in truth.items() if told[0] is not None}
+    with_commit = {place: offsets for place, offsets in truth.items() if offsets[0] is not None}
     assert len(with_commit) == 2 * 3 * 2 + 1
     mine = figures(found)
     assert {place: mine[place] for place in with_commit} == with_commit
-    # The others belong to a member: where their logs were asked for, too, they are there, without a figure.
+    # The others are assigned to a member but have no commit: they have rows without lag if their logs were sampled.
     without = {place: row for place, row in found.items() if place not in with_commit}
     assert {row["problem"] for row in without.values()} <= {"no commit yet"}
     assert {row["group_state"] for row in found.values() if row["group_id"] in groups[:2]} == {"Stable"}
@@ -93,8 +93,8 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
 def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above_log_end(
     broker: Broker, config: Config, topics: dict[str, str], cli: Cli
 ) -> None:
-    """A transaction's marker behind the last record, for a group that asks the records themselves; what was deleted
-    unread is counted, and a commit that no log has reached is no figure."""
+    """A transaction marker follows the last record, and the group's lag is computed from the records themselves;
+    records that were deleted unread are counted, and a commit above the log end has no lag."""
     transacted, plain = topics[TRANSACTED], topics[PLAIN]
     exact, plainly, ahead = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("exact", "plainly", "ahead"))
     ends = {at.partition: end for at, end in last_offsets(broker, transacted).items()}
@@ -103,7 +103,7 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
     assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in deleted.values()] == [15]
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
         for group in (exact, plainly):
-            # The last transaction was aborted: behind the last record that counts lie another and two markers.
+            # The last transaction was aborted: an aborted record and two markers follow the last committed record.
             behind = {Partition(transacted, at): OffsetAndMetadata(ends[at] - 3, "", -1) for at in (0, 1)}
             offsets.alter_group_offsets(group, behind | {Partition(plain, 0): OffsetAndMetadata(10, "", -1)})
         offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
@@ -126,8 +126,9 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
 def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_after_the_abort(
     broker: Broker, config: Config, cli: Cli
 ) -> None:
-    """Of a group that shares the offsets partition of the transaction; a group elsewhere is judged as ever."""
-    # Coordinators are asked about a sample of the last two intervals alone: with --once, other jobs run after it.
+    """For a group in the same offsets partition as the transaction; the status of a group elsewhere is not
+    affected."""
+    # Coordinators are queried only for samples of the last two intervals: with --once, other jobs run after it.
     patient = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": f"{scaled(60):.0f}"}
     ensure_offsets_topic(broker.bootstrap)
     topic = f"held-{uuid.uuid4().hex[:8]}"
@@ -169,7 +170,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
     assert (rows[held]["committed_offset"], rows[held]["log_end_offset"], rows[held]["lag"]) == (38, 40, 2)
     assert truth[held, topic, 0] == (38, 40, 2)
     assert (rows[elsewhere]["lag"], rows[elsewhere]["problem"]) == (2, None)
-    # The transaction's own commit and the one behind it.
+    # The transaction's own commit and the one after it.
     assert held_back == 2
     assert denied == "the principal may not DESCRIBE it"
     assert allowed == {(topic, 0): 38}
@@ -184,7 +185,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
 
 
 def asked_as_reader(broker: Broker, group: str, partition: int) -> Mapping[tuple[str, int], int] | str:
-    """What a principal is told who may DESCRIBE the offsets topic, and what else it was allowed."""
+    """Return the coordinator's answer to a principal with DESCRIBE on the offsets topic and the ACLs of the test."""
     broker.allow("reader", "DESCRIBE", "TOPIC", OFFSETS_TOPIC)
     config = load_config(None, {}, as_reader(broker))
     with closing(Coordinators(config.kafka_settings(), requests_per_second=10)) as coordinators:
@@ -197,7 +198,7 @@ def last_offsets(broker: Broker, topic: str) -> dict[Partition, int]:
 
 
 def written(broker: Broker, topic: str) -> dict[int, float]:
-    """When each record of partition 0 was written, in seconds."""
+    """Return the time at which each record of partition 0 was written, in seconds."""
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")) as consumer:
         partition = Partition(topic, 0)
         consumer.assign([partition])
@@ -210,7 +211,7 @@ def written(broker: Broker, topic: str) -> dict[int, float]:
 
 
 class Traffic:
-    """Writes some twenty records a second, and commits for two groups some way behind, now and then all the way."""
+    """Write some twenty records a second, and commit for two groups that lag behind and sometimes catch up."""
 
     def __init__(self, broker: Broker, topic: str, groups: list[str]) -> None:
         self._broker = broker
@@ -247,7 +248,8 @@ class Traffic:
 def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_bound(
     broker: Broker, config: Config
 ) -> None:
-    """Observed ones within their bound, always; exact ones to the millisecond; also after kill -9 and a restart."""
+    """Observed ages are always within their error bound, exact ones to the millisecond, also after kill -9 and a
+    restart."""
     ensure_offsets_topic(broker.bootstrap)
     topic = f"live-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -257,7 +259,7 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
     environ = {"GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1", "GROUPTRAIL_LAG__EXACT_GROUPS": "exact-*"}
 
     def samples() -> int:
-        """Those that records were fetched for: not each, where several come at once."""
+        """Return the number of samples with exact lag: not every sample has it, if several are processed together."""
         found = [row for row in landed.rows(config, "consumer_lag") if row["group_id"] == groups[0]]
         return sum(row["lag_seconds_method"] == "exact" for row in found)
 
@@ -289,7 +291,7 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
             assert abs(truth - row["lag_seconds"]) <= row["lag_seconds_error"] + MILLISECOND, row
     assert methods[groups[0], "exact"] >= 10
     assert methods[groups[1], "observed"] >= 10
-    # The restart knew the samples of before: no lag became a mere bound by it.
+    # The restarted job used the earlier samples: no lag became a lower bound.
     restarted = sorted(row["sampled_at"] for row in rows if row["lag_seconds_method"] == "bounded")
     begun = sorted(row["sampled_at"] for row in rows)[0]
     assert not restarted or (restarted[-1] - begun).total_seconds() < 10

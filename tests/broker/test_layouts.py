@@ -1,4 +1,4 @@
-"""Our layouts against the message definitions that lie inside Kafka's own jars. Needs the jars, but no broker."""
+"""The record layouts, compared with the message definitions in Kafka's own jars. Needs the jars, but no broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ RECORDS = sorted(message.name for message in record_types().values())
 
 
 def without_later_tags(layout: Any, definition: Any) -> Any:
-    """A layout's shape without the tagged fields that an older definition, of the same fields, has not yet."""
+    """Return a layout's shape without the tagged fields that an older definition with otherwise equal fields
+    lacks."""
     if layout is None or definition is None:
         return layout
     theirs = {field[0]: field[3] for field in definition[0]}
@@ -44,7 +45,7 @@ def test_record_layouts_are_exactly_those_kafka_defines() -> None:
 
 
 def test_layout_difference_broker_release_lacks_the_tags_of_the_newest() -> None:
-    """What `make layouts KAFKA=4.3.0` prints: the two fields of KIP-1331."""
+    """The output of `make layouts KAFKA=4.3.0` has the two fields of KIP-1331."""
     changed = [line for line in difference(BROKER) if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert changed == [
         "-  storedDescriptionTopologyEpoch int32 tag 2 = -1",
@@ -67,13 +68,13 @@ def test_consumer_protocol_layout_matches_kafka_message_definition(release: str,
 
 @pytest.mark.parametrize("release", [NEWEST, BROKER, pytest.param(FORMER, marks=IN_FULL)])
 def test_record_layouts_are_exactly_the_record_types_kafka_defines(release: str) -> None:
-    """Every key that the coordinator of 4.1 to 4.4 defines has a layout, and no layout is of its own making."""
+    """Every key that the coordinators of 4.1 to 4.4 define has a layout, and there are no others."""
     assert record_names(release) == RECORDS
 
 
 @IN_FULL
 def test_record_layouts_kafka_3_9_lack_only_record_type_9() -> None:
-    """Of 3.9's early-access share groups: the only type that no later release has."""
+    """It belongs to the early access of share groups in 3.9, and no later release has it."""
     assert set(record_names(OLDEST)) - set(RECORDS) == {"ShareGroupPartitionMetadata"}
     assert definitions(OLDEST)["ShareGroupPartitionMetadataKey"]["validVersions"] == "9"
 
@@ -87,14 +88,16 @@ def test_record_layouts_kafka_3_9_lack_only_record_type_9() -> None:
     ],
 )
 def test_record_layouts_older_release_differs_only_in_tagged_fields(release: str, early_access: set[str]) -> None:
-    """So its records are read as they are. But for the early access of share groups in 3.9: ShareGroupMetadata then
-    had no metadataHash, and is too short for today's layout."""
+    """Older records can therefore be read with today's layouts.
+
+    The exception is ShareGroupMetadata of 3.9's early access, which has no metadataHash and is too short.
+    """
     differing = {name for name in record_names(release) if name in RECORDS and not is_read_as_it_is(release, name)}
     assert differing == early_access
 
 
 def is_read_as_it_is(release: str, name: str) -> bool:
-    """Whether today's layout, without tagged fields that are newer, is an older release's own."""
+    """Return whether today's layout without newer tagged fields equals that of an older release."""
     layout = messages()[name]
     key, value = definitions(release)[f"{name}Key"], definitions(release)[f"{name}Value"]
     assert layout.type in ([key["apiKey"]] if "apiKey" in key else versions_of(key))  # 3.9: the type as key's version
@@ -108,7 +111,7 @@ def is_read_as_it_is(release: str, name: str) -> bool:
 
 
 def assert_flexible_alike(definition: dict[str, Any], layout: Message) -> None:
-    """Each version of the definition is flexible in both or in neither."""
+    """Assert that each version is flexible in both the definition and the layout, or in neither."""
     for version in versions_of(definition):
         assert is_flexible(definition, version) is (layout.flexible is not None and version in layout.flexible)
 
@@ -116,7 +119,7 @@ def assert_flexible_alike(definition: dict[str, Any], layout: Message) -> None:
 @pytest.mark.parametrize("name", ["ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"])
 @pytest.mark.parametrize("version", [0, 1])
 def test_consumer_group_describe_schema_matches_kafka_message_definition(name: str, version: int) -> None:
-    """Which kafka-python lacks."""
+    """kafka-python does not have this request."""
     ours = json.loads((files("grouptrail.kafka") / f"{name}.json").read_text("utf-8"))
     theirs = definitions(NEWEST)[name]
     assert [ours[key] for key in ("apiKey", "validVersions", "flexibleVersions")] == [

@@ -36,7 +36,7 @@ Bounds = tuple[int, int, int]
 
 @pytest.fixture
 def topic(broker: Broker) -> Iterator[str]:
-    """A topic of three partitions, of which the last stays empty."""
+    """Create a topic with three partitions, the last of them empty."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     create(broker, name)
     with producer(broker) as producing:
@@ -49,7 +49,7 @@ def topic(broker: Broker) -> Iterator[str]:
 
 
 def admin(broker: Broker) -> AdminClient:
-    """Kept: what it has been asked fails when it is gone."""
+    """Return the broker's admin client, which is cached: its futures fail once it is garbage-collected."""
     return _admin(broker.bootstrap)
 
 
@@ -60,7 +60,7 @@ def _admin(bootstrap: str) -> AdminClient:
 
 @pytest.fixture(scope="module", autouse=True)
 def none_outlives_its_broker() -> Iterator[None]:
-    """It would look for it to the end of all tests, and say so once a second."""
+    """A client of a stopped broker would retry until the end of all tests, and log so once a second."""
     yield
     _admin.cache_clear()
 
@@ -80,7 +80,7 @@ def names(broker: Broker) -> set[str]:
 
 
 def asked(broker: Broker, **options: str) -> list[dict[str, Any]]:
-    """The rows of the data source, planned and asked in this process."""
+    """Return the rows of the data source, planned and read in this process."""
     reader = LogOffsetsSource({"kafka.bootstrap.servers": broker.bootstrap, **options}).reader(None)  # type: ignore[arg-type]
     return [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
 
@@ -90,15 +90,15 @@ def assign(name: str) -> str:
 
 
 def bounds(rows: list[dict[str, Any]]) -> dict[int, Bounds]:
-    """By partition: log start, last stable and log end offset; nothing may be wrong."""
+    """Return (log start, last stable, log end) offsets by partition; no row may have an error."""
     assert {row["error"] for row in rows} == {None}
     return {
         row["partition"]: (row["log_start_offset"], row["last_stable_offset"], row["log_end_offset"]) for row in rows
     }
 
 
-def told_by_another_client(broker: Broker, name: str) -> dict[int, Bounds]:
-    """Likewise, of librdkafka."""
+def bounds_from_librdkafka(broker: Broker, name: str) -> dict[int, Bounds]:
+    """The same bounds from librdkafka."""
     found = []
     for spec, level in (
         (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
@@ -111,8 +111,8 @@ def told_by_another_client(broker: Broker, name: str) -> dict[int, Bounds]:
     return {partition: tuple(answer[partition] for answer in found) for partition in range(PARTITIONS)}  # type: ignore[misc]
 
 
-def told_by_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
-    """GetOffsetShell's offsets by partition; it prints topic:partition:offset."""
+def offsets_from_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
+    """Return GetOffsetShell's offsets by partition; it prints topic:partition:offset."""
     printed = broker.tool(
         "org.apache.kafka.tools.GetOffsetShell",
         *("--bootstrap-server", broker.bootstrap, "--topic", name, "--time", when),
@@ -122,21 +122,21 @@ def told_by_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
 
 
 def assert_true(broker: Broker, name: str) -> dict[int, Bounds]:
-    """The data source, Kafka's own tool and another client say the same."""
+    """Assert that the data source, Kafka's own tool and another client return the same offsets."""
     found = bounds(asked(broker, assign=assign(name)))
-    assert found == told_by_another_client(broker, name)
-    assert {at: start for at, (start, _, _) in found.items()} == told_by_kafkas_tool(broker, name, "earliest")
-    assert {at: end for at, (_, _, end) in found.items()} == told_by_kafkas_tool(broker, name, "latest")
+    assert found == bounds_from_librdkafka(broker, name)
+    assert {at: start for at, (start, _, _) in found.items()} == offsets_from_kafkas_tool(broker, name, "earliest")
+    assert {at: end for at, (_, _, end) in found.items()} == offsets_from_kafkas_tool(broker, name, "latest")
     return found
 
 
 def test_log_offsets_source_plain_topic_matches_get_offset_shell_and_librdkafka(broker: Broker, topic: str) -> None:
-    """Records, and an empty partition."""
+    """The topic has partitions with records and an empty one."""
     assert assert_true(broker, topic) == {0: (0, 5, 5), 1: (0, 2, 2), 2: (0, 0, 0)}
 
 
 def test_log_offsets_source_open_transaction_holds_back_last_stable_offset(broker: Broker, topic: str) -> None:
-    """Until it ends, which takes an offset of its own."""
+    """Its end is a marker with an offset of its own."""
     with producer(broker, **{"transactional.id": topic}) as producing:
         producing.init_transactions(PATIENCE_SECONDS)
         producing.begin_transaction()
@@ -156,12 +156,12 @@ def test_log_offsets_source_deleted_records_advance_log_start_offset(broker: Bro
 
 
 def test_log_offsets_source_without_assign_samples_all_topics(broker: Broker, topic: str) -> None:
-    """Kafka's own ones, too; each with its id, and when it was asked."""
+    """Including Kafka's internal topics; each row has the topic id and the time of the answer."""
     ensure_offsets_topic(broker.bootstrap)
     before = time.time()
     rows = asked(broker)
     assert {row["topic"] for row in rows} == names(broker)
-    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    assert bounds([row for row in rows if row["topic"] == topic]) == bounds_from_librdkafka(broker, topic)
     ids = {row["topic"]: row["topic_id"] for row in rows}
     described = admin(broker).describe_topics(TopicCollection([topic]))[topic].result(PATIENCE_SECONDS)
     assert ids[topic] == str(described.topic_id).translate(URL_SAFE)
@@ -169,7 +169,10 @@ def test_log_offsets_source_without_assign_samples_all_topics(broker: Broker, to
 
 
 def test_log_offsets_source_topic_deleted_after_planning_has_error_rows(broker: Broker, topic: str) -> None:
-    """The plan still has it; the other topic's partitions answer; one of the same name has another id."""
+    """The plan still contains the topic.
+
+    Partitions of other topics have offsets, and a topic created again has another id.
+    """
     other = f"other-{topic}"
     create(broker, other)
     both = f'{{"{topic}": [0, 1, 2], "{other}": [0, 1, 2]}}'
@@ -180,7 +183,7 @@ def test_log_offsets_source_topic_deleted_after_planning_has_error_rows(broker: 
     (batch,) = reader.read(planned)
     rows = batch.to_pylist()
     assert [row["error"] for row in rows if row["topic"] == other] == ["topic deleted"] * PARTITIONS
-    assert bounds([row for row in rows if row["topic"] == topic]) == told_by_another_client(broker, topic)
+    assert bounds([row for row in rows if row["topic"] == topic]) == bounds_from_librdkafka(broker, topic)
     gone = [row for row in asked(broker, assign=both) if row["topic"] == other]
     assert [(row["error"], row["topic_id"]) for row in gone] == [("no such topic", None)] * PARTITIONS
     create(broker, other)
@@ -191,7 +194,7 @@ def test_log_offsets_source_topic_deleted_after_planning_has_error_rows(broker: 
 
 
 def test_log_offsets_sample_broker_unreachable_or_unknown_returns_error_row(broker: Broker, topic: str) -> None:
-    """A plan that names one where nothing listens, and one that has left the cluster."""
+    """One planned broker does not listen, another has left the cluster."""
     settings = {"bootstrap.servers": broker.bootstrap}
     there = PartitionMetadata(topic, 0, None, 1, broker.bootstrap)
     (row,) = sample(settings, LeaderTask(2, "127.0.0.1:9", (there,))).to_pylist()
@@ -202,7 +205,7 @@ def test_log_offsets_sample_broker_unreachable_or_unknown_returns_error_row(brok
 
 
 def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(broker: Broker, topic: str) -> None:
-    """A principal that may not see a topic learns no offset; one that is refused shows no password."""
+    """Without DESCRIBE on a topic there are no offsets; an error about the login does not contain the password."""
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
     def through_sasl(user: str, password: str) -> dict[str, str]:
@@ -217,7 +220,7 @@ def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(bro
     reader = through_sasl("reader", PASSWORDS["reader"])
     assert {row["error"] for row in asked(broker, **reader)} == {"DESCRIBE is denied"}
     broker.allow("reader", "DESCRIBE", "TOPIC", topic)
-    assert bounds(asked(broker, **reader)) == told_by_another_client(broker, topic)
+    assert bounds(asked(broker, **reader)) == bounds_from_librdkafka(broker, topic)
     stranger = through_sasl("reader", "hunter2")
 
     def is_refused() -> bool:
@@ -232,10 +235,10 @@ def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(bro
 
 
 def commit(broker: Broker, *partitions: tuple[str, int]) -> None:
-    """A commit of a group without members, as an operator's reset makes it."""
+    """Commit for a group without members, as an operator's reset does."""
     commits = {Partition(*at): OffsetAndMetadata(1, "", -1) for at in partitions}
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        # A coordinator that is still loading refuses a commit in its answer alone.
+        # A coordinator that is still loading reports the error only in its response.
         await_that(lambda: set(client.alter_group_offsets("samplers", commits).values()) == {NoError})
 
 
@@ -246,13 +249,13 @@ def samples(config: Config) -> list[dict[str, Any]]:
 def test_log_offsets_job_once_samples_committed_partitions_or_all_topics(
     broker: Broker, config: Config, cli: Cli, topic: str
 ) -> None:
-    """Once is one sample; of all topics where that is asked for."""
+    """--once takes one sample, of all topics if the setting says so."""
     ensure_offsets_topic(broker.bootstrap)
     commit(broker, (topic, 0), (topic, 1))
     printed = succeeded(cli(config, "run", "--job", "decode", "--job", "log-offsets", "--once"))
     assert "log-offsets batch 0: " in printed
     mine = [row for row in samples(config) if row["topic"] == topic]
-    truth = told_by_another_client(broker, topic)
+    truth = bounds_from_librdkafka(broker, topic)
     assert bounds(mine) == {partition: truth[partition] for partition in (0, 1)}
     assert len(mine) == 2
 
@@ -266,7 +269,7 @@ def test_log_offsets_job_once_samples_committed_partitions_or_all_topics(
 def test_log_offsets_job_broker_restarted_lands_error_rows_then_resumes(
     broker: Broker, config: Config, cli: Cli, topic: str
 ) -> None:
-    """Each sample has its rows; those of the outage say so, and the next ones are true."""
+    """Every sample has its rows: those of the outage have an error, later ones have offsets again."""
     ensure_offsets_topic(broker.bootstrap)
     commit(broker, (topic, 0))
     succeeded(cli(config, "run", "--job", "decode", "--once"))

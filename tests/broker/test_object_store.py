@@ -37,13 +37,13 @@ def ran(config: Config, *arguments: str) -> tuple[int, str]:
 
 
 def there(config: Config, options: dict[str, str], folder: str) -> Config:
-    """With its warehouse in the store."""
+    """Return the configuration with its warehouse in the object store."""
     storage = {name: SecretStr(value) for name, value in options.items()}
     return config.model_copy(update={"warehouse": f"s3a://{folder}", "storage": storage})
 
 
 def read_some(broker: Broker) -> None:
-    """By a member of a group, which then leaves it."""
+    """Let a member of a group read, commit and leave."""
     make_orders(broker.bootstrap)
     with producer(broker) as producing:
         for _ in range(END):
@@ -58,7 +58,7 @@ def read_some(broker: Broker) -> None:
 def test_run_warehouse_on_s3_lands_resumes_and_answers_queries(
     broker: Broker, config: Config, options: dict[str, str]
 ) -> None:
-    """A second run goes on from the checkpoint there; neither credentials nor traces are printed."""
+    """A second run resumes from the checkpoint in the bucket; neither credentials nor tracebacks are printed."""
     read_some(broker)
     config = there(config, options, f"{BUCKET}/grouptrail")
     for samples in (1, 2):
@@ -81,7 +81,7 @@ def test_run_warehouse_on_s3_lands_resumes_and_answers_queries(
 
 
 def test_run_s3_bucket_missing_exits_with_one_line(config: Config, options: dict[str, str]) -> None:
-    """Before Spark is started."""
+    """It is detected before Spark starts."""
     status, printed = ran(there(config, options, "nobodys/grouptrail"), "run", "--once")
     assert status == 1
     [line] = printed.splitlines()

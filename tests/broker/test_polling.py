@@ -45,7 +45,7 @@ def topic(broker: Broker) -> str:
 
 
 def poll(spark: SparkSession, config: Config) -> list[str]:
-    """One run of the decode job; what it reported."""
+    """Run the decode job once and return the lines that it reports."""
     lines: list[str] = []
     assert job.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
     return lines
@@ -54,7 +54,7 @@ def poll(spark: SparkSession, config: Config) -> list[str]:
 def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_groups(
     broker: Broker, topic: str, spark: SparkSession, cli: Cli, tmp_path: Path
 ) -> None:
-    """Changes alone land, each once; lag is what Kafka's own tool says, and what polls cannot tell is said."""
+    """Only changes land, each once; lag matches Kafka's own tool, and what polling cannot observe is unknown."""
     billing, search, secret = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("billing", "search", "secret"))
     settings = {"warehouse": str(tmp_path / "warehouse"), "cluster": "test", "source": "admin"}
     config = load_config(None, settings, as_reader(broker))
@@ -70,8 +70,8 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
         with kip848_member(broker, search, [topic]):
             assert "records in" in poll(spark, config)[-1]
             commits = landed.rows(config, "offset_commits")
-            told = {(row["group_id"], row["partition"]): row["committed_offset"] for row in commits}
-            assert told == {(group, at): 3 + at for group in (billing, search) for at in (0, 1)}
+            committed = {(row["group_id"], row["partition"]): row["committed_offset"] for row in commits}
+            assert committed == {(group, at): 3 + at for group in (billing, search) for at in (0, 1)}
             assert {(row["commit_at"], row["not_before"], row["source"]) for row in commits} == {
                 (None, None, "admin")
             }

@@ -23,7 +23,7 @@ QUERY = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
 def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
     broker: Broker, config: Config, tmp_path: Path
 ) -> None:
-    """The command of docs/recipes.md sets the group back to what the tables tell."""
+    """The command of docs/recipes.md resets the group to the offsets in the tables."""
     lay_shop(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for _ in range(40):
@@ -45,7 +45,7 @@ def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
 
 
 def _arguments(broker: Broker, folder: Path) -> list[str]:
-    """Those of the recipe, for this broker, and to be done."""
+    """Return the arguments of the recipe's command with this broker's address and --execute."""
     [command] = re.findall(r"^kafka-consumer-groups.sh (.*?)#", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
     text = command.replace("\\\n", " ").replace("localhost:9092", broker.bootstrap)
     return shlex.split(text.replace("offsets.csv", str(folder / "offsets.csv")).replace("--dry-run", "--execute"))

@@ -1,6 +1,6 @@
-"""The history of recorded runs of real clients, fact by fact: it may be ignorant, and is never wrong.
+"""The history of recorded runs of real clients, compared fact by fact: a fact may be unknown, but is never wrong.
 
-Every run is known without the log: what was done and when, what each client was told, and what an admin client saw.
+Every run is known without the log: what was done and when, what each client received, and what an admin client saw.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OLD_COORDINATOR = {"group.coordinator.rebalance.protocols": "classic", "group.co
 
 
 def play_all(stage: Stage, schedules: Mapping[str, Recorded]) -> list[Run]:
-    """Play one schedule a group, all at once."""
+    """Run all schedules at once, one for each group."""
     runs = {group_id: Run(group_id, one.library) for group_id, one in schedules.items()}
 
     def play(group_id: str) -> None:
@@ -87,7 +87,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kinds of facts, and how many were right, admitted and wrong, are printed."""
+    """The counts of right, unknown and wrong facts by kind are printed."""
     history = folded(recording.records, recording.names)
     facts = [fact for run in recording.runs for fact in facts_of(run, history)]
     with capsys.disabled():
@@ -100,7 +100,7 @@ def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
 def test_model_of_the_coordinator_agrees_with_recorded_runs(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In nearly all: how soon a client does something is drawn, and some seed has to hit upon it."""
+    """Not in all runs: delays of clients are drawn from a seed, and some seed has to reproduce the recorded order."""
     agreeing = {
         run.group_id: seed_of(ALL[run.group_id], recording.version, run.records(recording.records)) is not None
         for run in recording.runs

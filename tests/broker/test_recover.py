@@ -30,18 +30,18 @@ HISTORY = ("generations", "group_states", "memberships", "partition_ownership", 
 
 @pytest.fixture
 def running(broker: Broker, config: Config) -> Iterator[Grouptrail]:
-    """A pipeline that has landed what lively groups have done, and has told their lag."""
+    """A pipeline that has landed all records of active groups and has computed their lag."""
     with Workload(broker.bootstrap, prefix="recover-", report=lambda _actor, _event: None) as workload:
         workload.run_for(WORKLOAD_SECONDS)
     settings = {"LOG_OFFSETS__INTERVAL_SECONDS": "1", "DECODE__MAX_RECORDS_PER_BATCH": "400"}
     run = Grouptrail(config, "run", environ={f"GROUPTRAIL_{name}": value for name, value in settings.items()})
 
-    def is_told() -> bool:
+    def has_landed_all() -> bool:
         assert run.process.poll() is None, run.finished()
         there = all(landed.rows(config, table) for table in ("group_states", "consumer_lag"))
         return there and landed.records(config) == landed.in_topic(broker.bootstrap)
 
-    await_that(is_told, 4 * PATIENCE_SECONDS)
+    await_that(has_landed_all, 4 * PATIENCE_SECONDS)
     yield run
     if run.process.poll() is None:
         run.kill()
@@ -52,13 +52,14 @@ def newest(folder: Path) -> Path:
 
 
 def write(file: Path, content: bytes) -> None:
-    """As something beside Spark would: without Hadoop's checksum, which would give it away."""
+    """Write a file without Hadoop's checksum file, which would reveal the damage."""
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     file.write_bytes(content)
 
 
 def break_off_the_last_batch(config: Config) -> int:
-    """As if the driver had been killed in it: only offset_commits have its rows; how many are missing."""
+    """Keep only the last batch's offset_commits, as if the driver had been killed; return the number of missing
+    records."""
     last = max(row["batch_id"] for row in landed.rows(config, "ingest_progress"))
     assert last > 0
     before = len(landed.records(config))
@@ -100,12 +101,12 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     assert f"job decode is already run by pid {running.process.pid} on {os.uname().nodename} since 2" in line
     assert "stop that one first" in line
     running.kill()
-    # The last batch shall have a record of each sort, the commit behind the other.
+    # The last batch must have a record of each kind, the commit after the other.
     last = [metadata("recovered", 1, {"a": [0]}), commit("recovered", 0, 5)]
     load_raw(broker.bootstrap, [(0, key, value) for key, value in last])
     succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
 
-    told_before = history(config)
+    history_before = history(config)
     samples_before = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
     load_raw(broker.bootstrap, [(at, b"\x00\x63garbage", bytes([at])) for at in (0, 1)])
     missing = break_off_the_last_batch(config)
@@ -120,7 +121,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     assert line.endswith("run grouptrail recover")
 
     printed = succeeded(cli(config, "recover"))
-    # Those behind the last commit of a partition are the next run's.
+    # Records after the last commit of a partition are read by the next run.
     found = re.search(r"([\d,]+) of its records were missing and have been written", printed)
     assert found, printed
     assert 0 < int(found[1].replace(",", "")) <= missing
@@ -131,7 +132,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
     assert_keys_unique(config)
-    assert history(config) == told_before
+    assert history(config) == history_before
     samples = {row["sampled_at"] for row in landed.rows(config, "consumer_lag")}
     assert samples > samples_before
     assert max(samples) == max(row["sampled_at"] for row in landed.rows(config, "log_offsets"))

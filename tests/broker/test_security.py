@@ -1,4 +1,4 @@
-"""Logins and rights on a real broker with ACLs, and what nobody else may read: passwords."""
+"""Authentication and ACLs on a real broker, and that passwords are not exposed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ pytestmark = pytest.mark.broker
 USER, PASSWORD = "watcher", "scram-Geheim-4711"
 EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY = "metrics-Geheim-4712", "keystore-Geheim-4713", "storage-Geheim-4714"
 SECRETS = (PASSWORD, EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY)
-TOLD, HIDDEN = "told", "hidden"
+VISIBLE, HIDDEN = "visible", "hidden"
 RECORDS = 3
 
 
 def login(mechanism: str, user: str = USER, password: str = PASSWORD) -> dict[str, str]:
-    """The environment of a user that comes through SASL."""
+    """Return the environment of a user that authenticates with SASL."""
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     jaas = f'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
     return {
@@ -58,18 +58,18 @@ def login(mechanism: str, user: str = USER, password: str = PASSWORD) -> dict[st
 
 @pytest.fixture(scope="module")
 def broker(broker: Broker) -> Broker:
-    """With a SCRAM user, and a group that has committed to two topics, one of which the user may not see."""
+    """A broker with a SCRAM user and a group with commits to two topics, one of which the user may not DESCRIBE."""
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     kinds = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
     for kind in kinds:
         made = UserScramCredentialUpsertion(USER, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
         client.alter_user_scram_credentials([made])[USER].result(PATIENCE_SECONDS)
-    fill_and_commit(broker, TOLD, HIDDEN)
+    fill_and_commit(broker, VISIBLE, HIDDEN)
     return broker
 
 
 def fill_and_commit(broker: Broker, *topics: str) -> None:
-    """Three records in each topic, and a group that has committed behind none of them."""
+    """Write three records to each topic, and commit offset 0 of each for a group."""
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     for answer in client.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
         answer.result(PATIENCE_SECONDS)
@@ -91,7 +91,7 @@ def fill_and_commit(broker: Broker, *topics: str) -> None:
 
 @contextlib.contextmanager
 def watched(run: Grouptrail) -> Iterator[set[str]]:
-    """The command lines of all that a run starts, as `ps` shows them."""
+    """Yield the command lines of all processes that a run starts, as shown by `ps`."""
     seen: set[str] = set()
     ended = threading.Event()
 
@@ -121,7 +121,7 @@ def assert_no_secret(*texts: str) -> None:
 
 
 def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config: Config, tmp_path: Path) -> None:
-    """All four jobs with the least rights, added one by one; DESCRIBE on the cluster is never among them."""
+    """All four jobs with the fewest ACLs, added one by one; DESCRIBE on the cluster is not among them."""
     settings = tmp_path / "settings" / "grouptrail.toml"
     settings.parent.mkdir()
     settings.write_text(f'[spark]\n"spark.hadoop.fs.s3a.secret.key" = "{STORAGE_KEY}"\n')
@@ -150,7 +150,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
     assert "Traceback" in printed
     assert f"allow DESCRIBE on the group prefix {GROUP_PREFIX}" in printed.splitlines()[-1]
     broker.allow(USER, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
-    broker.allow(USER, "DESCRIBE", "TOPIC", TOLD)
+    broker.allow(USER, "DESCRIBE", "TOPIC", VISIBLE)
 
     run = Grouptrail(config, "run", environ=environ)
     printed = ""
@@ -171,11 +171,11 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
 
     assert "grant the principal READ on the topics of lag.exact_groups" in printed
     errors = {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")}
-    assert errors == {(TOLD, None), (HIDDEN, "DESCRIBE is denied")}
+    assert errors == {(VISIBLE, None), (HIDDEN, "DESCRIBE is denied")}
     lags = {(row["topic"], row["lag"], row["problem"]) for row in landed.rows(config, "consumer_lag")}
-    assert (TOLD, RECORDS, None) in lags
+    assert (VISIBLE, RECORDS, None) in lags
     assert {lag for topic, lag, _ in lags if topic == HIDDEN} == {None}
-    assert 'topic="told"' in shown
+    assert 'topic="visible"' in shown
 
     assert any("java" in line and "SparkSubmit" in line for line in command_lines)
     assert any("pyspark/daemon" in line or "pyspark.daemon" in line for line in command_lines)
@@ -187,7 +187,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
 
 
 def scraped(url: str) -> str:
-    """What the user that may sees; nothing before the first snapshot."""
+    """Return the metrics as seen with valid credentials; empty before the first snapshot."""
     credentials = base64.b64encode(f"prometheus:{EXPORTER_PASSWORD}".encode()).decode()
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {credentials}"})
     try:
@@ -204,7 +204,7 @@ def scraped(url: str) -> str:
 def test_sasl_login_valid_password_connects_and_wrong_one_exits_with_one_line(
     broker: Broker, config: Config, mechanism: str
 ) -> None:
-    """Who is known is let in; a wrong password is one line that names the setting, and does not repeat it."""
+    """The line about a wrong password names the setting and does not contain the password."""
     name, password = ("admin", PASSWORDS["admin"]) if mechanism == "PLAIN" else (USER, PASSWORD)
     through_sasl = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap}
     known = run_cli(config, "doctor", environ=login(mechanism, name, password) | through_sasl).printed
@@ -219,7 +219,7 @@ def test_sasl_login_valid_password_connects_and_wrong_one_exits_with_one_line(
 def test_run_client_certificate_authenticates_and_without_one_exits_with_one_line(
     tmp_path: Path, config: Config, cli: Cli
 ) -> None:
-    """Its name is the principal that rights are given to; without one there is no connection."""
+    """The certificate's subject is the principal of the ACLs; without a certificate the connection is refused."""
     authority = Authority(tmp_path, "authority")
     properties = {
         "ssl.keystore.type": "PEM",
@@ -242,7 +242,7 @@ def test_run_client_certificate_authenticates_and_without_one_exits_with_one_lin
     }
     with Broker(tmp_path / "kafka", properties=properties, security="tls") as broker:
         environ["GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS"] = broker.tls_bootstrap
-        fill_and_commit(broker, TOLD)
+        fill_and_commit(broker, VISIBLE)
         broker.allow("CN=watcher", "READ", "TOPIC", OFFSETS_TOPIC)
         broker.allow("CN=watcher", "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
         succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ | certificate))

@@ -67,7 +67,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 
 
 def open_transaction(broker: Broker) -> None:
-    """Offsets that a transaction wrote and nobody will ever end."""
+    """Return the offsets of a transaction that is never ended."""
     settings = {"bootstrap.servers": broker.bootstrap}
     admin = AdminClient(settings)  # kept: what it has been asked fails when it is gone
     admin.create_topics([NewTopic("held", 2, 1)])["held"].result(PATIENCE_SECONDS)
@@ -92,7 +92,7 @@ def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
 
 
 def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[str, Any]]]:
-    """The decoded tables' rows of some records, without where they were read."""
+    """Return the decoded tables' rows of some records, without `source`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for table in TABLES:
         ours = [row for row in landed.rows(config, table) if (row["record_partition"], row["record_offset"]) in among]
@@ -105,8 +105,8 @@ def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[
 def test_ingest_segments_killed_broker_files_match_decode_job_rows(
     disk: Disk, spark: SparkSession, cli: Cli, tmp_path: Path
 ) -> None:
-    """Row for row; the open transaction is left out and told, and running it twice adds nothing. The decode job
-    begins where the files end, and both together are what it reads alone."""
+    """Row for row. The open transaction is left out and reported, and a second run adds nothing. The decode job then
+    begins where the files end; together they land the same rows as the decode job alone."""
     config = warehouse(tmp_path / "warehouse", disk.broker)
     printed = succeeded(cli(config, "ingest-segments", str(disk.late)))
     assert "Traceback" not in printed, printed
@@ -136,7 +136,8 @@ def test_ingest_segments_killed_broker_files_match_decode_job_rows(
 def test_ingest_segments_existing_warehouse_adds_only_missing_records(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As where compaction was faster than it. What lies behind where it stands is left to it."""
+    """As if compaction had removed records before the decode job read them. Records after the job's position are left
+    to the job."""
     shutil.copytree(disk.live.warehouse, tmp_path / "warehouse")
     config = warehouse(tmp_path / "warehouse", disk.broker)
     whole = landed.records(config)
@@ -155,7 +156,7 @@ def test_ingest_segments_existing_warehouse_adds_only_missing_records(
 def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     disk: Disk, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Two copies of the same partitions, each damaged at another place, make up for one another."""
+    """Two copies of the same partitions, one of them damaged: records missing in one are read from the other."""
     config = warehouse(tmp_path / "warehouse", disk.broker)
     for replica in ("early", "late"):
         shutil.copytree(getattr(disk, replica), tmp_path / "disk" / replica)
@@ -172,10 +173,10 @@ def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     assert landed.records(config) == disk.topic
 
 
-@pytest.mark.parametrize(("name", "told"), [("absent", "there is no folder"), ("", "no segment")])
-def test_ingest_segments_no_segments_exits_with_one_line(tmp_path: Path, name: str, told: str) -> None:
+@pytest.mark.parametrize(("name", "message"), [("absent", "there is no folder"), ("", "no segment")])
+def test_ingest_segments_no_segments_exits_with_one_line(tmp_path: Path, name: str, message: str) -> None:
     config = config_of("127.0.0.1:9", tmp_path / "warehouse")
     run = run_cli(config, "ingest-segments", str(tmp_path / name))
     assert run.returncode == 1
     (line,) = run.printed.strip().splitlines()
-    assert line.startswith(f"grouptrail: {told}")
+    assert line.startswith(f"grouptrail: {message}")

@@ -1,4 +1,4 @@
-"""A pipeline that version 0.1 began goes on with this version, while its broker is upgraded from Kafka to Kafka."""
+"""A pipeline of version 0.1 resumes with this version, while its broker is upgraded through three Kafka releases."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.full]  # the jars of three release
 
 OLDEST = VERSIONS[-1]
 
-# How each job begins the line about a batch.
+# The beginning of each job's line about a batch.
 JOBS = ("batch", "log-offsets batch", "history batch", "lag batch")
 
-# Positions of groups whose members have timed out stay, however long the test takes.
+# Offsets of groups whose members have timed out must not expire during the test.
 PROPERTIES = {"offsets.topic.num.partitions": str(PARTITIONS), "offsets.retention.check.interval.ms": "3600000"}
 
 
 def finish_upgrade(broker: Broker) -> None:
-    """The operator's last step: what is stored becomes the release's own. Only then does 4.1 take KIP-848 groups."""
+    """Finalize the features of the release, the operator's last step: 4.1 accepts KIP-848 groups only after it."""
     release = broker.version.rpartition(".")[0]
     done = broker.tool(
         "org.apache.kafka.tools.FeatureCommand",
@@ -39,19 +39,19 @@ def finish_upgrade(broker: Broker) -> None:
 
 
 def live(broker: Broker, group_id: str, **post: str) -> Rest:
-    """A member joins, has all of `orders`, and leaves; how the group was meanwhile."""
+    """Let a member join, own all of `orders` and leave. Return the group's state while it was a member."""
     with Troupe(broker.bootstrap, group_id, {"orders": 2}, **post) as troupe:
         troupe.join()
         return troupe.rest()
 
 
-def assert_goes_on(cli: Cli, config: Config, batch: int) -> None:
-    """Each job's next batch has the number that its checkpoint says."""
+def assert_resumes(cli: Cli, config: Config, batch: int) -> None:
+    """Assert that each job's next batch has the number that follows from its checkpoint."""
     printed = succeeded(cli(config, "run", "--once"))
     assert [job for job in JOBS if f"\n{job} {batch}" not in f"\n{printed}"] == [], printed
 
 
-def assert_told(config: Config, group_id: str, rest: Rest) -> None:
+def assert_in_history(config: Config, group_id: str, rest: Rest) -> None:
     (generation,) = (
         row
         for row in landed.rows(config, "generations")
@@ -71,12 +71,12 @@ def assert_group_metadata_agrees(broker: Broker, config: Config) -> None:
         value = line["value"] and line["value"]["data"]
         assert row["group_id"] == line["key"]["data"]["group"]
         assert row["generation"] == (value and value["generation"])
-        told = value and [member["memberId"] for member in value["members"]]
-        assert (row["members"] and [member["member_id"] for member in row["members"]]) == told
+        printed = value and [member["memberId"] for member in value["members"]]
+        assert (row["members"] and [member["member_id"] for member in row["members"]]) == printed
 
 
 def assert_kept(config: Config, table: str, rows: list[dict[str, Any]]) -> None:
-    """All are there still, and what could not change has not."""
+    """Assert that all rows still exist, and that closed ones are unchanged."""
     key = contracts.tables()[table].key
     now = {tuple(row[column] for column in key): row for row in landed.rows(config, table)}
     for row in rows:
@@ -85,11 +85,11 @@ def assert_kept(config: Config, table: str, rows: list[dict[str, Any]]) -> None:
 
 
 def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path: Path, cli: Cli) -> None:
-    """What was landed before is not read again; what comes under each release lands once, and is told."""
+    """Records that landed before are not read again; those of each release land once and appear in the history."""
     frozen = thaw(tmp_path)
     warehouse = tmp_path / "warehouse"
-    told = {table: landed.rows(landed.config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
-    assert all(told.values())
+    old_history = {table: landed.rows(landed.config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
+    assert all(old_history.values())
     for number, version in enumerate(reversed(VERSIONS)):
         with Broker(tmp_path / "kafka", version=version, properties=PROPERTIES) as broker:
             config = landed.config_of(broker.bootstrap, warehouse)
@@ -103,15 +103,15 @@ def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path
                 rests["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
             commit(broker.bootstrap, "operator", number)
             before = landed.in_topic(broker.bootstrap)
-            assert_goes_on(cli, config, len(LANDED) + number)
-            # A broker that has loaded the groups may write of them at any time: their members do not answer.
+            assert_resumes(cli, config, len(LANDED) + number)
+            # A broker that has loaded the groups may write records of them at any time: their members do not answer.
             assert before.items() <= landed.records(config).items() <= landed.in_topic(broker.bootstrap).items()
             landed.assert_progress_adds_up(config)
             for group_id, rest in rests.items():
-                assert_told(config, group_id, rest)
-            # Those of 3.9 stop at a KIP-848 record; those of 4.1 print what came before, too.
+                assert_in_history(config, group_id, rest)
+            # Kafka 3.9's formatters stop at a KIP-848 record; those of 4.1 also print the older releases' records.
             if not is_first:
                 landed.assert_formatter_agrees(broker, config)
                 assert_group_metadata_agrees(broker, config)
-    for table, rows in told.items():
+    for table, rows in old_history.items():
         assert_kept(config, table, rows)

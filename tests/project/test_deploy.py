@@ -163,7 +163,6 @@ def test_containerfile_copied_files_exist_and_match_the_ignore_file() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["run", "--once"], ["--version"]])
 def test_entrypoint_passes_its_arguments_to_grouptrail(arguments: list[str], tmp_path: Path) -> None:
-    """With what the container is given."""
     assert _entered(tmp_path, "grouptrail", *arguments) == arguments
 
 
@@ -220,7 +219,8 @@ def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> lis
 
 @pytest.mark.parametrize("found", OBJECTS)
 def test_kubernetes_object_matches_its_schema(found: Object) -> None:
-    """By Kubernetes' schemas, without a key too many; what operators define, by the models of their own APIs."""
+    """Kubernetes' own schemas, without additional properties; objects of operators are parsed by the models of their
+    APIs."""
     group = found["apiVersion"].split("/")[0]
     if group == "sparkoperator.k8s.io":
         from kubeflow_spark_api import models
@@ -337,7 +337,7 @@ def test_cron_file_has_valid_schedules_and_existing_commands() -> None:
 
 
 def test_systemd_units_pass_systemd_analyze_verify(tmp_path: Path) -> None:
-    """It passes over one that it does not know, and says so."""
+    """It ignores unknown settings but reports them."""
     analyze = _systemd_analyze()
     for unit in UNITS:
         text = unit.read_text("utf-8")
@@ -351,7 +351,7 @@ def test_systemd_units_pass_systemd_analyze_verify(tmp_path: Path) -> None:
 
 
 def test_systemd_service_security_exposure_is_at_most_2_5() -> None:
-    """Of 10, which is no protection at all."""
+    """The scale ends at 10, which means no protection."""
     rate = [*_systemd_analyze(), "security", "--offline=yes", "--threshold=25"]
     service = DEPLOY / "systemd" / "grouptrail.service"
     rated = subprocess.run([*rate, service], capture_output=True, text=True, check=False)
@@ -359,7 +359,7 @@ def test_systemd_service_security_exposure_is_at_most_2_5() -> None:
 
 
 def _systemd_analyze() -> list[str]:
-    """The one on PATH, else that of Debian's package; skips without, but fails where nobody would see that."""
+    """Return the program on PATH or from Debian's package; skip without it, but fail in CI."""
     if found := shutil.which("systemd-analyze"):
         return [found]
     try:

@@ -256,3 +256,33 @@ def test_document_links_and_file_paths_exist(path: Path) -> None:
     named = re.findall(r"`((?:jobs|schemas|deploy|tests|docs|dashboards)/[\w./*-]+)`", text)
     gone += [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
     assert gone == []
+
+
+def contributing_rows() -> list[tuple[str, str]]:
+    """Return the rows of CONTRIBUTING.md's first table: what to change, and what to open."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    section = text.partition("## To change X, open Y")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (?!to change|---)(.+?) \| (.+) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("change", "where"), contributing_rows(), ids=[row[0] for row in contributing_rows()])
+def test_contributing_row_names_existing_files(change: str, where: str) -> None:
+    """A bare file name is in the folder of the path before it."""
+    names = [name for name in re.findall(r"`([^`\n]+)`", where) if re.fullmatch(r"[\w./*<>-]+\.\w+|[\w./-]+/", name)]
+    assert names, change
+    folder, gone = ROOT, []
+    for name in names:
+        pattern = re.sub(r"<\w+>", "*", name).rstrip("/")
+        found = [*ROOT.glob(pattern)] if "/" in name else [*folder.glob(pattern)] or [*ROOT.glob(pattern)]
+        gone += [] if found else [name]
+        if found and "/" in name:
+            folder = found[0] if found[0].is_dir() else found[0].parent
+    assert gone == []
+
+
+def test_deploy_readme_lists_every_entry_of_the_folder() -> None:
+    folder = ROOT / "deploy"
+    section = (folder / "README.md").read_text("utf-8").partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    named = {name.rstrip("/") for cell in cells for name in re.findall(r"`(.+?)`", cell)}
+    assert named == {path.name for path in folder.iterdir() if not path.name.startswith((".", "_"))} - {"README.md"}

@@ -16,13 +16,13 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def module_name(source: Path) -> str:
-    """As it is imported."""
+    """Return the dotted name of a source file."""
     parts = source.relative_to(ROOT / "jobs").with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def public(tree: ast.Module) -> Iterator[Documented]:
-    """The functions and classes that other modules may use."""
+    """Yield the functions and classes that other modules may use."""
     for node in tree.body:
         if isinstance(node, Documented) and not node.name.startswith("_"):
             yield node
@@ -35,7 +35,7 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=module_name)
 
 @each_source
 def test_module_can_be_imported(source: Path) -> None:
-    """By itself, without a session or a broker."""
+    """No session and no broker is needed."""
     assert importlib.import_module(module_name(source)).__file__ == str(source)
 
 

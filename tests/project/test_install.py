@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.full
 def test_install_without_pins_resolves_to_the_spark_that_is_pinned(tmp_path: Path) -> None:
-    """The newest of everything that pyproject.toml allows; of Spark and Delta, what was tested."""
+    """The newest release of everything that pyproject.toml allows; Spark and Delta must be the tested pair."""
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     run = subprocess.run(

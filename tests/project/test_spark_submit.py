@@ -51,7 +51,7 @@ def test_documented_submission_matches_the_one_the_cluster_tests_use(
 
 
 def test_archive_package_is_reproducible_and_runs_from_the_archive(tmp_path: Path) -> None:
-    """With its metadata and all its data, and nothing of the tests; what it imports comes from elsewhere."""
+    """It contains the package's metadata and data files, but no tests and no dependencies."""
     first, second = (archive_package(tmp_path / name) for name in ("first", "second"))
     assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
     with zipfile.ZipFile(first) as archive:

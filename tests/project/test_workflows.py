@@ -152,7 +152,7 @@ def test_release_waits_for_the_tests_before_it_publishes() -> None:
 
 
 def test_release_builds_the_image_as_the_documents_do() -> None:
-    """Both from deploy/container, with the same options."""
+    """Both use deploy/container with the same options."""
     build = r"podman build -f (\S+) --ignorefile (\S+)"
     documented = re.search(build, (ROOT / "deploy" / "README.md").read_text("utf-8"))
     released = re.search(build, (GITHUB / "workflows" / "release.yaml").read_text("utf-8"))
@@ -162,7 +162,7 @@ def test_release_builds_the_image_as_the_documents_do() -> None:
 
 
 def test_dependabot_leaves_the_fixed_pins_alone() -> None:
-    """Those that CONTRIBUTING.md says stay where they are."""
+    """CONTRIBUTING.md gives the reasons for these pins."""
     updates = yaml.safe_load((GITHUB / "dependabot.yml").read_text("utf-8"))["updates"]
     assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip"}
     (pip,) = [update for update in updates if update["package-ecosystem"] == "pip"]

@@ -16,7 +16,7 @@ ROUNDS = 10
 
 
 def test_cached_dataframes_after_unpersist_leave_no_session_behind(spark: SparkSession) -> None:
-    """Until Spark 4.0.2 each left a clone of the session, for good (SPARK-54753)."""
+    """Before Spark 4.0.2, each left a clone of the session that was never freed (SPARK-54753)."""
     before = _live_sessions(spark)
     for _ in range(ROUNDS):
         rows = spark.range(3).persist()

@@ -23,7 +23,7 @@ RECORD = {"record_partition": 1, "record_offset": 5}
 OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}
 PLACE = {"topic": "orders", "partition": 0}
 
-# Rows that break every expectation of their table, each more than once at most.
+# Rows that violate every expectation of their table.
 BROKEN: dict[str, list[dict[str, Any]]] = {
     "ingest_progress": [
         {"record_partition": 1, "start_offset": 0, "end_offset": 10, "offset_commits": 9, "query_id": None},
@@ -98,18 +98,19 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
 
 
 def lay_broken(config: Config) -> None:
-    """The tables of `BROKEN`."""
+    """Write the rows of `BROKEN`."""
     for table, rows in BROKEN.items():
         lay(config, table, *({"cluster": config.cluster, **row} for row in rows))
 
 
 def expected_names(table: str) -> set[str]:
-    """Of a table's expectations, but those of types, which Delta itself sees to."""
+    """Return the names of a table's expectations, except those of column types, which Delta enforces."""
     return {"key_unique", "never_null", *(one["meta"]["name"] for one in contracts.expectations()[table])}
 
 
 def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: Config) -> None:
-    """Each by its own query, not because that fails; the results are kept, with keys of the rows alone."""
+    """Each expectation fails because of its rows, not because of an error in its query; results store only key
+    columns."""
     lay_broken(config)
     checked = check.run(spark, config, patience_seconds=0)
     assert {one.table for one in checked} == set(BROKEN)
@@ -131,7 +132,7 @@ def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: 
 def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
     spark: SparkSession, config: Config, tmp_path: Path
 ) -> None:
-    """With Data Docs that load and run nothing; `since` leaves what is older alone."""
+    """Data Docs load no external resources and run no scripts; `since` excludes older rows."""
     thaw(config)
     docs = tmp_path / "docs"
     checked = check.run(spark, config, docs=docs, patience_seconds=0)

@@ -1,4 +1,4 @@
-"""Checkpoints that a query can go on from, and such that it cannot: seen before it starts, told in one line."""
+"""Checkpoints are checked before a query starts: a damaged one is refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB, TABLE = "copy", "offset_commits"
 
 @pytest.fixture
 def folder(spark: SparkSession, config: Config, tmp_path: Path) -> Path:
-    """The checkpoint of a job that has landed four batches, each a row that lies in another warehouse."""
+    """The checkpoint of a job that has landed four batches, each one row read from another warehouse."""
     elsewhere = config.model_copy(update={"warehouse": str(tmp_path / "elsewhere")})
     tables.ensure_table(spark, config, TABLE)
     assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
@@ -69,9 +69,9 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     spark: SparkSession, config: Config, folder: Path, tmp_path: Path
 ) -> None:
     whole = shutil.copytree(folder, tmp_path / "whole")
-    for name, (damage, told) in DAMAGE.items():
+    for name, (damage, message) in DAMAGE.items():
         damage(folder)
-        with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{told}") as refusal:
+        with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{message}") as refusal:
             checkpoints.begin(spark, config, JOB, [TABLE])
         assert "\n" not in str(refusal.value), name
         assert str(refusal.value).endswith("run grouptrail recover"), name
@@ -88,13 +88,13 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
 def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
     spark: SparkSession, config: Config, tmp_path: Path
 ) -> None:
-    """Through the Hadoop file system, as in an object store."""
+    """The lease is written through Hadoop's file system, as on an object store."""
     of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
     lease = tmp_path / "store" / config.cluster / "copy.lease"
     with sole_driver(spark, of_store, [JOB], print):
         held = lease.read_text()
         assert '"renewals": 1' in held
-        # What its holder writes every ten seconds.
+        # The holder renews its lease every ten seconds.
         renewed: list[str] = []
 
         def report(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Stories through Spark: decoded, told in micro-batches some of which die, and told anew."""
+"""The history job on Spark: micro-batches, some of which die and are repeated, and a rebuild."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRITES = (*TABLES, POSITIONS)
 
 
 class Log:
-    """The log in the decoded tables of a warehouse."""
+    """A log of records in the decoded tables of a warehouse."""
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
         ensure_tables(spark, config)
@@ -44,7 +44,7 @@ class Log:
         self.end = 0
 
     def land(self, batch: int) -> DataFrame:
-        """Decodes a batch, and gives its rows of `ingest_progress`."""
+        """Decode a batch and return its rows of `ingest_progress`."""
         start, self.end = self.end, self.end + len(BATCHES[batch])
         rows = [
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
@@ -62,7 +62,7 @@ class Log:
 
 
 def history(config: Config) -> dict[str, list[dict[str, Any]]]:
-    """Each table's rows in the order of its key, with their buckets."""
+    """Return each table's rows sorted by key, with `open_bucket`."""
     return {
         table: sorted(
             landed.rows(config, table), key=lambda row: [row[column] for column in contracts.tables()[table].key]
@@ -75,8 +75,7 @@ def history(config: Config) -> dict[str, list[dict[str, Any]]]:
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    """Whichever write a batch dies before, the next try lands what is missing, and nothing twice; whether Spark or
-    delta-rs writes."""
+    """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
     monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
     log = Log(spark, config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
@@ -107,7 +106,7 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
 
 @pytest.mark.full
 def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: SparkSession, config: Config) -> None:
-    """The job refuses tables of two minds, and takes them again after a whole rebuild."""
+    """The job refuses tables that are only partly rebuilt, and accepts them after a complete rebuild."""
     log = Log(spark, config)
     log.land(0)
     with landed.dying_before("memberships"):
@@ -123,18 +122,18 @@ def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: S
 def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
     spark: SparkSession, config: Config
 ) -> None:
-    """From tables as Spark writes them, batch by batch, after OPTIMIZE, and after a rebuild, which adds nothing."""
+    """Compare after each batch, after OPTIMIZE, and after a rebuild, which must not increase any counter."""
     log, reader = Log(spark, config), SnapshotReader(config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     for batch in range(len(BATCHES)):
         writer.land(log.land(batch), batch)
         found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
-        told = history(config)
-        causes = Counter((row["group_id"], row["cause"]) for row in told["rebalances"])
+        rows = history(config)
+        causes = Counter((row["group_id"], row["cause"]) for row in rows["rebalances"])
         assert figures(found, "kafka_consumer_group_rebalances_total") == causes
         states = figures(found, "kafka_consumer_group_state")
         assert {group for group, value in states.items() if value} == {
-            (row["group_id"], row["state"]) for row in told["group_states"] if row["is_open"]
+            (row["group_id"], row["state"]) for row in rows["group_states"] if row["is_open"]
         }
         assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == len(
             landed.rows(config, "offset_commits")

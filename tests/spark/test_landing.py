@@ -66,8 +66,8 @@ def landing(spark: SparkSession, config: Config) -> job.Landing:
 def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
     landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """Each record is in one table, from which it can be encoded again, and the progress explains every offset; also
-    where only Spark knows the file system."""
+    """Each record is in exactly one table and can be encoded from it again; `ingest_progress` accounts for every
+    offset. Also on a file system that only Spark supports."""
     monkeypatch.setattr(object_stores, "is_known", lambda _location: is_known)
     landing.land(records, 0)
     assert landed.records(config) == WHOLE
@@ -80,7 +80,7 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
     landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
 ) -> None:
-    """The least and the greatest value of each column whose bounds Delta knows, in every table."""
+    """Filter by the minimum and maximum of each column with statistics, in every table."""
     landing.land(records, 0)
     for table in TABLES:
         there = landed.rows(config, table)
@@ -107,7 +107,7 @@ def test_landing_batch_fails_before_an_append_lands_once_when_retried(
 def test_landing_rare_records_above_the_task_report_limit_all_land(
     landing: job.Landing, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A micro-batch whose other records are too large for the tasks' reports lands like any other."""
+    """Records other than commits that are too large for the tasks' reports land like any others."""
     padding = bytes(200_000)
     count = tasks.MOST_RARE_BYTES // len(padding) * 2 + 20
     monkeypatch.setattr(landing, "_end_offsets", lambda batch: {} if batch < 0 else {0: count})
@@ -120,7 +120,7 @@ def test_landing_rare_records_above_the_task_report_limit_all_land(
 def test_landing_broker_unreachable_lands_records_without_log_end_offset(
     landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read is landed; only what the broker would have said of its log is unknown."""
+    """Records that were read land; only the offsets that the broker would have returned are unknown."""
 
     def no_answer() -> Mapping[int, LogBounds]:
         raise KafkaUnreachableError("gone")
@@ -178,7 +178,7 @@ def test_ensure_table_older_table_gains_missing_columns_and_keeps_rows(spark: Sp
 def test_replace_concurrent_append_is_retried_up_to_five_times(
     spark: SparkSession, config: Config, tmp_path: Path, times: int
 ) -> None:
-    """Such as another job, or `grouptrail maintain`; not for ever."""
+    """The other writer may be another job or `grouptrail maintain`."""
     table = contracts.tables()["generations"]
     tables.ensure_table(spark, config, table.name)
     schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
@@ -210,7 +210,7 @@ def test_replace_concurrent_append_is_retried_up_to_five_times(
 def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delete(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those with the same key in the same cluster, also where another writer was quicker."""
+    """Only rows with the same key and cluster are replaced, also after a conflict with another writer."""
     ours, other = (config.model_copy(update={"cluster": name}) for name in ("o'clock", "production"))
     table = contracts.tables()["history_positions"]
     tables.ensure_table(spark, ours, table.name)
@@ -231,14 +231,14 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
         there = tables.with_open_bucket(spark.createDataFrame(rows)).toArrow()
         tables.merge(there, set(there["open_bucket"].to_pylist()), config, table.name, app="test", version=version)
 
-    def told(config: Config) -> dict[str, int]:
+    def processed(config: Config) -> dict[str, int]:
         return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}
 
     update(other, 0, billing=1)
     update(ours, 1, billing=2, audit=2)
     update(ours, 1, billing=3)
-    assert (told(ours), told(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
+    assert (processed(ours), processed(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
     monkeypatch.setattr(tables, "DeltaTable", Beaten)
     update(ours, 2, billing=4, orders=4)
     assert beaten
-    assert (told(ours), told(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})
+    assert (processed(ours), processed(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})

@@ -39,22 +39,22 @@ def config(config: Config, nowhere: str) -> Config:
     return config.model_copy(update={"kafka": {"bootstrap.servers": nowhere}})
 
 
-def told(rows: list[Any]) -> list[tuple[str, int, str]]:
+def partition_errors(rows: list[Any]) -> list[tuple[str, int, str]]:
     return sorted((row["topic"], row["partition"], row["error"]) for row in rows)
 
 
 def test_log_offsets_source_batch_read_without_broker_returns_error_rows(spark: SparkSession, nowhere: str) -> None:
-    """By its name and options alone; silence is in the rows."""
+    """The format's name and options are enough; a broker that does not answer gives rows with an error."""
     register(spark)
     options = {"kafka.bootstrap.servers": nowhere, "assign": '{"orders": [1, 0]}'}
     rows = spark.read.format(FORMAT).options(**options).load()
     assert rows.columns == [column.name for column in contracts.tables()["log_offsets"].columns[1:]]
-    assert told(rows.collect()) == [("orders", 0, SILENCE), ("orders", 1, SILENCE)]
+    assert partition_errors(rows.collect()) == [("orders", 0, SILENCE), ("orders", 1, SILENCE)]
     assert spark.read.format(FORMAT).options(**{**options, "assign": "{}"}).load().collect() == []
 
 
 def test_log_offsets_source_secret_option_is_not_in_plan_or_error(spark: SparkSession, nowhere: str) -> None:
-    """Neither in its plans nor where an option is refused."""
+    """Neither the query plan nor the error about an unknown option contains it."""
     register(spark)
     reader = spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": nowhere, "assign": "{}"})
     reader = reader.option("kafka.ssl.key.password", "hunter2")
@@ -67,13 +67,13 @@ def test_log_offsets_source_secret_option_is_not_in_plan_or_error(spark: SparkSe
 
 
 def test_log_offsets_job_once_samples_each_committed_partition(spark: SparkSession, config: Config) -> None:
-    """It ends where there is nothing to ask of, and the next run asks of what has landed since."""
+    """Without commits the job ends at once; the next run samples the partitions of commits landed since."""
     assert run_once(spark, config) == ["log-offsets batch 0: 0 partitions"]
     assert landed.rows(config, "log_offsets") == []
     commit(spark, config, ("orders", 1), ("orders", 0), ("payments", 3))
     assert run_once(spark, config) == [f"log-offsets batch 1: 3 partitions; 3 {SILENCE}"]
     rows = landed.rows(config, "log_offsets")
-    assert told(rows) == [("orders", 0, SILENCE), ("orders", 1, SILENCE), ("payments", 3, SILENCE)]
+    assert partition_errors(rows) == [("orders", 0, SILENCE), ("orders", 1, SILENCE), ("payments", 3, SILENCE)]
     assert {row["cluster"] for row in rows} == {"test"}
 
 
@@ -95,7 +95,7 @@ def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(spark: Spark
 
 
 def run_once(spark: SparkSession, config: Config) -> list[str]:
-    """What the job reports, without the seconds."""
+    """Return the lines that the job reports, without durations."""
     lines: list[str] = []
     query = job.start(spark, config, once=True, report=lines.append)
     assert query.awaitTermination(120)
@@ -116,7 +116,7 @@ def commit(spark: SparkSession, config: Config, *partitions: tuple[str, int]) ->
 
 @pytest.fixture
 def sample(spark: SparkSession) -> DataFrame:
-    """One partition told of, one not."""
+    """One partition with offsets, one whose broker did not answer."""
     times = (NOON, NOON)
     rows = [("orders", 0, 1, 7, 5, "id", *times, None), ("orders", 1, None, None, None, None, *times, SILENCE)]
     return spark.createDataFrame(rows, contracts.tables()["log_offsets"].ddl(without=("cluster",)))
@@ -125,7 +125,7 @@ def sample(spark: SparkSession) -> DataFrame:
 def test_log_offsets_job_sample_retried_lands_once(
     spark: SparkSession, config: Config, sample: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it died before its append or behind it."""
+    """Whether the job died before its append or after it."""
     tables.ensure_table(spark, config, "log_offsets")
     sampling = job.Sampling(config, None, app=lambda: "query", report=silent)
 
@@ -139,7 +139,7 @@ def test_log_offsets_job_sample_retried_lands_once(
     assert landed.rows(config, "log_offsets") == []
     for _ in range(2):
         sampling.land(sample, 0)
-    assert told(landed.rows(config, "log_offsets")) == [("orders", 0, None), ("orders", 1, SILENCE)]
+    assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, None), ("orders", 1, SILENCE)]
     sampling.land(sample, 1)
     assert len(landed.rows(config, "log_offsets")) == 4
 
@@ -147,7 +147,7 @@ def test_log_offsets_job_sample_retried_lands_once(
 def test_log_offsets_job_unchanged_sample_is_not_logged_again(
     spark: SparkSession, config: Config, sample: DataFrame
 ) -> None:
-    """A line each ten seconds that says the same would hide those that do not."""
+    """A repeated line every ten seconds would hide the lines that differ."""
     tables.ensure_table(spark, config, "log_offsets")
     lines: list[str] = []
     sampling = job.Sampling(config, None, app=lambda: "query", report=lines.append)

@@ -45,7 +45,7 @@ def counts(config: Config) -> dict[str, int]:
 
 
 def lay_samples(config: Config, statuses: Callable[[int], str], minutes: int = 60) -> None:
-    """A sample every ten seconds of one partition, from noon on."""
+    """Write a sample of one partition for every ten seconds from noon on."""
     lay(
         config,
         "consumer_lag",
@@ -63,7 +63,7 @@ def lay_samples(config: Config, statuses: Callable[[int], str], minutes: int = 6
 
 
 def sampled(config: Config) -> list[tuple[int, str]]:
-    """(tens of seconds after noon, status) of what is left."""
+    """Return (tens of seconds after noon, status) of the remaining samples."""
     found = rows(config, "SELECT to_unixtime(sampled_at) AS at, status FROM consumer_lag ORDER BY sampled_at")
     return [(round(row["at"] - NOON.timestamp()) // 10, row["status"]) for row in found]
 
@@ -71,7 +71,7 @@ def sampled(config: Config) -> list[tuple[int, str]]:
 def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
     spark: SparkSession, config: Config
 ) -> None:
-    """One a minute is left of what is older than a day; run again, nothing is left to do."""
+    """Only samples older than a day are thinned; a second run removes nothing."""
     config = keeping(config, thin_samples=["1:60", "7:600"])
     lay_samples(config, lambda number: "STOP" if 97 <= number < 101 else "OK")
     now = NOON + timedelta(days=1, minutes=30)
@@ -93,7 +93,7 @@ def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
 
 @pytest.mark.full
 def test_maintain_dry_run_lists_removals_and_deletes_nothing(spark: SparkSession, config: Config) -> None:
-    """Rows, files and bytes of each table that would lose any."""
+    """It lists rows, files and bytes of each table that would lose rows."""
     thaw(config)
     config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
     before = counts(config)
@@ -108,7 +108,8 @@ def test_maintain_dry_run_lists_removals_and_deletes_nothing(spark: SparkSession
 
 @pytest.mark.full
 def test_maintain_retention_keeps_open_rows_and_passes_check(spark: SparkSession, config: Config) -> None:
-    """Open rows, the newest record of each key, and batches that still add up; a rebuild finds what is live."""
+    """Open rows and the newest record of each key are kept, and counts still add up; a rebuild gives the same open
+    rows."""
     thaw(config)
     config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
     before = counts(config)
@@ -136,7 +137,7 @@ def test_maintain_retention_keeps_open_rows_and_passes_check(spark: SparkSession
 def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a run that is broken off is gone on with by the next."""
+    """A run that was interrupted is completed by the next one."""
     thaw(config)
     config = keeping(config, decoded_days=7)
     with monkeypatch.context() as patch:
@@ -148,8 +149,8 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
         maintain.run(spark, config, (name,), silent, LATER)
     maintain.run(spark, config, (), silent, LATER)
     every = " + ".join(retention.DECODED)
-    tally = f"SELECT sum({every}) AS told FROM ingest_progress"
-    assert rows(config, tally)[0]["told"] == sum(counts(config)[name] for name in retention.DECODED)
+    tally = f"SELECT sum({every}) AS records FROM ingest_progress"
+    assert rows(config, tally)[0]["records"] == sum(counts(config)[name] for name in retention.DECODED)
 
 
 UNPROCESSED = "record_partition int, first_unprocessed bigint"
@@ -158,7 +159,7 @@ UNPROCESSED = "record_partition int, first_unprocessed bigint"
 def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_continues(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, with the table's name; the other tables are still maintained."""
+    """The error is one line with the table's name; the other tables are still maintained."""
     tables.ensure_table(spark, config, "topic_names")
     tables.ensure_table(spark, config, "log_offsets")
     tries: list[str] = []
@@ -179,15 +180,15 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
 def test_read_appends_rows_deleted_resumes_without_rereading_rewritten_rows(
     spark: SparkSession, config: Config
 ) -> None:
-    """What stays is not read twice, though its file was written anew."""
+    """Rows that were kept are not read twice, although the file that contains them was rewritten."""
 
     def land(*batches: int) -> None:
         shared = {
             column.name: 0 for column in maintain.contracts.tables()[PROGRESS].columns if column.type == "bigint"
         }
-        told = {"cluster": config.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
+        common = {"cluster": config.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
         nothing = dict.fromkeys(("earliest_record_at", "latest_record_at"))
-        rows = [{**shared, **told, **nothing, "batch_id": batch} for batch in batches]
+        rows = [{**shared, **common, **nothing, "batch_id": batch} for batch in batches]
         tables.append_new(spark, rows, config, PROGRESS)
 
     def read_on() -> list[int]:

@@ -1,4 +1,4 @@
-"""Polls landing in Delta, with one that dies in the middle, and a start from what has landed."""
+"""Polls are landed in Delta tables, also by a job that dies during a poll and by one that is restarted."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BILLING = classic_group("Stable", member("a", 0), commits=AT_5)
 SEARCH = replace(consumer_group(3, {"a": [0], "b": [1]}), group_id="search")
 
 
-class Told:
-    """Gives the polls that a test wants, one a second."""
+class FakePoller:
+    """Return polls of the groups that a test sets, one a second."""
 
     def __init__(self) -> None:
         self.groups: list[PolledGroup] = []
@@ -42,30 +42,30 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def poller() -> FakePoller:
+    return FakePoller()
 
 
 @pytest.fixture
-def polling(spark: SparkSession, config: Config, told: Told) -> Polling:
+def polling(spark: SparkSession, config: Config, poller: FakePoller) -> Polling:
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
-    return anew(spark, config, told)
+    return restarted(spark, config, poller)
 
 
-def anew(spark: SparkSession, config: Config, told: Told) -> Polling:
-    """As after a start: it knows what has landed alone."""
-    return Polling(spark, config, told, app=lambda: "query", report=lambda _line: None)  # type: ignore[arg-type]
+def restarted(spark: SparkSession, config: Config, poller: FakePoller) -> Polling:
+    """Return the job as after a start: it knows only what has landed."""
+    return Polling(spark, config, poller, app=lambda: "query", report=lambda _line: None)  # type: ignore[arg-type]
 
 
 def land(polling: Polling, *groups: PolledGroup) -> None:
-    told: Told = polling._poller  # type: ignore[assignment]
-    told.groups = list(groups)
-    polling.land(None, batch=round(told.seconds - 1_790_000_000))  # type: ignore[arg-type]
+    poller: FakePoller = polling._poller  # type: ignore[assignment]
+    poller.groups = list(groups)
+    polling.land(None, batch=round(poller.seconds - 1_790_000_000))  # type: ignore[arg-type]
 
 
 def commits(config: Config) -> list[tuple[Any, ...]]:
-    """Offset, whether it is a tombstone, and between which seconds of the test it was made."""
+    """Return (committed offset, not_before, record_at) of each commit, the times in seconds of the test."""
 
     def second(at: datetime | None) -> int | None:
         return None if at is None else round(at.timestamp() - 1_790_000_000)
@@ -75,16 +75,16 @@ def commits(config: Config) -> list[tuple[Any, ...]]:
 
 
 def test_polling_restarted_lands_each_change_once(
-    polling: Polling, spark: SparkSession, config: Config, told: Told
+    polling: Polling, spark: SparkSession, config: Config, poller: FakePoller
 ) -> None:
-    """A change is dated from the poll before, or after a start from the last that landed something."""
+    """A change happened after the previous poll, or after a restart after the last poll that landed something."""
     moved = replace(BILLING, commits={("orders", 0): Committed(6, -1, "")})
     land(polling, BILLING, SEARCH)
     land(polling, BILLING, SEARCH)
     land(polling, moved, SEARCH)
-    polling = anew(spark, config, told)
+    polling = restarted(spark, config, poller)
     land(polling, moved, SEARCH)
-    polling = anew(spark, config, told)
+    polling = restarted(spark, config, poller)
     land(polling, BILLING, SEARCH)
     land(polling)
     assert commits(config) == [(5, None, 1), (6, 2, 3), (5, 3, 5), (None, 5, 6)]
@@ -103,7 +103,7 @@ def test_polling_restarted_lands_each_change_once(
 def test_polling_poll_fails_before_an_append_lands_once_with_the_next_poll(
     polling: Polling, config: Config, fails_at: str
 ) -> None:
-    """Nothing twice, and `ingest_progress` tells of all rows, wherever it died."""
+    """No row lands twice, and `ingest_progress` counts all rows, whichever append failed."""
     with landed.dying_before(fails_at):
         land(polling, BILLING)
     land(polling, BILLING)

@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def served(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, str]]:
-    """The ports of Spark Connect and of the Thrift server, and what the command said."""
+    """Return the ports of Spark Connect and of the Thrift server, and the output of the command."""
     connect, thrift = free_port(), free_port()
     own = tmp_path_factory.mktemp("serve")
     config = own / "grouptrail.toml"
@@ -53,7 +53,7 @@ def served(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 
 def beeline(port: int, statement: str) -> subprocess.CompletedProcess[str]:
-    """What Hive's own client is answered, as CSV."""
+    """Return the output of beeline, as CSV."""
     command = [
         str(BEELINE),
         "-u",
@@ -68,7 +68,6 @@ def beeline(port: int, statement: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_serve_sql_reports_its_urls_and_counts_of_tables_views_and_functions(served: tuple[int, int, str]) -> None:
-    """Tables, views and functions; the command says where."""
     connect, thrift, said = served
     laid = {table for table in tables() if table in {name for view in views().values() for name in view.tables}}
     assert f"sc://127.0.0.1:{connect}" in said
@@ -78,7 +77,8 @@ def test_serve_sql_reports_its_urls_and_counts_of_tables_views_and_functions(ser
 
 
 def test_serve_sql_documented_beeline_queries_return_their_rows(served: tuple[int, int, str]) -> None:
-    """The block of docs/sql-clients.md, with beeline as it comes with pyspark: views, functions, their defaults."""
+    """The queries of docs/sql-clients.md, run with pyspark's beeline: views, functions and their default
+    arguments."""
     [block] = re.findall(r"^```sh\n(beeline .*?)^```$", CLIENTS.read_text(), re.MULTILINE | re.DOTALL)
     command = block.replace(":10000/", f":{served[1]}/").replace("beeline -u", f"{BEELINE} --outputformat=csv2 -u")
     environ = {**os.environ, **java_environment(find_java())}
@@ -91,7 +91,7 @@ def test_serve_sql_documented_beeline_queries_return_their_rows(served: tuple[in
 
 
 def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: tuple[int, int, str]) -> None:
-    """The block of docs/sql-clients.md."""
+    """The Spark Connect example of docs/sql-clients.md."""
     [block] = re.findall(r"^```python\n(from pyspark.sql .*?)^```$", CLIENTS.read_text(), re.MULTILINE | re.DOTALL)
     program = block.replace(":15002", f":{served[0]}")
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
@@ -106,7 +106,7 @@ def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: tuple
 def test_serve_sql_write_statement_fails_and_leaves_the_table_unchanged(
     served: tuple[int, int, str], shop: Config, statement: str
 ) -> None:
-    """The names that they are given are views."""
+    """Clients see views, which cannot be written to."""
     from deltalake import DeltaTable
 
     before = DeltaTable(shop.table_path("memberships")).version()
@@ -115,7 +115,7 @@ def test_serve_sql_write_statement_fails_and_leaves_the_table_unchanged(
 
 
 def test_serve_sql_listens_on_loopback_only(served: tuple[int, int, str]) -> None:
-    """Not at the machine's other addresses."""
+    """The ports do not accept connections on the machine's other addresses."""
     listening = Path("/proc/net/tcp6").read_text() + Path("/proc/net/tcp").read_text()
     for port in served[:2]:
         lines = [line.split()[1] for line in listening.splitlines() if f":{port:04X} 00" in line]
@@ -135,7 +135,7 @@ def _toml(folder: Path, lasting: bool) -> Path:
 
 @pytest.mark.full
 def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, tmp_path: Path) -> None:
-    """Another session may install them again, and finds them there."""
+    """Another session finds them and may install them again."""
     config = str(_toml(tmp_path, lasting=True))
     printed = Grouptrail(shop, "views", "install", "--config", config, "--schema", "kafka").finished()
     assert "kafka has 9 tables, 6 views and 15 functions of cluster default" in printed
@@ -156,7 +156,7 @@ def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, 
 
 
 def test_views_install_in_memory_catalog_exits_with_an_error(shop: Config, tmp_path: Path) -> None:
-    """What would be gone with the command is not done."""
+    """An in-memory catalog would be lost when the command ends."""
     command = Grouptrail(shop, "views", "install", "--config", str(_toml(tmp_path, lasting=False)))
     assert "this session's catalog is in memory" in command.finished()
     assert command.process.returncode == 1

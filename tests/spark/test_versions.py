@@ -26,7 +26,7 @@ from support.frozen_warehouse import thaw
 pytestmark = pytest.mark.spark
 
 
-# A table of each way in which one is thinned, deleted from or sorted.
+# One table for each kind of thinning, retention and sorting.
 EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "check_results")
 
 
@@ -37,13 +37,14 @@ def sql(config: Config, query: str) -> list[dict[str, Any]]:
 
 
 def newest_column(table: contracts.Table) -> contracts.Column:
-    """A column that a version before could have lacked: the last that neither names, places nor judges a row."""
+    """Return a column that an older version may have lacked: the last one that is no key, partition or clustering
+    column."""
     fixed = {*table.key, *table.partition_by, *table.cluster_by, "is_open", "record_offset", "error"}
     return [column for column in table.columns if column.name not in fixed][-1]
 
 
 def lay_older(config: Config) -> dict[str, str]:
-    """Every table with one row, without its newest column; which that is."""
+    """Write one row to every table without its newest column; return that column of each table."""
     lacking = {}
     for table in contracts.tables().values():
         gone = newest_column(table)
@@ -60,7 +61,7 @@ def lay_older(config: Config) -> dict[str, str]:
 def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_to(
     spark: SparkSession, config: Config
 ) -> None:
-    """Asked, checked, maintained and written to, as they are and once the column is added."""
+    """They can be queried, checked, maintained and appended to, before and after the column is added."""
     lacking = lay_older(config)
     checked = check.run(spark, config, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
     assert {one.table: one.lacking for one in checked} == {one.table: (lacking[one.table],) for one in checked}
@@ -77,7 +78,6 @@ def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_
 def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
     spark: SparkSession, config: Config
 ) -> None:
-    """All its tables are brought up to what they are now, and answer."""
     thaw(config)
     for name in contracts.tables():
         tables.ensure_table(spark, config, name)
@@ -94,7 +94,7 @@ def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
 
 @pytest.mark.full
 def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, config: Config) -> None:
-    """Whatever is deleted, thinned or joined."""
+    """Retention, thinning and compaction keep them, too."""
     thaw(config)
     path = config.table_path("consumer_lag")
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (coolness double)")
@@ -134,7 +134,7 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     kept = sql(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
-    with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as told_too:
+    with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as maintain_error:
         maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
-    assert "\n" not in str(told_too.value)
+    assert "\n" not in str(maintain_error.value)
     assert sorted(log.iterdir()) == files

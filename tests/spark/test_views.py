@@ -42,7 +42,7 @@ def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
 def test_view_gives_the_same_rows_on_both_engines(
     shop: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a query with results and for the example of the view, at the same time."""
+    """Compare a query with results and the view's example, at the same time."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
     assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
@@ -52,7 +52,7 @@ def test_view_gives_the_same_rows_on_both_engines(
 
 
 def test_view_group_name_with_special_characters_is_matched_literally(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever Spark reads into quotes and dollars elsewhere."""
+    """Quotes and dollar signs have a special meaning in Spark SQL."""
     config = Config(warehouse=str(tmp_path))
     name = "it's -- ${env:HOME} :time `x`"
     lay(config, "generations", {"group_id": name, "started_at": at(0)})
@@ -63,7 +63,7 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
 
 
 def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, engine: SparkEngine) -> None:
-    """What a backslash means to Spark depends on the session."""
+    """A session setting decides what a backslash means to Spark."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
         rows(shop, r"SELECT * FROM members_at('a\b', now())", engine)
 
@@ -131,7 +131,7 @@ def test_spark_engine_invalid_query_raises_a_one_line_error(
 def test_spark_engine_refuses_all_but_queries_over_its_tables(
     shop: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
 ) -> None:
-    """Whatever the statement hides behind: nothing is written, run or read elsewhere."""
+    """However the statement is disguised, nothing is written, executed or read from elsewhere."""
     path = shop.table_path("memberships")
     version = DeltaTable(path).version()
     with pytest.raises(QueryError, match=re.escape(message)):
@@ -156,7 +156,7 @@ def test_spark_engine_refuses_all_but_queries_over_its_tables(
 def test_spark_engine_answers_every_form_of_query(
     shop: Config, engine: SparkEngine, text: str, count: int | None
 ) -> None:
-    """In Spark's own syntax, too; variables of the environment are not put in."""
+    """Spark's own syntax is allowed; environment variables are not substituted."""
     found = rows(shop, text, engine)
     assert found
     assert count in (None, len(found))

@@ -20,7 +20,7 @@ _THIS_MACHINE = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0
 
 
 def self_signed(folder: Path, name: str = "exporter") -> tuple[Path, Path]:
-    """A certificate for this machine that signs itself, and its key."""
+    """Create a self-signed certificate for this machine, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(name, name, key.public_key()).add_extension(_THIS_MACHINE, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -30,7 +30,7 @@ def self_signed(folder: Path, name: str = "exporter") -> tuple[Path, Path]:
 
 
 class Authority:
-    """Signs certificates; `certificate` is its own."""
+    """A certificate authority; `certificate` is its own certificate."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -42,7 +42,7 @@ class Authority:
         self.certificate.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def signed(self, subject: str) -> Path:
-        """A key with a certificate for this machine, in one file."""
+        """Return one file with a key and a signed certificate for this machine."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject, self._name, key.public_key()).add_extension(_THIS_MACHINE, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -25,7 +25,7 @@ _DEADLINE_SECONDS = 60
 
 @cache
 def chromium() -> str:
-    """The program, installed from Debian where that may be. Without it a test is skipped; in CI it fails."""
+    """Return the program, installed from Debian if possible. Without it the test is skipped, or fails in CI."""
     found = _on_path()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
@@ -42,12 +42,12 @@ def _on_path() -> str | None:
 
 
 class Browser:
-    """A running Chromium; what it writes into `folder` is its own."""
+    """A running Chromium, whose profile is in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
-        # Chromium reads from 3 and writes to 4: ours must not be one of these before they are copied there.
+        # Chromium reads from descriptor 3 and writes to 4: the pipes must have other numbers before they are copied.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
         silence = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
         self._pid = os.posix_spawn(
@@ -70,7 +70,7 @@ class Browser:
         self._pages: dict[str, Page] = {}
 
     def close(self) -> None:
-        """Ends it and all it started."""
+        """Kill the browser and all its processes."""
         os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         for end in (self._to, self._from):
@@ -96,7 +96,7 @@ class Browser:
         return page
 
     def ask(self, method: str, session: dict[str, str] | None = None, **params: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol, and its answer."""
+        """Send a command of the DevTools protocol and return its answer."""
         self._sent += 1
         message = {"id": self._sent, "method": method, "params": params, **(session or {})}
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -120,7 +120,7 @@ class Browser:
 
 
 class Page:
-    """A page that is open. `messages` are what it wrote to its console, and its uncaught errors."""
+    """An open page. `messages` are its console output and uncaught errors."""
 
     def __init__(self, browser: Browser, session: str, target: str) -> None:
         self.messages: list[str] = []
@@ -133,31 +133,31 @@ class Page:
         self._browser.ask("Target.closeTarget", targetId=self._target)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol to the page, and its answer."""
+        """Send a command of the DevTools protocol to the page and return its answer."""
         return self._browser.ask(method, self._session, **params)
 
     def value(self, expression: str) -> Any:
-        """What an expression gives in the page; what a promise gives is waited for."""
+        """Evaluate an expression in the page and return its value; promises are awaited."""
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        """Until the expression is true."""
+        """Wait until the expression is true."""
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not self.value(expression):
             assert time.monotonic() < deadline, f"never true: {expression}"
 
     def drawn(self) -> None:
-        """Until what is due has been drawn."""
+        """Wait until pending drawing is done."""
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def mouse(self, type_: str, x: float, y: float, **more: Any) -> None:
-        """A mousePressed, mouseMoved, mouseReleased or mouseWheel at a point of the window."""
+        """Send mousePressed, mouseMoved, mouseReleased or mouseWheel at a point of the window."""
         self.send("Input.dispatchMouseEvent", type=type_, x=x, y=y, **more)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], *, modifiers: int = 0) -> None:
-        """Presses the left button at one point and lets it go at another; the same point is a click."""
+        """Press the left button at one point and release it at another; at the same point it is a click."""
         button = {"button": "left", "clickCount": 1, "modifiers": modifiers}
         self.mouse("mousePressed", *start, **button)
         if start != end:
@@ -166,14 +166,14 @@ class Page:
         self.drawn()
 
     def press(self, key: str) -> None:
-        """A key by its name, such as ArrowLeft."""
+        """Press a key by its name, such as ArrowLeft."""
         text = {"text": key} if len(key) == 1 else {}
         self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key)
         self.drawn()
 
     def screenshot(self, name: str, *, whole: bool = False) -> Path:
-        """Keeps a picture of the window, or of the whole page, under artifacts/."""
+        """Save a screenshot of the window, or of the whole page, in artifacts/."""
         ARTIFACTS.mkdir(exist_ok=True)
         path = ARTIFACTS / f"{name}.png"
         found = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
@@ -181,7 +181,7 @@ class Page:
         return path
 
     def note(self, event: dict[str, Any]) -> None:
-        """Keeps what an event of the page complains of."""
+        """Collect console messages and errors from an event of the page."""
         params = event.get("params", {})
         if event["method"] == "Runtime.exceptionThrown":
             self.messages.append(json.dumps(params["exceptionDetails"]))

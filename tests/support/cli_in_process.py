@@ -20,7 +20,7 @@ from support.cli_process import settings_of
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended; `printed` is stdout and stderr as they came."""
+    """A command that has ended; `printed` has stdout and stderr in order."""
 
     returncode: int
     printed: str
@@ -31,20 +31,20 @@ Cli = Callable[..., Finished]
 
 @contextmanager
 def session_kept() -> Iterator[None]:
-    """What runs within may use the Spark session of this process, but not stop it."""
+    """Let the code inside use the Spark session of this process, but not stop it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkSession, "stop", lambda _session: None)
         yield
 
 
 def run_cli(config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> Finished:
-    """Runs a command, which may use the session that there is, but not stop it."""
+    """Run a command, which may use the Spark session of this process but not stop it."""
     with session_kept():
         result = CliRunner().invoke(app, arguments, env=settings_of(config) | (environ or {}), prog_name="grouptrail")
     return Finished(result.exit_code, result.output)
 
 
 def succeeded(finished: Finished) -> str:
-    """What a command printed that ended well."""
+    """Assert that a command succeeded, and return what it printed."""
     assert finished.returncode == 0, finished.printed
     return finished.printed

@@ -19,7 +19,7 @@ _LIFETIME_SECONDS = scaled(300)
 
 
 def settings_of(config: Config | Path) -> dict[str, str]:
-    """The environment that gives a command its configuration, or names the file that does."""
+    """Return the environment with a command's configuration, or with the path of its configuration file."""
     settings = {"GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0"}
     if isinstance(config, Path):
         return settings | {"GROUPTRAIL_CONFIG": str(config)}
@@ -33,7 +33,7 @@ def settings_of(config: Config | Path) -> dict[str, str]:
 
 
 class Grouptrail:
-    """The command line as a process of its own, with everything it starts in one process group."""
+    """The command line as a separate process, with all its children in one process group."""
 
     def __init__(self, config: Config | Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -49,21 +49,21 @@ class Grouptrail:
         self._deadline.start()
 
     def lines(self) -> Iterator[str]:
-        """What it prints, as it comes."""
+        """Yield the output line by line as it is printed."""
         assert self.process.stdout is not None
-        # Not `yield from`: that would close the pipe under the process when the caller has seen enough.
+        # Not `yield from`: that would close the process's pipe as soon as the caller stops iterating.
         for line in self.process.stdout:  # noqa: UP028
             yield line
 
     def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and its Python workers at once."""
+        """Send SIGKILL to the driver, its JVM and its Python workers at once."""
         self._deadline.cancel()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def finished(self, deadline_seconds: float = 240) -> str:
-        """Waits for its end, on a slow machine longer; what it printed."""
+        """Wait until the process ends, longer on a slow machine; return its output."""
         try:
             printed, _ = self.process.communicate(timeout=scaled(deadline_seconds))
         except subprocess.TimeoutExpired:

@@ -34,7 +34,7 @@ _FILES = "org.apache.kafka.connect.file.FileStream{}Connector"
 
 
 def fetch_connect(version: str = VERSIONS[0]) -> Path:
-    """The folder of the jars that a worker needs, with the connectors that read and write files."""
+    """Return the folder with the jars of a worker and of the file connectors."""
     return fetch_jars(
         f"connect/{version}",
         (
@@ -61,7 +61,7 @@ class AssignmentEvent:
 
 
 class Worker:
-    """One worker; its name is its REST address, before and after a crash."""
+    """A Connect worker; its name is its REST address, which is the same after a crash."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         [port] = free_ports(1)
@@ -96,7 +96,7 @@ class Worker:
         self.is_awake = False
 
     def freeze(self) -> None:
-        """It does nothing more, until it is thawed; what it has it still believes to have."""
+        """Suspend the worker until it is thawed; it keeps its assignment in memory."""
         self._signal(signal.SIGSTOP)
         self.is_awake = False
 
@@ -109,7 +109,7 @@ class Worker:
         os.killpg(self._process.pid, number)
 
     def ask(self, path: str, body: Mapping[str, str] | None = None, *, method: str = "GET") -> Any:
-        """Its REST interface; None where it gives no answer, or not yet."""
+        """Send a request to its REST interface; None if there is no answer, or not yet."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://{self.name}/{path}", data, headers, method=method)
@@ -135,11 +135,11 @@ class Worker:
         return events
 
     def has_let_go(self) -> bool:
-        """Whether it has found its coordinator gone once, and stopped all that it had."""
+        """Return whether it has once lost its coordinator and stopped all its tasks."""
         return _LET_GO in self._log.read_text()
 
 
-# What Kafka's AbstractCoordinator, and Connect's WorkerCoordinator and DistributedHerder log.
+# Log lines of Kafka's AbstractCoordinator, and of Connect's WorkerCoordinator and DistributedHerder.
 _JOINED = re.compile(
     r"joined group with generation Generation\{generationId=(?P<generation>\d+), memberId='(?P<member>.+?)'"
 )
@@ -198,7 +198,7 @@ class Workers:
         return next(worker for worker in self.awake() if (last := worker.assignments()[-1]).member_id != last.leader)
 
     def make(self, name: str, kind: str, *, tasks: int = 1) -> None:
-        """A connector that reads a file (`kind="Source"`) or writes one (`kind="Sink"`)."""
+        """Create a connector that reads a file (`kind="Source"`) or writes one (`kind="Sink"`)."""
         file = self.folder / f"{name}.txt"
         file.touch()
         topic = f"{self.group_id}-lines"
@@ -212,7 +212,7 @@ class Workers:
         del self._connectors[name]
 
     def rest(self) -> Rest:
-        """Waits until every connector and task runs, and the admin client, REST and each worker say the same."""
+        """Wait until all connectors and tasks run, and the admin client, REST and the workers' logs agree."""
         rest = find_rest(
             self._agreed, lambda: (self.group_id, [worker.assignments()[-1:] for worker in self.awake()])
         )
@@ -220,7 +220,7 @@ class Workers:
         return rest
 
     def _agreed(self) -> Sight | None:
-        # The one call of the two Python clients that does not take every group for one of consumers.
+        # The only call of both Python clients that does not assume a consumer group.
         groups = self._admin.list_groups(self.group_id)
         running = self._running()
         events = {worker.name: worker.assignments()[-1] for worker in self.awake() if worker.assignments()}
@@ -246,7 +246,7 @@ class Workers:
         )
 
     def _running(self) -> dict[str, Partitions] | None:
-        """What runs on which worker, as REST says; None where something does not run."""
+        """Return what runs on which worker according to REST; None if something does not run."""
         found: dict[str, set[tuple[str, int]]] = {}
         for name, connector in (self.awake()[0].ask("connectors?expand=status") or {}).items():
             status = connector["status"]
@@ -267,7 +267,7 @@ def _settings(bootstrap: str, group_id: str, protocol: str, session_ms: int) -> 
         "session.timeout.ms": str(session_ms),
         "heartbeat.interval.ms": "300",
         "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
-        # A sink's task can not stop while its consumer waits for those that died with their worker.
+        # A sink task cannot stop while its consumer waits for members that died with their worker.
         "task.shutdown.graceful.timeout.ms": "500",
         "plugin.discovery": "service_load",
         "key.converter": converter,

@@ -8,14 +8,14 @@ from functools import cache
 
 from grouptrail.spark.java import find_java
 
-# `java -version` on two idle cores.
+# The time of `java -version` on two idle cores.
 _EXPECTED_SECONDS = 0.1
 _MOST = 5.0
 
 
 @cache
 def slowness() -> float:
-    """By how much this machine, as loaded as it is, is slower than two idle cores: from 1 to 5."""
+    """Return how much slower this machine currently is than two idle cores: from 1 to 5."""
     java = find_java().command
     started = time.monotonic()
     for _ in range(3):
@@ -24,5 +24,5 @@ def slowness() -> float:
 
 
 def scaled(seconds: float) -> float:
-    """A deadline for what takes `seconds` at most on two idle cores."""
+    """Return the deadline for something that takes at most `seconds` on two idle cores."""
     return seconds * slowness()

@@ -1,4 +1,4 @@
-"""A warehouse whose tables an exporter reads: two groups, one of them with a name that nobody would wish for."""
+"""A warehouse whose tables an exporter reads: two groups, one of them with a hostile name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def now() -> datetime:
 
 
 def configured(warehouse: Path | str, **exporter: Any) -> Config:
-    """A configuration whose exporter listens on a port that is free."""
+    """Return a configuration whose exporter listens on a free port."""
     settings = {f"exporter.{name}": str(value) for name, value in {"listen": "127.0.0.1:0", **exporter}.items()}
     return load_config(None, {"warehouse": str(warehouse), **settings}, {})
 
@@ -41,14 +41,14 @@ def lag_row(partition: int = 0, **values: Any) -> dict[str, Any]:
 
 
 def lag_table(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of consumer_lag in memory, as a job holds them."""
+    """Return rows of consumer_lag in memory, as the lag job publishes them."""
     schema = table_schema("consumer_lag")
     shared = {"cluster": "default", "group_id": "billing"}
     return pa.Table.from_pylist([{name: (shared | row).get(name) for name in schema.names} for row in rows], schema)
 
 
 def lay_everything(config: Config) -> None:
-    """Rows in every table that is read."""
+    """Write rows to every table that the exporter reads."""
     lay(config, "consumer_lag", *(lag_row(number) for number in range(3)))
     lay(
         config,
@@ -80,12 +80,12 @@ def lay_everything(config: Config) -> None:
 
 
 def commit(offset: int, **values: Any) -> dict[str, Any]:
-    """A row of offset_commits."""
+    """Return a row of offset_commits."""
     return {"record_offset": offset, "topic": "orders", "partition": 0, "is_tombstone": False, **values}
 
 
 def progress(start: int, end: int, stable: int | None = None, **values: Any) -> dict[str, Any]:
-    """A row of ingest_progress: a batch that read all there was, unless there was more up to `stable`."""
+    """Return a row of ingest_progress: a batch that read up to the log end, unless `stable` is higher."""
     stable = end if stable is None else stable
     return {
         "start_offset": start, "end_offset": end, "last_stable_offset": stable, "log_end_offset": stable + 2,
@@ -94,7 +94,7 @@ def progress(start: int, end: int, stable: int | None = None, **values: Any) -> 
 
 
 def figures(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
-    """A family's figures by its labels' values, the cluster aside."""
+    """Return a family's values by label values, without the cluster."""
     family = next(family for family in families if family.name == name)
     rows = family.rows.select([*family.labels.values(), "value"]).to_pylist()
     return {tuple(str(value) for value in row.values())[:-1]: row["value"] for row in rows}

@@ -25,7 +25,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 
 
 def member(topics: Mapping[str, Iterable[int]], **more: Any) -> Row:
-    """A member of a classic group that is assigned `topics` ({topic: partitions})."""
+    """Return a member of a classic group that is assigned `topics` ({topic: partitions})."""
     listed = [{"topic": topic, "partitions": list(numbers)} for topic, numbers in topics.items()]
     assignment = {"layout": "ConsumerProtocolAssignment", "version": 3, "partitions": listed}
     return {"assignment": assignment, "subscription": subscription("orders"), **more}
@@ -45,7 +45,7 @@ def classic(
     state_at: int | None = None,
     protocol: str = "range",
 ) -> Record:
-    """A GroupMetadata value; a member is what it is assigned or as `member` makes it."""
+    """Return a GroupMetadata record; a member is its assignment or a result of `member`."""
     timeouts = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 300_000}
     whole = {
         name: {"client_id": f"client-{name}", **timeouts, **(one if "assignment" in one else member(one))}
@@ -59,19 +59,19 @@ def commit_tombstone(offset: int, at: int) -> Record:
 
 
 def consumer(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
-    """A record of a KIP-848 group."""
+    """Return a record of a KIP-848 group."""
     return Record(offset, at, f"ConsumerGroup{part}", name, body)
 
 
 def joins(offset: int, at: int, name: str, **more: Any) -> Record:
-    """A KIP-848 member's description."""
+    """Return a KIP-848 member's metadata record."""
     body = {"instanceId": None, "clientId": "client", "clientHost": "/10.0.0.1", "rackId": None}
     body |= {"subscribedTopicNames": ["orders"], "rebalanceTimeoutMs": 1_000, "serverAssignor": ""}
     return consumer(offset, at, "MemberMetadata", name, body | more)
 
 
 def leaves(offset: int, at: int, name: str) -> list[Record]:
-    """The three tombstones of a KIP-848 member."""
+    """Return the three tombstones of a KIP-848 member."""
     parts = ("CurrentMemberAssignment", "TargetAssignmentMember", "MemberMetadata")
     return [consumer(offset + index, at, part, name, None) for index, part in enumerate(parts)]
 
@@ -106,7 +106,8 @@ def current(
     pending: tuple[Sequence[int], str] | None = None,
     topic_id: str = "T",
 ) -> Record:
-    """A KIP-848 member's assignment; `pending`: partitions and the topic id of what it is to give up."""
+    """Return a KIP-848 member's current assignment; `pending`: partitions that it has to give up, and their topic
+    id."""
 
     def topics(some: Sequence[int], its_id: str) -> list[Row]:
         return [{"topicId": its_id, "partitions": list(some)}] if some else []
@@ -122,7 +123,7 @@ def current(
 
 
 def streams(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
-    """A record of a streams group (KIP-1071)."""
+    """Return a record of a streams group (KIP-1071)."""
     return Record(offset, at, f"StreamsGroup{part}", name, body)
 
 

@@ -27,12 +27,12 @@ Raw = tuple[bytes, bytes | None]
 
 
 def load(bootstrap: str, records: list[Raw]) -> None:
-    """Into partition 0."""
+    """Write the records to partition 0."""
     load_raw(bootstrap, [(0, key, value) for key, value in records])
 
 
 def thaw(folder: Path) -> list[Raw]:
-    """Lays the warehouse of version 0.1 into the folder `warehouse`; the topic's records."""
+    """Unpack the warehouse of version 0.1 into the folder `warehouse`; return the topic's records."""
     shutil.unpack_archive(ARCHIVE, folder)
     lines = (folder / "topic.jsonl").read_text().splitlines()
     return [
@@ -41,7 +41,7 @@ def thaw(folder: Path) -> list[Raw]:
 
 
 def main(archive: str) -> None:
-    """In place of the archive that is there."""
+    """Write the archive."""
     properties = {"offsets.topic.num.partitions": str(PARTITIONS)}
     with (
         TemporaryDirectory() as folder,
@@ -54,7 +54,7 @@ def main(archive: str) -> None:
             place = {"warehouse": f"{folder}/warehouse", "bootstrap-server": broker.bootstrap, "cluster": CLUSTER}
             options = [f"--{name}={value}" for name, value in place.items()]
             subprocess.run([sys.executable, "-m", "grouptrail", "run", "--once", *options], check=True)
-        # As they lie there: the broker, too, writes of groups whose members do not answer.
+        # All records of the partition: the broker adds its own for groups whose members do not answer.
         records = [record for record in read_records(broker.bootstrap) if record.partition == 0]
         lines = [json.dumps([part and part.hex() for part in (record.key, record.value)]) for record in records]
         Path(folder, "topic.jsonl").write_text("".join(f"{line}\n" for line in lines))

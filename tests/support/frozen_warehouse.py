@@ -36,7 +36,7 @@ ORDERS = "b3JkZXJzb3JkZXJzb3JkZQ"
 
 
 def consumer_group() -> list[tuple[bytes, bytes | None]]:
-    """The records of a KIP-848 group of one member that has what it was assigned."""
+    """Return the records of a KIP-848 group whose only member owns its target assignment."""
     group = {"groupId": "search"}
     member = {**group, "memberId": "m1"}
     owned = [{"topicId": ORDERS, "partitions": [0, 1]}]
@@ -74,7 +74,7 @@ LANDED = [*BATCHES, consumer_group(), NOBODY_KNOWS]
 
 
 def land(spark: SparkSession, config: Config) -> None:
-    """The decoded tables and their history, a micro-batch after the other."""
+    """Write the decoded tables and their history, one micro-batch after the other."""
     ensure_tables(spark, config)
     tables.ensure_table(spark, config, "undecodable_records")
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
@@ -98,7 +98,7 @@ def land(spark: SparkSession, config: Config) -> None:
 
 
 def sample(config: Config) -> None:
-    """Samples of a log that grows by 10 a minute and of a group that stops half way."""
+    """Write samples of a log that grows by 10 a minute, and of a group that stops half way."""
     logs, lags = [], []
     for minute in range(12):
         at = NOON + timedelta(minutes=10 + minute)
@@ -144,12 +144,12 @@ def write(spark: SparkSession, config: Config, scratch: str) -> None:
 
 
 def thaw(config: Config) -> None:
-    """Lays the warehouse of version 0.1 where the configuration has its own."""
+    """Unpack the warehouse of version 0.1 as the configured warehouse."""
     shutil.unpack_archive(ARCHIVE, config.warehouse)
 
 
 def main(archive: str) -> None:
-    """In place of the archive that is there."""
+    """Write the archive."""
     with TemporaryDirectory() as folder, TemporaryDirectory() as scratch:
         config = load_config(None, {"warehouse": folder, "cluster": CLUSTER}, {})
         spark = start_session(config, "frozen")

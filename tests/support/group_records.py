@@ -29,7 +29,7 @@ def classic(
     protocol: str = "range",
     **more: Any,
 ) -> Record:
-    """A GroupMetadata value; a member is what it is assigned ({topic: partitions}) or a whole member."""
+    """Return a GroupMetadata value; a member is its assignment ({topic: partitions}) or a whole member."""
     listed = [
         {
             "member_id": name,
@@ -63,15 +63,15 @@ def _assignment(topics: Mapping[str, Sequence[int]]) -> Row:
 
 
 def member(topics: Mapping[str, Sequence[int]], **more: Any) -> Row:
-    """A whole member that is assigned `topics`."""
+    """Return a whole member that is assigned `topics`."""
     return {"assignment": _assignment(topics), **more}
 
 
 def worker(
     starts: Mapping[str, Sequence[int]], *, had: Mapping[str, Sequence[int]] | None = None, delay_ms: int = 0
 ) -> Row:
-    """A Connect worker that reports what it `had` (None: nothing) and gets what to start, while the leader waits so
-    long for another that was lost."""
+    """Return a Connect worker that reports what it `had` (None: nothing) and gets what to start, while the leader
+    waits this long for another that was lost."""
     allocation = None if had is None else {"version": 2, "data": {"assignment": _connectors(had)}}
     changes = {"assignment": _connectors(starts), "delay": delay_ms}
     return {
@@ -89,7 +89,7 @@ def _connectors(tasks: Mapping[str, Sequence[int]]) -> list[Row]:
 
 
 def gone(offset: int, at: int) -> Record:
-    """A GroupMetadata tombstone."""
+    """Return a GroupMetadata tombstone."""
     return Record(offset, at, "GroupMetadata", None, None)
 
 
@@ -122,14 +122,14 @@ def fold_rows(
 
 
 def of(rows: Rows, table: str) -> list[Row]:
-    """One table's rows, in the order of the log."""
+    """Return one table's rows in log order."""
     return [
         row for _, row in sorted(((key, row) for key, row in rows.items() if key[0] == table), key=lambda one: one[0])
     ]
 
 
 def real_logs() -> list[tuple[str, list[Record]]]:
-    """(group, its records) of logs that real brokers wrote, as recorded in `tests/data/groups-*.jsonl`."""
+    """Return (group, its records) of logs written by real brokers and recorded in `tests/data/groups-*.jsonl`."""
     found = []
     for file in sorted(DATA.glob("groups-*.jsonl")):
         for line in file.read_text("utf-8").splitlines():

@@ -15,7 +15,7 @@ Raw = tuple[bytes, bytes | None]
 
 
 def metadata(group: str, generation: int, members: Mapping[str, Sequence[int]]) -> Raw:
-    """A GroupMetadata record of consumers of `orders` under round robin."""
+    """Return a GroupMetadata record of consumers of `orders` with the round-robin assignor."""
     listed = [
         {
             "memberId": name,

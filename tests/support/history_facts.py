@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from support.coordinator_model import schedule as actions
 from support.history_tables import History, Row, partitions_of
-from support.observed_groups import Member, Note, Partition, Rest
+from support.observed_groups import Member, Partition, Rest, held_intervals
 from support.recorded_runs import Run, Step
 
 Verdict = Literal["right", "admitted", "wrong"]
@@ -296,10 +296,10 @@ def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:
 def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
     """A partition is owned for as long as its member had it."""
     rows = history.of("partition_ownership", run.group_id)
-    # A cooperative member gives up when it is told of the generation, a moment after its record; librdkafka joins
-    # again before it has called its user back.
+    # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
+    # joins again before it has called its user back.
     delay_ms = 2_000 if member.post.client == "librdkafka" else 0
-    for partition, member_id, since, until in _intervals(member.notes):
+    for partition, member_id, since, until in held_intervals(member.notes):
         owned = [
             (row["owned_from"], row["owned_until"])
             for row in rows
@@ -308,16 +308,6 @@ def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
         covered = any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned)
         verdict: Verdict = "right" if covered else "wrong"
         yield Fact(run.group_id, "held", (partition, member_id, since, until), owned, verdict)
-
-
-def _intervals(notes: Iterable[Note]) -> Iterator[tuple[Partition, str, int, int]]:
-    since: dict[Partition, tuple[str, int]] = {}
-    for note in notes:
-        if note.what == "assigned":
-            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
-        elif note.what in ("revoked", "gone"):
-            for partition in note.partitions & since.keys():
-                yield partition, *since.pop(partition), note.at_ms
 
 
 # The table

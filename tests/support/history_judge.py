@@ -22,7 +22,6 @@ from support.coordinator_model.cluster import Moment, TrueMember
 Row = dict[str, Any]
 Verdict = Literal["right", "unknown", "wrong guess", "wrong"]
 Partition = tuple[str, int]
-Times = tuple[Any, ...]
 
 MINUTE_MS = 60_000
 
@@ -84,7 +83,7 @@ _NAMED: dict[str, set[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a row, and what became of it."""
+    """One fact of a row, and its verdict."""
 
     about: str
     verdict: Verdict
@@ -135,7 +134,7 @@ def _compare(about: str, truth: object, actual: object, where: object) -> Fact:
 
 
 class _Truth:
-    """Moments in order, with what lies before and after each."""
+    """The moments of a run in order, with what precedes and follows each."""
 
     def __init__(self, moments: Sequence[Moment]) -> None:
         self.moments = moments

@@ -33,7 +33,7 @@ class History:
         return [row for row in self.tables[table] if row["group_id"] == group_id]
 
     def at(self, table: str, group_id: str, at_ms: int, since: str, until: str) -> list[Row]:
-        """The rows whose interval holds a moment."""
+        """Return the rows whose interval contains a time."""
         return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
 
     def generation(self, group_id: str, rest: Rest) -> Row:
@@ -41,10 +41,10 @@ class History:
         return row
 
     def sight(self, group_id: str, rest: Rest) -> Sight:
-        """The group at a rest."""
+        """Return the group at a rest as the history has it."""
         (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
         generation = self.generation(group_id, rest)
-        # One state of a share group lasts through all its epochs with members.
+        # A share group stays in one state for all epochs with members.
         assert state["generation"] == generation["generation"] or state["group_kind"] == "share"
         owned: dict[str, set[Partition]] = defaultdict(set)
         for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):
@@ -64,7 +64,7 @@ class History:
 
 
 def _rows(config: Config, table: str) -> list[Row]:
-    """In the order of the table's key."""
+    """Return a table's rows sorted by its key."""
     path = config.table_path(table)
     if not (Path(path) / "_delta_log").is_dir():
         return []
@@ -82,15 +82,17 @@ def _in_ms(value: Any) -> Any:
     return [_in_ms(one) for one in value] if isinstance(value, list) else value
 
 
-def told_of(member_id: str, column: str, rebalances: list[Row]) -> tuple[Row, list[Row]]:
-    """The one with a member in its `members_left` or `members_joined`, and those after it. Others may come before: a
-    leader joins again, or a Connect worker read late of a connector."""
+def rebalance_with(member_id: str, column: str, rebalances: list[Row]) -> tuple[Row, list[Row]]:
+    """Return the rebalance with a member in its `members_left` or `members_joined`, and those after it.
+
+    Others may come before it: a leader that joins again, or a Connect worker that learned late of a connector.
+    """
     [at] = [number for number, row in enumerate(rebalances) if member_id in row[column]]
     return rebalances[at], rebalances[at + 1 :]
 
 
 def seats(generation: Row) -> dict[str, Seat]:
-    """The members of a generation, by their ids."""
+    """Return the members of a generation by their ids."""
     members = generation["members"]
     return {member["member_id"]: _seat(member, partitions_of(member["partitions"])) for member in members}
 

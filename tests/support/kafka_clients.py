@@ -27,8 +27,8 @@ def await_that(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> 
 
 
 def poll(consumer: KafkaConsumer, timeout_ms: int = 1_000) -> None:
-    """A member's; kafka-python may forget a join in progress when a poll ends, where new metadata was why it joins,
-    and hang for ever."""
+    """Poll a member; kafka-python may forget a join in progress when a poll ends, if new metadata caused it, and
+    hang for ever."""
     consumer.poll(timeout_ms=timeout_ms)
     if consumer._coordinator.rejoining:
         consumer._coordinator.request_rejoin()
@@ -36,21 +36,21 @@ def poll(consumer: KafkaConsumer, timeout_ms: int = 1_000) -> None:
 
 @contextmanager
 def producer(broker: Broker, **settings: str) -> Iterator[Producer]:
-    """All that it was given has been written at its end."""
+    """Yield a producer and flush it at the end."""
     producing = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0} | settings)
     yield producing
     assert producing.flush(PATIENCE_SECONDS) == 0
 
 
 def make_orders(bootstrap: str) -> None:
-    """The topic `orders`, and the offsets topic."""
+    """Create the topic `orders` and the offsets topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 2)])["orders"].result(PATIENCE_SECONDS)
     ensure_offsets_topic(bootstrap)
 
 
 def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
-    """Of `orders`, as an operator's reset does; again and again while nobody coordinates the group."""
+    """Commit an offset of `orders`, as an operator's reset does; retry until the group has a coordinator."""
     wanted = {TopicPartition("orders", partition): OffsetAndMetadata(offset, "", -1)}
 
     def is_committed() -> bool:
@@ -58,7 +58,7 @@ def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
             contextlib.suppress(KafkaError),
             contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin,
         ):
-            # A coordinator that still reads its partition says so here, and raises nothing.
+            # A coordinator that still loads its partition reports it here without an exception.
             return set(admin.alter_group_offsets(group, wanted).values()) == {NoError}
         return False
 
@@ -67,7 +67,7 @@ def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
 
 @contextmanager
 def hanging_transaction(bootstrap: str, group: str, topic: str, partition: int) -> Iterator[None]:
-    """Has committed an offset of the group, and neither commits nor aborts; aborts at its end."""
+    """Commit an offset of the group in a transaction that stays open; abort it at the end."""
     settings = {"bootstrap.servers": bootstrap, "transactional.id": "hanging", "transaction.timeout.ms": 600_000}
     producing, consumer = Producer(settings), Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     producing.init_transactions(PATIENCE_SECONDS)
@@ -82,7 +82,7 @@ def hanging_transaction(bootstrap: str, group: str, topic: str, partition: int) 
 
 
 def as_reader(broker: Broker) -> dict[str, str]:
-    """The environment of a user that comes through SASL and may do what it was allowed."""
+    """Return the settings of a SASL user that has only the ACLs granted by the test."""
     login = f'username="reader" password="{PASSWORDS["reader"]}"'
     return {
         "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap,

@@ -24,9 +24,9 @@ Position = tuple[str, str, int]
 
 @contextmanager
 def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[KafkaConsumer]:
-    """A member that has its partitions, and has committed some way into those that hold records."""
+    """Run a member that owns its partitions and has committed part of those with records."""
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False}
-    # It joins before it knows of the topics' partitions, and again when it does.
+    # It joins before it has the topics' metadata, and again once it has.
     consumer = KafkaConsumer(*names, **settings, metadata_max_age_ms=500)
     with closing(consumer):
 
@@ -41,7 +41,7 @@ def classic_member(broker: Broker, group: str, names: list[str]) -> Iterator[Kaf
 
 @contextmanager
 def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Consumer]:
-    """Likewise."""
+    """Run a KIP-848 member that owns its partitions and has committed part of those with records."""
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
     consumer = Consumer(settings | {"enable.auto.commit": False})
     with closing(consumer):
@@ -58,7 +58,7 @@ def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Cons
 
 
 def described(broker: Broker, *groups: str) -> dict[Position, Figures]:
-    """Committed offset, log end and lag, as `kafka-consumer-groups --describe` has them."""
+    """Return committed offset, log end and lag from `kafka-consumer-groups --describe`."""
     printed = broker.tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         *("--bootstrap-server", broker.bootstrap, "--describe"),
@@ -74,7 +74,7 @@ def described(broker: Broker, *groups: str) -> dict[Position, Figures]:
 
 
 def newest(config: Config, *groups: str) -> dict[Position, dict[str, Any]]:
-    """The newest sample's rows."""
+    """Return the rows of the newest sample."""
     rows = sorted(landed.rows(config, "consumer_lag"), key=lambda row: row["sampled_at"])
     return {
         (row["group_id"], row["topic"], row["partition"]): row

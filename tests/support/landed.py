@@ -23,13 +23,13 @@ Bytes = tuple[bytes | None, bytes | None]
 
 
 def config_of(bootstrap: str, folder: Path) -> Config:
-    """A warehouse of the cluster `test`, in which a batch a second lands."""
+    """Return a configuration of the cluster `test` with one batch per second."""
     settings = {"warehouse": str(folder), "cluster": "test", "kafka.bootstrap.servers": bootstrap}
     return load_config(None, {**settings, "decode.trigger_seconds": "1"}, {})
 
 
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
-    """The cluster's rows of a table; none where the table is not there yet."""
+    """Return the cluster's rows of a table; none if the table does not exist yet."""
     path, options = config.table_path(table), config.storage_options()
     if not DeltaTable.is_deltatable(path, options):
         return []
@@ -38,7 +38,7 @@ def rows(config: Config, table: str) -> list[dict[str, Any]]:
 
 
 def records(config: Config) -> dict[Coordinates, Bytes]:
-    """Every landed record, encoded again from its row; fails where one is in two tables, or twice in one."""
+    """Return every landed record, encoded again from its row; fail if one is in two rows."""
     landed = [
         ((row["record_partition"], row["record_offset"]), encode_row(table, row))
         for table in TABLES
@@ -50,7 +50,7 @@ def records(config: Config) -> dict[Coordinates, Bytes]:
 
 
 def assert_progress_adds_up(config: Config) -> None:
-    """Every offset range of `ingest_progress` is explained, and each partition's ranges join without a gap."""
+    """Assert that every offset range of `ingest_progress` adds up, and that each partition's ranges have no gaps."""
     expected: dict[int, int] = {}
     order = itemgetter("record_partition", "start_offset", "end_offset")
     for row in sorted(rows(config, "ingest_progress"), key=order):
@@ -62,12 +62,12 @@ def assert_progress_adds_up(config: Config) -> None:
 
 
 def in_topic(bootstrap: str) -> dict[Coordinates, Bytes]:
-    """Every record of the offsets topic."""
+    """Return every record of the offsets topic."""
     return {(at.partition, at.offset): (at.key, at.value) for at in read_records(bootstrap)}
 
 
 def assert_formatter_agrees(broker: Broker, config: Config) -> None:
-    """Kafka's own formatter prints the same commits."""
+    """Assert that Kafka's own formatter prints the same commits."""
     landed = {(row["record_partition"], row["record_offset"]): row for row in rows(config, "offset_commits")}
     lines = broker.formatted(OFFSETS_FORMATTER)
     assert len(lines) == len(landed)
@@ -79,7 +79,7 @@ def assert_formatter_agrees(broker: Broker, config: Config) -> None:
 
 @contextmanager
 def dying_before(table: str) -> Iterator[None]:
-    """What is done within dies before rows are written to a table, and must."""
+    """Fail before rows are written to a table, and assert that this happened."""
 
     def dying(write: Any) -> Any:
         def dies(*given: Any, **how: Any) -> None:

@@ -15,7 +15,7 @@ from grouptrail.config import Config
 from support.small_tables import lay
 
 TOPIC = "orders"
-# What a shell, a regular expression and PromQL would each read something into.
+# A name with characters that are special in a shell, in regular expressions and in PromQL.
 WEIRD = 'we"ird\\g{r}.ou|p*$"} or vector(1) #'
 VERDICTS = {
     "fine": "OK",
@@ -29,16 +29,16 @@ VERDICTS = {
     "moved": "UNSUBSCRIBED",
     "unknown": "UNKNOWN",
 }
-# What the exporter's configuration leaves out.
+# Excluded by the exporter's configuration.
 HIDDEN = "hidden"
-# A group without offsets, there to be deleted.
+# A group without offsets, which the test deletes.
 DELETED = "deleted"
 _CAUSES = ("member_joined", "member_left", "member_expired")
 
 
 @contextlib.contextmanager
 def at_work(config: Config) -> Iterator[None]:
-    """Lays the tables, and appends to them until the block ends."""
+    """Write the tables, and append to them until the block ends."""
     began = datetime.now(UTC)
     _lay_groups(config, began)
     stop = threading.Event()
@@ -60,7 +60,7 @@ def at_work(config: Config) -> Iterator[None]:
 
 
 def delete(config: Config, group: str) -> None:
-    """Delete a group as a tombstone of its metadata does."""
+    """Delete a group, as a tombstone of its metadata does."""
     gone = {"group_id": group, "state": "Dead", "record_offset": 1_000, "started_at": datetime.now(UTC)}
     lay(config, "group_states", {**gone, "is_open": True, "open_bucket": 0})
 
@@ -81,7 +81,7 @@ def _lay_groups(config: Config, now: datetime) -> None:
 
 
 def _append(config: Config, now: datetime, number: int) -> None:
-    """The sample of one second, and what the pipeline landed in it."""
+    """Append the sample of one second and the records that landed in it."""
     samples = [_sample(group, partition, now, number) for group in [*VERDICTS, HIDDEN] for partition in (0, 1)]
     lay(config, "consumer_lag", *samples)
     commit = {"record_offset": number, "commit_at": now}
@@ -110,7 +110,8 @@ def _append(config: Config, now: datetime, number: int) -> None:
 
 
 def _sample(group: str, partition: int, now: datetime, number: int) -> dict[str, Any]:
-    """The topic is written to and deleted from; groups keep their distance, but for those that stand still."""
+    """Return a sample: the topic grows and loses old records; groups keep their lag, except those that have
+    stopped."""
     verdict = VERDICTS.get(group, "OK")
     start, end = 1_000 + 10 * number, 5_000 + 10 * number
     row: dict[str, Any] = {

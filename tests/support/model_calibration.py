@@ -6,7 +6,7 @@ large. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
 
-looks for the seeds anew and writes them to `tests/data/recorded-runs-seeds.json`.
+searches for the seeds again and writes them to `tests/data/recorded-runs-seeds.json`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import multiprocessing
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
@@ -92,7 +92,7 @@ class Note:
 
 Write = Callable[[Note], object]
 Order = Literal["leave", "commit"] | tuple[str, ...]
-"""What a living member is told to do; topics: to subscribe to these from now on."""
+"""An instruction for a running member; a tuple of topics: subscribe to these from now on."""
 Orders = Callable[[], Order | None]
 
 
@@ -128,12 +128,23 @@ class Diary:
         self._write(self.last)
 
 
+def held_intervals(notes: Iterable[Note]) -> Iterator[tuple[Partition, str, int, int]]:
+    """Yield (partition, member id, since, until) of every partition that a member received and then gave up."""
+    since: dict[Partition, tuple[str, int]] = {}
+    for note in notes:
+        if note.what == "assigned":
+            since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
+        elif note.what in ("revoked", "gone"):
+            for partition in note.partitions & since.keys():
+                yield partition, *since.pop(partition), note.at_ms
+
+
 def _pairs(partitions: Iterable[Any]) -> Partitions:
     return frozenset((one.topic, one.partition) for one in partitions)
 
 
 def attend(post: Post, write: Write, orders: Orders) -> None:
-    """A member's life: it polls and follows its orders until told to leave, then closes, and records its events."""
+    """Run a member: poll and follow its orders until the order to leave, then close. Its events are recorded."""
     lives = {"kafka-python": _live_with_kafka_python, "share": _live_in_a_share_group}
     lives.get(post.client, _live_with_librdkafka)(post, write, orders)
 
@@ -234,7 +245,7 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
                 subscribe(order)
             commit_is_due |= order == "commit"
             if commit_is_due:
-                with contextlib.suppress(KafkaException):  # of an illegal generation: the group goes on rebalancing
+                with contextlib.suppress(KafkaException):  # of an illegal generation: the group is still rebalancing
                     _commit_in_a_transaction(post, consumer, diary.last.holds)
                     commit_is_due = False
             consumer.poll(POLL_SECONDS)
@@ -285,7 +296,7 @@ class Member:
         return self.notes[-1] if self.notes else None
 
     def order(self, order: Order) -> None:
-        """Tell it to do something."""
+        """Queue an instruction for the member."""
         self._orders.put(order)
 
     def send_home(self) -> None:
@@ -533,16 +544,16 @@ class ShareTroupe(Troupe):
 
     def _described(self) -> Sight:
         """Without a generation while the assignment or a member is not of the group's epoch."""
-        [state] = self._told("--state") or [[]]
+        [state] = self._table("--state") or [[]]
         seats, epochs = {}, set()
         *_, name, epoch, assignment_epoch, _ = state or ("Dead", "-1", "-1", "0")
-        for _, member_id, host, client_id, _, member_epoch, *assigned in self._told("--members"):
+        for _, member_id, host, client_id, _, member_epoch, *assigned in self._table("--members"):
             seats[member_id] = Seat(None, client_id, host, _shared_partitions("".join(assigned)))
             epochs.add(member_epoch)
         is_settled = epochs | {assignment_epoch} == {epoch}
         return Sight(state=name, protocol=None, generation=int(epoch) if is_settled else None, members=seats)
 
-    def _told(self, what: str) -> list[list[str]]:
+    def _table(self, what: str) -> list[list[str]]:
         """The words of each line of the tool's table."""
         described = self._tool(
             "org.apache.kafka.tools.consumer.group.ShareGroupCommand",

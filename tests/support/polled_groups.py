@@ -13,7 +13,7 @@ AT_5 = {("orders", 0): Committed(5, -1, "")}
 
 
 def member(name: str, *partitions: int) -> dict[str, Any]:
-    """A member of a classic group, in the fields of DescribeGroups."""
+    """Return a member of a classic group with the fields of DescribeGroups."""
     subscription = {"topics": ["orders"], "userData": None}
     assigned = {"assignedPartitions": [{"topic": "orders", "partitions": list(partitions)}], "userData": None}
     return {
@@ -34,7 +34,7 @@ def classic_group(state: str, *members: dict[str, Any], commits: Any = None) -> 
 def consumer_group(
     epoch: int, members: Mapping[str, Sequence[int]], *, target: Sequence[int] | None = None
 ) -> PolledGroup:
-    """A KIP-848 group; `target` is what each member shall have, where that is not what it has."""
+    """Return a KIP-848 group; `target` is the target assignment, if it differs from the current one."""
 
     def topics(partitions: Sequence[int]) -> dict[str, Any]:
         return {"topic_partitions": [{"topic_id": ORDERS, "topic_name": "orders", "partitions": list(partitions)}]}

@@ -1,5 +1,5 @@
-"""Prometheus and promtool for tests; where they cannot be had the tests skip, but fail where CI is set in the
-environment: nobody reads there what was skipped.
+"""Prometheus and promtool for tests. Tests are skipped if the programs are missing, but fail if CI is set in the
+environment, where nobody reads which tests were skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Prometheus", "free_port", "running", "tool"]
 
 
 def tool(name: str) -> Path:
-    """The program `prometheus` or `promtool`; skips the test where there is none."""
+    """Return the path of `prometheus` or `promtool`; skip the test if it is missing."""
     try:
         return prometheus.program(name)
     except PrometheusError as error:
@@ -35,12 +35,12 @@ def tool(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running server, asked through its HTTP API."""
+    """A running server, queried through its HTTP API."""
 
     address: str
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        """`data` of the API's answer; a refusal is an AssertionError that says why."""
+        """Return `data` of the API's response; an error response becomes an AssertionError with its text."""
         asked = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{asked}", timeout=30) as answer:
@@ -49,13 +49,13 @@ class Prometheus:
             raise AssertionError(f"{path} {parameters}: {refusal.read().decode()}") from None
 
     def query(self, expression: str) -> list[Any]:
-        """The series of an instant query, each with `metric` and `value`."""
+        """Return the series of an instant query, each with `metric` and `value`."""
         result = self.ask("query", query=expression)["result"]
         assert isinstance(result, list)
         return result
 
     def wait_for(self, expression: str, *, seconds: float = 60) -> list[Any]:
-        """The first answer that is not empty."""
+        """Repeat the query until its result is not empty, and return it."""
         deadline = time.monotonic() + seconds
         while not (found := self.query(expression)):
             assert time.monotonic() < deadline, f"nothing for {expression} in {seconds} s"
@@ -65,7 +65,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
-    """A server with this configuration, whose data lies in `folder`, ready to be asked."""
+    """Start a server with this configuration and its data in `folder`, and yield it once it answers queries."""
     tool("prometheus")
     with prometheus.running(folder, config) as address:
         yield Prometheus(address)

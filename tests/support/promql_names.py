@@ -1,4 +1,4 @@
-"""The names in a PromQL expression, as far as tests need them: metrics, and the labels they are asked by."""
+"""The metrics and labels in a PromQL expression, as far as the tests need them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {"and", "or", "unless", "bool", "Inf", "NaN"}
 
 @dataclass(frozen=True)
 class Selector:
-    """A metric, and the label matchers behind it: label to value as it stands there."""
+    """A metric with its label matchers: label to value as written."""
 
     metric: str
     matchers: dict[str, str] = field(default_factory=dict)
@@ -24,14 +24,14 @@ class Selector:
 
 @dataclass(frozen=True)
 class Names:
-    """What an expression names: its selectors, and the labels that it groups and joins by."""
+    """The selectors of an expression, and the labels by which it groups and joins."""
 
     selectors: list[Selector]
     grouping: set[str]
 
 
 def names(expression: str) -> Names:
-    """Of an expression that promtool accepts."""
+    """Return the names in an expression that promtool accepts."""
     selectors = [
         Selector(metric, {label: value[1:-1] for label, value in _MATCHER.findall(body)})
         for metric, body in _SELECTOR.findall(expression)

@@ -1,5 +1,5 @@
-"""Schedules played with real clients on a real broker: what was done, what each client was told, and what an admin
-client saw of the group whenever it had come to rest."""
+"""Schedules run with real clients on a real broker, recording what was done, what each client received, and what an
+admin client saw whenever the group was stable."""
 
 from __future__ import annotations
 

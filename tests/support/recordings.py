@@ -1,4 +1,4 @@
-"""Recorded runs as files: what was done, what each client was told, what an admin client saw, and the records.
+"""Recorded runs as files: what was done, what each client received, what an admin client saw, and the records.
 
 `tests/data/recorded-runs-VERSION.json.gz` hold those that the unit tests read; the broker test writes such files into
 pytest's folder of temporary files.

@@ -8,11 +8,12 @@ from demo.invented import Client, InventedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from support.small_tables import at
 
-TOLD_UNTIL = at(90)
+KNOWN_UNTIL = at(90)
 
 
 def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> InventedGroup:
-    """Ninety minutes: members come, one crashes and is missed late, a storm, a static restart, partitions added."""
+    """Ninety minutes with joins, a crash that is detected late, a rebalance storm, a static restart and added
+    partitions."""
     group = InventedGroup(group_id, {"orders": 6, "payments": 3}, cluster=config.cluster)
     first, second, third = (
         Client(f"billing-{name}{suffix}", f"billing-{name}{suffix}", f"/10.0.0.{index}")
@@ -44,13 +45,13 @@ def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> I
     group.lay(config)
     silent = tuple((key, at(19), at(22)) for key in held)
     lay_rows(
-        config, "consumer_lag", lag_rows(group, begins=at(2), ends=TOLD_UNTIL, silent=silent, unread_at_start=9000)
+        config, "consumer_lag", lag_rows(group, begins=at(2), ends=KNOWN_UNTIL, silent=silent, unread_at_start=9000)
     )
     return group
 
 
 def crowd(config: Config, *, members: int, generations: int, group_id: str = "crowd") -> InventedGroup:
-    """Many members of one large topic, of whom some leave and others come in every generation."""
+    """A group with many members on one large topic, of which some leave and others join in every generation."""
     group = InventedGroup(group_id, {"clicks": members}, cluster=config.cluster)
     clients = [Client(f"crowd-{n:03d}", f"crowd-{n:03d}", f"/10.0.{n // 250}.{n % 250}") for n in range(members)]
     begins = 90 - generations * 3
@@ -63,13 +64,13 @@ def crowd(config: Config, *, members: int, generations: int, group_id: str = "cr
             at(begins + number * 3), cause, joined=[joiner], left={leaver: ("left", "left before its time")}
         )
     group.lay(config)
-    lag = lag_rows(group, begins=at(begins), ends=TOLD_UNTIL + timedelta(seconds=1), every=timedelta(seconds=60))
+    lag = lag_rows(group, begins=at(begins), ends=KNOWN_UNTIL + timedelta(seconds=1), every=timedelta(seconds=60))
     lay_rows(config, "consumer_lag", lag)
     return group
 
 
 def quiet(config: Config) -> None:
-    """A KIP-848 group, a share group, one that stopped, one left empty for days, one that only commits."""
+    """A KIP-848 group, a stopped group, one that has been empty for days, and one that only commits."""
     group = InventedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")
     clients = [Client(f"audit-{n}", f"audit-{n}", f"/10.0.1.{n}") for n in range(2)]
     group.rebalance(at(-200), "member_joined", joined=clients[:1])
@@ -83,7 +84,7 @@ def quiet(config: Config) -> None:
         "status_reason": "no commit for 5400 s with 1200 unread",
         "lag_seconds_method": "bounded",
     }
-    sampled = {"cluster": config.cluster, "group_id": "ledger", "topic": "orders", "sampled_at": TOLD_UNTIL}
+    sampled = {"cluster": config.cluster, "group_id": "ledger", "topic": "orders", "sampled_at": KNOWN_UNTIL}
     numbers = [{"partition": number, "lag": 1200 + number, "lag_seconds": 5400.0 + number} for number in range(2)]
     lay_rows(config, "consumer_lag", [{**sampled, **stop, **number} for number in numbers])
     empty = InventedGroup("campaign-2025", {"clicks": 1}, cluster=config.cluster)
@@ -121,11 +122,11 @@ def shared(config: Config, *, members: int = 3) -> None:
     ]
     lay_rows(config, "partition_ownership", owned)
     lay_rows(config, "rebalances", [])
-    lay_rows(config, "ingest_progress", [{"cluster": config.cluster, "landed_at": TOLD_UNTIL}])
+    lay_rows(config, "ingest_progress", [{"cluster": config.cluster, "landed_at": KNOWN_UNTIL}])
 
 
 def hostile(config: Config) -> str:
-    """A group all of whose names try to be more than text; returns its name."""
+    """A group whose names all contain markup or control characters; returns its name."""
     bad = "</script><script>window.taken=1</script><img src=x onerror='window.taken=2'>\u202e\x1b[31m${taken}"
     group = InventedGroup(f"g{bad}", {f"t{bad}": 2}, cluster=config.cluster)
     group.rebalance(at(0), "group_started", joined=[Client(f"m{bad}", f"c{bad}", f"/h{bad}", f"i{bad}")], note=bad)

@@ -9,7 +9,7 @@ from support.small_tables import at, lay
 
 Rows = list[dict[str, Any]]
 
-# A window that reaches back to these rows of 2026-03-04; views look back from now.
+# A window that includes these rows of 2026-03-04; views look back from the current time.
 EVER = "4000 weeks"
 
 
@@ -145,7 +145,7 @@ _NO_LAG: dict[str, Any] = dict.fromkeys(
     )
 )
 
-# By view: what to ask, and the rows that come.
+# By view: a query and its expected rows.
 ASKED: dict[str, tuple[str, Rows]] = {
     "assignors_in_use": (
         "SELECT * FROM assignors_in_use ORDER BY assignor",

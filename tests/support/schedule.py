@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 SECONDS = Path(__file__).parents[1] / "data" / "seconds.json"
 """Seconds by unit of work, as `pytest --record-seconds` measured them."""
 
-# A unit without a measurement is new: those that start brokers and sessions take long.
+# Estimates for new units without a measurement: those that start brokers and sessions take long.
 _UNMEASURED = {"tests/broker": 60.0, "tests/spark": 20.0}
 
 _APART = {
@@ -30,14 +30,14 @@ _APART = {
 
 
 def unit_of(nodeid: str) -> str:
-    """The unit of work that a test belongs to: its file, or the part of it that stands apart."""
+    """Return the unit of work of a test: its file, or a separate part of it."""
     file = nodeid.partition("::")[0]
     part = _APART[file].search(nodeid) if file in _APART else None
     return f"{file}::{part[1]}" if part else file
 
 
 def longest_first(nodeids: Iterable[str]) -> dict[str, float]:
-    """The units of tests and their seconds, in the order in which they begin."""
+    """Return the units of some tests and their seconds, in the order in which they start."""
     measured = json.loads(SECONDS.read_text("utf-8")) if SECONDS.is_file() else {}
     units = {unit: measured.get(unit, _unmeasured(unit)) for unit in map(unit_of, nodeids)}
     return dict(sorted(units.items(), key=lambda unit: -unit[1]))
@@ -48,7 +48,7 @@ def _unmeasured(unit: str) -> float:
 
 
 class ByTime(LoadScopeScheduling):
-    """Gives the next unit, of the longest that are left, to the worker that is free."""
+    """Give the longest remaining unit to the next free worker."""
 
     def __init__(self, config: Any, log: Any = None) -> None:
         super().__init__(config, log)

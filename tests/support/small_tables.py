@@ -14,11 +14,11 @@ _SHARED = {"cluster": "default", "group_id": "billing", "incarnation": 1, "recor
 
 
 def at(minute: float) -> datetime:
-    """So many minutes after noon of 2026-03-04."""
+    """Return the time this many minutes after noon of 2026-03-04."""
     return NOON + timedelta(minutes=minute)
 
 
 def lay(config: Config, table: str, *rows: dict[str, Any]) -> None:
-    """Writes rows, numbered by their offset where they name none; see `lay_rows` for what else they do not name."""
+    """Write rows, numbered by their offset if they have none; see `lay_rows` for other defaults."""
     numbered = ({**_SHARED, "record_offset": number, **row} for number, row in enumerate(rows))
     lay_rows(config, table, numbered, moment=at(0))

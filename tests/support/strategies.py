@@ -17,7 +17,7 @@ from support.wire_vectors import BLOBS, RECORDS
 
 Bytes = bytes | None
 
-# For a test that runs once; those with parameters run once for each and take the profile's number.
+# For tests without parameters; parametrized tests use the profile's number of examples for each parameter.
 MANY = settings(max_examples=15 * settings().max_examples)
 
 _ENDS = {
@@ -35,12 +35,12 @@ _LENGTHS = st.sampled_from(
 
 
 def is_flexible(message: Message, version: int) -> bool:
-    """Whether a version of the message ends its structs with tagged fields."""
+    """Return whether a version's structs end with tagged fields."""
     return message.flexible is not None and version in message.flexible
 
 
 def versions(message: Message) -> list[int]:
-    """Every version a message is laid out in."""
+    """Return every version that a message's layout has."""
     assert message.versions.last is not None
     return list(range(message.versions.first, message.versions.last + 1))
 
@@ -48,7 +48,7 @@ def versions(message: Message) -> list[int]:
 def struct(
     message: Message, fields: Sequence[Field], version: int, *, flexible: bool, with_unknown_tags: bool = False
 ) -> SearchStrategy[dict[str, Any]]:
-    """Values of a struct as decoding gives them: a tagged field that has its default is left out."""
+    """Draw values of a struct as the decoder returns them: tagged fields with their default are omitted."""
     here = [field for field in fields if version in field.versions]
     plain = {field.name: _values(message, field, version) for field in here if field.tag is None}
     if not flexible:
@@ -99,7 +99,7 @@ def _one(message: Message, field: Field, version: int) -> SearchStrategy[Any]:
 
 
 def _default(message: Message, field: Field, version: int) -> Any:
-    """What Kafka's generated classes hold where a tagged field is absent."""
+    """Return the value of an absent tagged field in Kafka's generated classes."""
     if field.default is not None:
         return field.default
     if field.is_list:
@@ -111,13 +111,13 @@ def _default(message: Message, field: Field, version: int) -> Any:
 
 
 def data(message: Message, version: int, *, with_unknown_tags: bool = False) -> SearchStrategy[dict[str, Any]]:
-    """Values of a record's value, or of a blob, in one version; `with_unknown_tags`: in its outermost struct."""
+    """Draw values of a record's value or of a blob in one version; `with_unknown_tags`: in its outermost struct."""
     flexible = is_flexible(message, version)
     return struct(message, message.value, version, flexible=flexible, with_unknown_tags=with_unknown_tags)
 
 
 def keys(message: Message) -> SearchStrategy[Key]:
-    """Keys of a record type."""
+    """Draw keys of a record type."""
     assert message.type is not None
     type_ = message.type
     return struct(message, message.key, 0, flexible=False).map(lambda fields: Key(type_, fields))
@@ -125,7 +125,7 @@ def keys(message: Message) -> SearchStrategy[Key]:
 
 @st.composite
 def encoded_records(draw: DrawFn, types: Sequence[int] | None = None) -> tuple[bytes, Bytes]:
-    """Bytes of a record that can be decoded, or of its tombstone."""
+    """Draw the bytes of a decodable record or of its tombstone."""
     message = record_types()[draw(st.sampled_from(sorted(record_types()) if types is None else types))]
     key = draw(keys(message))
     version = draw(st.none() | st.sampled_from(versions(message)))
@@ -134,7 +134,7 @@ def encoded_records(draw: DrawFn, types: Sequence[int] | None = None) -> tuple[b
 
 
 def mutated(original: bytes) -> SearchStrategy[bytes]:
-    """The bytes with some flipped, cut, inserted or overwritten by a lying length."""
+    """Draw the bytes with some flipped, cut, inserted or overwritten by a wrong length."""
     return st.lists(_changes(), min_size=1, max_size=3).map(lambda changes: _changed(original, changes))
 
 
@@ -165,7 +165,7 @@ def _changed(original: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
 
 @st.composite
 def mutated_records(draw: DrawFn, source: SearchStrategy[tuple[Bytes, Bytes]] | None = None) -> tuple[Bytes, Bytes]:
-    """A record, by default one of the vectors, with its key, its value or both changed."""
+    """Draw a record, by default one of the vectors, with its key, its value or both altered."""
     vectors = st.sampled_from([(vector.key, vector.value) for vector in RECORDS])
     key, value = draw(vectors if source is None else source)
     part = draw(st.sampled_from(("key", "value", "value", "both")))
@@ -187,7 +187,7 @@ ANY_RECORDS: SearchStrategy[tuple[Bytes, Bytes]] = st.one_of(
 
 @st.composite
 def mutated_blobs(draw: DrawFn) -> tuple[str, bytes]:
-    """The name of a layout and a blob vector's bytes, changed."""
+    """Draw the name of a layout and the altered bytes of one of its vectors."""
     vector = draw(st.sampled_from(BLOBS))
     assert vector.blob is not None
     assert vector.value is not None

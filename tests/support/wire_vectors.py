@@ -12,7 +12,7 @@ from grouptrail.wire.codec import UNKNOWN_TAGS
 
 @dataclass(frozen=True)
 class Vector:
-    """One vector: `blob` names the layout where the value is an embedded blob and there is no key."""
+    """A vector; `blob` names the layout if the value is an embedded blob and there is no key."""
 
     name: str
     key: bytes | None
@@ -21,7 +21,7 @@ class Vector:
 
     @property
     def blob(self) -> str | None:
-        """The name of the blob's layout; None for a record."""
+        """Return the name of the blob's layout; None for a record."""
         return self.expected.get("blob")
 
 
@@ -32,7 +32,7 @@ def _vector(line: str) -> Vector:
 
 
 def as_kafka_prints(answer: Any) -> Any:
-    """An answer without the tagged fields that are not known, which Kafka's classes pass over."""
+    """Return an answer without unknown tagged fields, which Kafka's classes skip."""
     if isinstance(answer, dict):
         return {name: as_kafka_prints(value) for name, value in answer.items() if name != UNKNOWN_TAGS}
     return [as_kafka_prints(item) for item in answer] if isinstance(answer, list) else answer

@@ -20,7 +20,7 @@ def offsets(rows: AppendedRows) -> list[int]:
 
 
 def test_appended_rows_returns_each_files_rows_once_and_again_after_optimize(tmp_path: Path) -> None:
-    """To follow a table costs what it gains; of rows that are not asked for none comes."""
+    """Only files that were added are read, and of them only the requested rows."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     path = config.table_path("offset_commits")
     small_tables.lay(

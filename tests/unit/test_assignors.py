@@ -28,7 +28,7 @@ BOTH = {"orders": 5, "audit": 7}
 def subscriber(
     member_id: str, topics: str = "orders", owned: str = "", generation: int = -1, **more: Any
 ) -> Subscriber:
-    """A member; topics and partitions are separated by spaces."""
+    """Return a member; topics and partitions are separated by spaces."""
     more = {"instance_id": None, "rack": None} | more
     return Subscriber(
         member_id, topics=frozenset(topics.split()), owned=frozenset(parts(owned)), generation=generation, **more
@@ -36,7 +36,7 @@ def subscriber(
 
 
 def parts(text: str) -> list[Partition]:
-    """`orders:0,2 audit:1` as partitions."""
+    """Parse partitions such as `orders:0,2 audit:1`."""
     named = [topic.split(":") for topic in text.split()]
     return [(topic, int(number)) for topic, numbers in named for number in numbers.split(",")]
 
@@ -97,7 +97,7 @@ def test_explain_seven_partitions_five_members_is_own_only_under_its_protocol(pr
     in_turn = assignment(a="orders:0,5", b="orders:1,6", c="orders:2", d="orders:3", e="orders:4")
     own, other = (by_range, in_turn) if protocol == "range" else (in_turn, by_range)
     assert explain(protocol, members, ORDERS, own).is_own
-    # Sticky members that had nothing may get anything that is balanced.
+    # Sticky members without previous partitions may get any balanced assignment.
     assert explain(protocol, members, ORDERS, other).is_own is (None if protocol in STICKY else False)
     assert skew(own) == 1
 
@@ -236,7 +236,7 @@ def groups(draw: st.DrawFn, *, alike: bool = False, static: bool = False) -> tup
 
 
 def by_kafka_python(assignor: Any, members: list[Subscriber], counts: dict[str, int]) -> dict[str, list[Partition]]:
-    """What the library's assignor makes of a JoinGroup response with these members."""
+    """Return the assignment of kafka-python's assignor for a JoinGroup response with these members."""
     joined = []
     for member in members:
         numbers = {topic: sorted(n for t, n in member.owned if t == topic) for topic in sorted(counts)}
@@ -269,7 +269,7 @@ def test_explain_kafka_python_roundrobin_assignment_is_own(group: tuple[list[Sub
 
 
 class Numbered(str):
-    """A topic whose hash is its number: sets of its partitions are in the same order in every process."""
+    """A topic whose hash is its number, so that sets of its partitions have the same order in every process."""
 
     number: int
 
@@ -278,7 +278,7 @@ class Numbered(str):
 
 
 def numbered(members: list[Subscriber], counts: dict[str, int]) -> tuple[list[Subscriber], dict[str, int]]:
-    """The same group, with such topics."""
+    """Return the same group with such topics."""
     topics = {topic: Numbered(topic) for topic in sorted(counts)}
     for number, topic in enumerate(topics.values()):
         topic.number = number
@@ -310,7 +310,8 @@ def test_explain_kafka_python_sticky_assignment_with_stable_hashes_is_own(
 def test_explain_kafka_python_sticky_assignment_with_process_hashes_is_never_rejected(
     group: tuple[list[Subscriber], dict[str, int]], client: tuple[str, Any]
 ) -> None:
-    """Where subscriptions differ it picks from sets of partitions, now and then another one: that is never wrong."""
+    """With different subscriptions it picks from sets of partitions, so its result may vary; no variant may be
+    rejected."""
     protocol, assignor = client
     members, counts = group
     is_alike = len({member.topics for member in members}) == 1

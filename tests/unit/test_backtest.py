@@ -16,7 +16,7 @@ from support import small_tables
 
 
 def row(minute: float, committed: int, lag: int, commit_minute: float, **more: Any) -> dict[str, Any]:
-    """The first unread record has waited since noon."""
+    """Return a lag row whose first unread record has waited since noon."""
     where = {"group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": small_tables.at(minute)}
     position = {"committed_offset": committed, "commit_at": small_tables.at(commit_minute), "lag": lag}
     return where | position | {"lag_seconds": minute * 60 if lag else 0.0, "status": "OK"} | more
@@ -54,7 +54,7 @@ def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float
 
 
 def test_backtest_stopped_group_fires_when_stop_seconds_is_reached(config: Config) -> None:
-    """From the first sample that it holds at to the first without it."""
+    """From the first sample with the status to the first without it."""
     [found] = fired(config, Alert(frozenset({"STOP"})))
     assert (found["group_id"], found["topic"], found["partition"], found["status"]) == (
         "billing",
@@ -71,14 +71,14 @@ def test_backtest_stopped_group_fires_when_stop_seconds_is_reached(config: Confi
 
 
 def test_backtest_for_seconds_fires_only_after_holding_that_long(config: Config) -> None:
-    """As in Prometheus: what ends before does not fire."""
+    """As in Prometheus, a condition that ends earlier does not fire."""
     [found] = fired(config, Alert(frozenset({"STOP"}), for_seconds=120))
     assert (found["fired_at"], found["lasted_seconds"]) == ("2026-03-04T12:12:00Z", 180)
     assert fired(config, Alert(frozenset({"STOP"}), for_seconds=301)) == []
 
 
 def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Config) -> None:
-    """The status does not matter; a firing that lasts has no end."""
+    """The status does not matter; an alert that is still firing has no end."""
     [found] = fired(config, Alert(frozenset(), above_seconds=480))
     assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
     out = StringIO()
@@ -89,7 +89,7 @@ def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Co
 
 
 def test_backtest_group_patterns_select_groups_and_no_match_raises(config: Config) -> None:
-    """What does not fit is not looked at; nothing that fits is an error, as is a time without samples."""
+    """An interval without samples raises, too."""
     assert len(fired(config, None, "bill*")) == 1
     assert fired(config, None, "ship*") == []
     with pytest.raises(QueryError, match=r"no lag of x\* was stored from 2026-03-04T12:00:00Z"):
@@ -97,7 +97,7 @@ def test_backtest_group_patterns_select_groups_and_no_match_raises(config: Confi
 
 
 def test_backtest_empty_group_does_not_fire(config: Config) -> None:
-    """Nor where it was judged OK for a lag that was none to speak of then."""
+    """Nor if it was OK at first because its lag was within the allowed lag."""
     rows = [row(20 + minute / 6, 400, 5, 15, group_state="Empty", group_id="left") for minute in range(60)]
     small_tables.lay(
         config,

@@ -31,7 +31,7 @@ VECTORS = [(vector.key, vector.value) for vector in RECORDS]
 
 
 def place(batch: int, index: int) -> dict[str, Any]:
-    """Where a record lay, in the columns every row has."""
+    """Return a record's partition, offset and time, the first columns of every row."""
     return {
         "record_partition": batch,
         "record_offset": 1 << 40 | index * 7,
@@ -40,7 +40,7 @@ def place(batch: int, index: int) -> dict[str, Any]:
 
 
 def arrow(batches: list[list[Record]]) -> list[pa.RecordBatch]:
-    """Batches as Spark gives them, as slices of longer ones."""
+    """Return batches as Spark passes them, as slices of longer ones."""
     whole = [
         {**place(number, index), "key": key, "value": value}
         for number, records in enumerate(batches)
@@ -68,7 +68,7 @@ def landed(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]:
 @example([[]])
 @example([VECTORS, VECTORS[::-1]])
 def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[list[Record]]) -> None:
-    """Decoded and undecodable together are the records read, each with its own coordinates and its own bytes."""
+    """Decoded and undecodable rows together are the records read, each with its own coordinates and bytes."""
     found = {}
     for table, rows in landed(batches).items():
         for row in rows:
@@ -83,14 +83,14 @@ def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[l
 
 
 def test_decode_batches_vectors_fill_every_table() -> None:
-    """As many in each as the interpreter says, one by one."""
+    """Each table has as many rows as decoding the records one by one gives."""
     expected = Counter(decode_row(*record)[0] for record in VECTORS)
     assert {table: len(rows) for table, rows in landed([VECTORS]).items()} == expected
     assert set(expected) == set(TABLES)
 
 
 def test_decode_batches_plain_commits_return_one_batch() -> None:
-    """Nothing is copied about where there is nothing but commits, as in nearly every batch."""
+    """Nothing is copied if there are only commits, as in nearly every batch."""
     commit = BY_NAME["offset-commit/v4-topic-id"]
     [(table, rows)] = decode_batches(arrow([[(commit.key, commit.value), (commit.key, None)] * 50]))
     assert table == COMMITS

@@ -15,7 +15,7 @@ from grouptrail.contracts import tables, views
 
 
 def test_measure_reports_files_and_seconds_of_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the files it opens, and those of the tables it reads."""
+    """Including the number of files that the view opens, and that of its tables."""
     monkeypatch.setattr(bench_views, "ROUNDS", 1)
     figures = measure(Config(), tmp_path, groups=20, generations=6, commits=4)
     assert set(figures) == set(views())
@@ -24,7 +24,7 @@ def test_measure_reports_files_and_seconds_of_every_view(tmp_path: Path, monkeyp
 
 
 def test_generated_warehouse_views_return_the_expected_row_counts(tmp_path: Path) -> None:
-    """As many as were asked for; every group is behind, rebalances and hands partitions over."""
+    """Every generated group lags, rebalances and hands partitions over."""
     config = Config(warehouse=str(tmp_path))
     GeneratedWarehouse(config, groups=40, generations=6, commits=4).write()
 

@@ -311,13 +311,13 @@ def test_doctor_unwritable_warehouse_fails_the_warehouse_check(tmp_path: Path) -
 def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
     """Subclasses of GrouptrailError end with 1, not 70."""
 
-    class Known(GrouptrailError):
+    class KnownError(GrouptrailError):
         pass
 
     import typer
 
     with pytest.raises(typer.Exit) as ended, report_errors(debug=False):
-        raise Known("message")
+        raise KnownError("message")
     assert ended.value.exit_code == EXIT_ERROR
 
 

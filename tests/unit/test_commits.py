@@ -31,7 +31,7 @@ NOT_UTF8 = [b"\xc3", b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80",
 def commit(
     *, version: int = 4, metadata: str = "", commit_ms: int = 1_795_243_335_411, expire_ms: int = -1, **tagged: object
 ) -> bytes:
-    """The bytes of a commit's value."""
+    """Return the bytes of a commit's value."""
     fields = {"offset": 671, "leaderEpoch": 7, "commitTimestamp": commit_ms, "expireTimestamp": expire_ms, **tagged}
     value = encode_value(Key(1, {}), Value(version, {"metadata": metadata, **fields}))
     assert value is not None
@@ -39,12 +39,13 @@ def commit(
 
 
 def column(values: Sequence[Bytes]) -> pa.Array:
-    """A binary column that is a slice out of a longer one."""
+    """Return a binary column that is a slice of a longer one."""
     return pa.array([b"before", None, *values, b"behind"], pa.binary()).slice(2, len(values))
 
 
 def is_plain(key: Bytes, value: Bytes) -> bool:
-    """By the interpreter's answer: a commit that its row alone gives back, with a metadata of less than 16 KiB."""
+    """Return whether the interpreter decodes a commit that its row alone restores, with metadata of less than 16
+    KiB."""
     table, row = decode_row(key, value)
     if table != COMMITS or row["verbatim_key"] is not None or row["verbatim_value"] is not None:
         return False
@@ -53,7 +54,8 @@ def is_plain(key: Bytes, value: Bytes) -> bool:
 
 
 def agree(records: Sequence[Pair], keys: pa.Array = None, values: pa.Array = None) -> list[bool]:
-    """Holds both paths together over records, given also as columns; returns which ones the vectorised path took."""
+    """Assert that both decoders agree on records, also given as columns; return which ones the vectorised one
+    took."""
     keys = column([key for key, _ in records]) if keys is None else keys
     values = column([value for _, value in records]) if values is None else values
     plain, rows = decode_commits(keys, values)
@@ -109,12 +111,11 @@ MIXED = st.lists(
 
 @pytest.mark.parametrize("vector", RECORDS, ids=lambda vector: vector.name)
 def test_decode_commits_vector_matches_decode_row(vector: Vector) -> None:
-    """By itself, whichever path it takes."""
     agree([(vector.key, vector.value)])
 
 
 def test_decode_commits_every_commit_kafka_writes_is_vectorised() -> None:
-    """Of the vectors: all of types 0 and 1 that are decodable, but the three that Kafka itself would not write."""
+    """All decodable vectors of types 0 and 1, except the three that Kafka itself would not write."""
     taken = agree([(vector.key, vector.value) for vector in RECORDS])
     names = {vector.name for vector, is_taken in zip(RECORDS, taken, strict=True) if is_taken}
     commits = {vector.name for vector in RECORDS if "offset-commit/" in vector.name}
@@ -132,14 +133,14 @@ def test_decode_commits_every_commit_kafka_writes_is_vectorised() -> None:
 @example([(None, None)], 1)
 @example([(b"", b"")], 0)
 def test_decode_commits_mixed_records_match_decode_row_however_sliced(records: list[Pair], cut: int) -> None:
-    """Plain, changed and foreign records side by side: none disturbs its neighbours, nor does a cut anywhere."""
+    """Plain, altered and other records are mixed: none affects its neighbours, wherever the column is sliced."""
     keys, values = column([key for key, _ in records]), column([value for _, value in records])
     plain = agree(records, keys, values)
     assert agree(records[:cut], keys[:cut], values[:cut]) + agree(records[cut:], keys[cut:], values[cut:]) == plain
 
 
 def test_decode_commits_truncated_or_extended_commit_is_not_vectorised() -> None:
-    """Cut anywhere, or with bytes behind, in key or value, with neighbours whose bytes would complete them."""
+    """Key or value cut anywhere or followed by bytes, next to records whose bytes would complete them."""
     plain = [(KEY, commit(version=version, metadata="m")) for version in range(5)]
     plain.append((KEY, commit(topicId="XbQBMisSTo-zlAi9gS0-Vw")))
     cut: list[Pair] = [(key[:at], value) for key, value in plain[:1] for at in range(len(key))]
@@ -153,7 +154,7 @@ def test_decode_commits_truncated_or_extended_commit_is_not_vectorised() -> None
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("time_ms", [MIN_MS - 1, MIN_MS, -2, -1, 0, 1, MAX_MS, MAX_MS + 1, -(1 << 63), (1 << 63) - 1])
 def test_decode_commits_time_outside_timestamp_range_is_not_vectorised(version: int, time_ms: int) -> None:
-    """A time that no timestamp column holds is left to the interpreter, which keeps the bytes."""
+    """A time that no timestamp column can store is left to the interpreter, which keeps the bytes."""
     fits = MIN_MS <= time_ms <= MAX_MS
     assert agree([(KEY, commit(version=version, commit_ms=time_ms))]) == [fits]
     assert agree([(KEY, commit(version=version, expire_ms=time_ms))]) == [fits or version != 1]
@@ -175,20 +176,20 @@ def test_decode_commits_metadata_length_over_two_byte_varint_is_not_vectorised(v
     ],
 )
 def test_decode_commits_overlong_null_or_wrong_metadata_length_is_not_vectorised(version: int, length: bytes) -> None:
-    """An overlong varint, null, or a length that lies: none is taken, whatever number of bytes follows."""
+    """An overlong varint, null, or a wrong length is left to the slow decoder, however many bytes follow."""
     head = version.to_bytes(2, "big") + bytes(12) + length
     assert not any(agree([(KEY, head + bytes(size)) for size in range(40)]))
 
 
 def test_decode_commits_three_byte_length_is_not_read_as_two_byte_length() -> None:
-    """The bytes would come out right, one place off, if the third byte of the length were text."""
+    """If the third byte of the length were read as text, the rest would decode shifted by one byte."""
     head = b"\0\4" + bytes(12) + b"\x81\x80\1"
     assert not any(agree([(KEY, head + b"m" * size + bytes(9)) for size in (16382, 16383, 16384)]))
 
 
 @pytest.mark.parametrize("group_length", [*range(-12, 0), -32768, 32767])
 def test_decode_commits_wrong_group_length_is_not_vectorised(group_length: int) -> None:
-    """A negative length must not make a topic of the key's own head, or of the record before it."""
+    """A negative length must not read the topic from the key's own head or from the previous record."""
     head = b"\0\1" + group_length.to_bytes(2, "big", signed=True)
     keys = [head + bytes([fill]) * size for size in range(530) for fill in (0, 7)]
     assert not any(agree([(key, commit()) for key in keys]))
@@ -196,7 +197,7 @@ def test_decode_commits_wrong_group_length_is_not_vectorised(group_length: int) 
 
 @pytest.mark.parametrize("topic_length", [-1, -2, -32768, 100, 32767])
 def test_decode_commits_wrong_topic_length_is_not_vectorised(topic_length: int) -> None:
-    """Though the lengths, added up, may be the key's own."""
+    """Even if the sum of the lengths is right."""
     lying = topic_length.to_bytes(2, "big", signed=True)
     keys = [b"\0\1\0\4mine" + lying + bytes(size) for size in range(8)]
     assert not any(agree([(key, None) for key in keys]))
@@ -204,26 +205,26 @@ def test_decode_commits_wrong_topic_length_is_not_vectorised(topic_length: int) 
 
 @pytest.mark.parametrize("tags", [1, 2, 127, 128, 255])
 def test_decode_commits_wrong_tag_count_is_not_vectorised(tags: int) -> None:
-    """None or one are there, as Kafka writes them; a commit that says more ends too early."""
+    """Kafka writes zero or one tag; a commit that claims more ends too early."""
     values = [commit()[:-1] + bytes([tags]), commit(topicId="XbQBMisSTo-zlAi9gS0-Vw")]
     assert agree([(KEY, value) for value in values]) == [False, True]
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_decode_commits_legacy_key_is_vectorised_only_with_version_0_values(version: int) -> None:
-    """Key type 0 of Kafka 0.8: later versions are unknown there."""
+    """Key type 0 is from Kafka 0.8, which has no later value versions."""
     legacy = encode_key(Key(0, {"group": "old", "topic": "orders", "partition": 1}))
     assert agree([(legacy, commit(version=version)), (legacy, None)]) == [version == 0, True]
 
 
 @pytest.mark.parametrize("tag", [b"\0\x0f", b"\0\x11", b"\1\x10", b"\x10\0", b"\0\0"])
 def test_decode_commits_tag_other_than_topic_id_is_not_vectorised(tag: bytes) -> None:
-    """Another number, or another size, before sixteen bytes."""
+    """A tag with another number or size before sixteen bytes."""
     assert agree([(KEY, commit()[:-1] + b"\1" + tag + b"x" * 16), (KEY, commit())]) == [False, True]
 
 
 def test_decode_commits_explicit_zero_topic_id_is_not_vectorised() -> None:
-    """Kafka leaves it out: the row says the same, and keeps the bytes."""
+    """Kafka omits it: the row is the same, but the bytes must be kept."""
     head = commit()[:-1]
     assert agree([(KEY, head + b"\1\0\x10" + bytes(16)), (KEY, head + b"\1\0\x10" + bytes(15) + b"\1")]) == [
         False,
@@ -233,7 +234,7 @@ def test_decode_commits_explicit_zero_topic_id_is_not_vectorised() -> None:
 
 @pytest.mark.parametrize("raw", NOT_UTF8)
 def test_decode_commits_invalid_utf8_affects_only_its_own_record(raw: bytes) -> None:
-    """In the group, the topic or the metadata of one record: that one is undecodable, the others are taken."""
+    """In the group, topic or metadata of one record: only that record is undecodable."""
     size = len(raw).to_bytes(2, "big")
     group = b"\0\1" + size + raw + b"\0\1t" + bytes(4)
     topic = b"\0\1\0\1g" + size + raw + bytes(4)
@@ -246,7 +247,7 @@ def test_decode_commits_invalid_utf8_affects_only_its_own_record(raw: bytes) -> 
 
 
 def test_decode_commits_character_split_across_records_is_not_vectorised() -> None:
-    """Strings lie end to end in a column: half a character must not be completed by the next row's."""
+    """A column stores strings end to end: the next row's bytes must not complete a cut character."""
     first = b"\0\3" + bytes(12) + b"\0\1\xc3" + bytes(8)
     second = b"\0\3" + bytes(12) + b"\0\1\xa9" + bytes(8)
     assert agree([(KEY, first), (KEY, second), (KEY, commit())]) == [False, False, True]
@@ -264,7 +265,7 @@ def test_decode_commits_null_value_with_bytes_in_its_slot_is_tombstone() -> None
 
 
 def test_decode_commits_null_key_with_bytes_in_its_slot_is_not_vectorised() -> None:
-    """A record without a key is no commit, whatever lies in its slot."""
+    """A record with a null key is no commit, whatever bytes are in its slot."""
     ends = pa.py_buffer(np.array([0, len(KEY)], np.int32))
     keys = pa.Array.from_buffers(pa.binary(), 1, [pa.py_buffer(b"\0"), ends, pa.py_buffer(KEY)])
     assert agree([(None, None)], keys) == [False]

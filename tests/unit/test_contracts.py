@@ -28,14 +28,12 @@ each_column = pytest.mark.parametrize(
 
 @each_table
 def test_table_column_names_are_unique(table: Table) -> None:
-    """Two of one name would be one in a row."""
     names = [column.name for column in table.columns]
     assert sorted(names) == sorted(set(names))
 
 
 @each_table
 def test_table_key_starts_with_cluster_and_is_never_null(table: Table) -> None:
-    """What makes a row unique, beginning with the cluster."""
     columns = {column.name: column for column in table.columns}
     assert table.key[0] == "cluster"
     assert [columns[name].null_means for name in table.key] == [None] * len(table.key)
@@ -43,7 +41,7 @@ def test_table_key_starts_with_cluster_and_is_never_null(table: Table) -> None:
 
 @each_table
 def test_table_cluster_by_columns_have_statistics(table: Table) -> None:
-    """Delta clusters only by such columns."""
+    """Delta clusters only by columns with statistics."""
     columns = {column.name: column for column in table.columns}
     assert table.cluster_by
     assert [name for name in table.cluster_by if not columns[name].stats] == []
@@ -51,20 +49,18 @@ def test_table_cluster_by_columns_have_statistics(table: Table) -> None:
 
 @each_table
 def test_table_description_ends_with_a_full_stop(table: Table) -> None:
-    """In a sentence."""
     assert table.about.rstrip().endswith(".")
 
 
 @each_column
 def test_column_description_and_null_meaning_are_not_blank(table: Table, column: Column) -> None:
-    """And what a null in it means, where there may be one."""
     assert column.about.strip()
     assert column.null_means is None or column.null_means.strip()
 
 
 @each_column
 def test_column_type_maps_to_arrow_and_nested_columns_have_no_statistics(table: Table, column: Column) -> None:
-    """With no named type of the contract's own left in it."""
+    """Named types of the contract are resolved."""
     arrow = arrow_type(column.type)
     assert column.type.startswith("array<struct<") is (
         pa.types.is_list(arrow) and pa.types.is_struct(arrow.value_type)
@@ -73,7 +69,7 @@ def test_column_type_maps_to_arrow_and_nested_columns_have_no_statistics(table: 
 
 
 def test_decoded_tables_start_with_record_coordinates_and_end_with_verbatim_columns() -> None:
-    """And end, where a row can be encoded again, with how its bytes were."""
+    """Undecodable records have no verbatim columns: their bytes are kept anyway."""
     for name in TABLES:
         columns = [column.name for column in tables()[name].columns]
         assert columns[:4] == ["cluster", "record_partition", "record_offset", "record_at"]
@@ -82,7 +78,7 @@ def test_decoded_tables_start_with_record_coordinates_and_end_with_verbatim_colu
 
 
 def test_decode_row_vectors_have_nulls_only_in_nullable_columns() -> None:
-    """In no row of any vector is a column null whose contract gives no meaning to it."""
+    """A column may be null only if its contract says what null means."""
     nulls = set()
     for vector in RECORDS:
         name, row = decode_row(vector.key, vector.value)
@@ -93,7 +89,7 @@ def test_decode_row_vectors_have_nulls_only_in_nullable_columns() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_row_schema_is_the_contract_without_cluster_source_and_not_before(name: str) -> None:
-    """In Arrow and in Spark's DDL alike; `own_columns` leaves out where the record lay, too."""
+    """As an Arrow schema and as Spark DDL; `own_columns` also omits the record's coordinates."""
     columns = [column.name for column in tables()[name].columns]
     assert columns[4:6] == ["source", "not_before"]
     assert row_schema(name).names == [*columns[1:4], *columns[6:]]
@@ -103,7 +99,7 @@ def test_row_schema_is_the_contract_without_cluster_source_and_not_before(name: 
 
 
 def test_ingest_progress_has_a_count_column_for_every_decoded_table() -> None:
-    """A column for each, of the table's name, beside the holes and losses that make up the rest."""
+    """Besides `holes` and `lost`, which make up the rest of the offsets."""
     columns = {column.name: column for column in tables()["ingest_progress"].columns}
     counts = (*TABLES, "holes", "lost", "start_offset", "end_offset")
     assert [(columns[name].type, columns[name].null_means) for name in counts] == [("bigint", None)] * len(counts)
@@ -112,13 +108,12 @@ def test_ingest_progress_has_a_count_column_for_every_decoded_table() -> None:
 
 @pytest.mark.parametrize("text", ["decimal", "array<>", "struct<a: array<strin>>", "map<string, int>", ""])
 def test_arrow_type_unknown_type_raises(text: str) -> None:
-    """With its name."""
     with pytest.raises(ValueError, match="no such type"):
         arrow_type(text)
 
 
 def test_arrow_type_nested_types_are_parsed() -> None:
-    """Structs in lists in structs, whose commas belong to the inner ones."""
+    """The commas of inner structs do not separate the outer one's fields."""
     inner = pa.struct([pa.field("t", pa.string()), pa.field("p", pa.list_(pa.int32()))])
     expected = pa.struct([pa.field("a", pa.list_(inner)), pa.field("b", pa.binary())])
     assert arrow_type("struct<a: array<struct<t: string, p: array<int>>>, b: binary>") == expected
@@ -131,7 +126,7 @@ each_metric = pytest.mark.parametrize("metric", metrics().values(), ids=lambda m
 
 @each_metric
 def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metric) -> None:
-    """Prefix, `_total` for counters alone, unit in the name where it is seconds; never a member's id as a label."""
+    """Prefix, `_total` only for counters, `_seconds` for times; a member id is never a label."""
     assert metric.name.startswith(("kafka_consumer_group_", "kafka_topic_", "grouptrail_"))
     assert metric.type in ("gauge", "counter", "histogram")
     assert metric.name.endswith("_total") is (metric.type == "counter")
@@ -160,7 +155,7 @@ def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metri
 
 @each_metric
 def test_metric_source_is_a_known_table_or_the_exporter(metric: Metric) -> None:
-    """`check_results` is the quality part's, and may not be there."""
+    """`check_results` exists only once a check has run."""
     assert metric.table in {*tables(), "exporter", "check_results"}
 
 
@@ -200,7 +195,7 @@ def test_field_parse_valid_line_returns_the_field(line: str, field: Field) -> No
     "line", ["epoch", "epoch int32 tag", "epoch int32 3+ 4", "epoch int32 = x", " epoch int32", ""]
 )
 def test_field_parse_invalid_line_raises(line: str) -> None:
-    """With the line itself."""
+    """The error contains the line."""
     with pytest.raises(ValueError, match="not a field"):
         Field.parse(line)
 

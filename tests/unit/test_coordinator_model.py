@@ -72,7 +72,7 @@ def _schedule(protocol: Any, **more: Any) -> Schedule:
 
 @pytest.mark.parametrize("group", ["insights", "billing", "search"])
 def test_every_operation_of_recorded_groups_is_one_that_the_model_writes(group: str) -> None:
-    """With patterns and static members, of a 4.3 broker."""
+    """Groups of a 4.3 broker, with patterns and static members."""
     [real] = [records for name, records in real_logs() if name == f"groups-4.3/{group}"]
     protocol = "consumer" if group == "insights" else "classic"
     written: set[tuple[str, ...]] = set()

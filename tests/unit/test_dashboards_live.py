@@ -31,7 +31,7 @@ ROOT = DOCS.parent / "dashboards"
 BUILT = sorted((ROOT / "built").iterdir())
 BOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text("utf-8")) for path in BUILT}
 RULES = sorted((ROOT / "alerts").glob("*.yaml"))
-# Alerts that are silent while the pipeline is well; promtool's tests make them fire.
+# Alerts that do not fire while the pipeline is healthy; promtool's tests make them fire.
 SILENT = {
     "GrouptrailGone",
     "GrouptrailLagStale",
@@ -185,7 +185,7 @@ def _filled(prometheus: Prometheus, variable: dict[str, Any]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As @grafana/prometheus 13 does, with the toggle prometheusSpecialCharsInLabelValues."""
+    """Escape a label value as @grafana/prometheus 13 does with the toggle prometheusSpecialCharsInLabelValues."""
     value = value.replace("\\", "\\\\\\\\").replace('"', '\\\\\\"')
     return re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", value)
 
@@ -201,7 +201,7 @@ def _shorter(expression: str) -> str:
 
 
 def test_stat_panels_with_two_exporters_match_the_tables(prometheus: Prometheus) -> None:
-    """And two exporters count once."""
+    """Two exporters of one cluster are not counted twice."""
     prometheus.wait_for('count(kafka_consumer_group_sum_lag{group="fine"}) == 2')
     groups = prometheus.query('count by (group) ({__name__=~"kafka_consumer_group_(members|sum_lag)"})')
     assert len(groups) >= len(live_tables.VERDICTS)
@@ -225,7 +225,7 @@ def _shown(prometheus: Prometheus, name: str, title: str) -> dict[str, float]:
 
 
 def test_prometheus_evaluates_every_rule_without_errors(prometheus: Prometheus) -> None:
-    """With real series, one-to-one matches of the rules succeed."""
+    """One-to-one vector matches can fail only on real series."""
     prometheus.wait_for('ALERTS{alertname="ConsumerGroupRewound"}')
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
@@ -237,7 +237,7 @@ def test_prometheus_evaluates_every_rule_without_errors(prometheus: Prometheus) 
 
 
 def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
-    """Pending, most of them: they wait for minutes before they fire."""
+    """Most are pending, because they fire only after some minutes."""
     expected = {
         ("ConsumerGroupBehind", "late"),
         ("ConsumerGroupBehind", "stalled"),

@@ -25,7 +25,7 @@ def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_decode_lines_vector_matches_kafka(vector: dict[str, Any]) -> None:
-    """The same names, values and kinds of error; a vector names a position only where it matters."""
+    """Names, values and kinds of error are equal; a vector gives a position only if it matters."""
     expected = dict(vector["expected"])
     line = {name: vector[name] for name in ("name", "key_hex", "value_hex")}
     if "blob" in expected:
@@ -46,7 +46,7 @@ def test_decode_lines_vector_matches_kafka(vector: dict[str, Any]) -> None:
 
 
 def test_decode_lines_absent_or_null_value_is_tombstone() -> None:
-    """Like null; other fields are ignored."""
+    """Other fields of the line are ignored."""
     key = {"key_hex": "00010001670001740000000a", "offset": 5}
     answers, _ = decoded(json.dumps(key), json.dumps({**key, "value_hex": None}))
     assert answers[0] == answers[1]
@@ -98,14 +98,13 @@ def test_decode_lines_unusable_line_is_answered_with_an_error_and_counted(
 
 
 def test_decode_lines_undecodable_record_is_not_counted_as_unusable() -> None:
-    """Bytes that are no record are no fault of the input."""
+    """The line is valid although the record's bytes are not."""
     answers, unusable = decoded('{"key_hex": "7fff"}', '{"key_hex": null}')
     assert [answer["error"]["kind"] for answer in answers] == ["unknown_type", "null_not_allowed"]
     assert unusable == 0
 
 
 def test_decode_lines_undecodable_blob_has_only_name_and_error() -> None:
-    """As in the vectors."""
     [answer], _ = decoded('{"blob": "ConsumerProtocolAssignment", "value_hex": "00"}')
     assert answer == {
         "blob": "ConsumerProtocolAssignment",
@@ -114,14 +113,14 @@ def test_decode_lines_undecodable_blob_has_only_name_and_error() -> None:
 
 
 def test_decode_lines_non_ascii_text_is_not_escaped() -> None:
-    """Not as escapes: a group's name stays readable."""
+    """A group's name stays readable."""
     out = io.StringIO()
     decode_lines(['{"key_hex": "00020004c3bcc3a9"}'], out)
     assert '"üé"' in out.getvalue()
 
 
 class Pipe(io.BytesIO):
-    """Gives its chunks one a read, as a pipe that stays open does."""
+    """Return one chunk for each read, as an open pipe does."""
 
     def __init__(self, *chunks: bytes) -> None:
         super().__init__()
@@ -133,7 +132,7 @@ class Pipe(io.BytesIO):
 
 
 def test_arriving_lines_yields_complete_lines_and_flushes_before_each_read() -> None:
-    """Each whole line of a chunk at once, and the answers are flushed before the next chunk is waited for."""
+    """Complete lines of a chunk are yielded at once, and the output is flushed before the next read blocks."""
     flushed: list[int] = []
     seen: list[str] = []
     seen.extend(arriving_lines(Pipe(b"a\nb\nc", b"d\n", b"e"), lambda: flushed.append(len(seen))))
@@ -142,7 +141,7 @@ def test_arriving_lines_yields_complete_lines_and_flushes_before_each_read() -> 
 
 
 def test_arriving_lines_splits_only_at_newlines() -> None:
-    """JSON may hold other separators, and bytes that are not UTF-8 do not stop the stream."""
+    """JSON may contain other line separators; invalid UTF-8 does not end the stream."""
     text = '{"key_hex": "0002000167", "note": "a\u2028b\x85c"}'
     lines = list(arriving_lines(Pipe(text.encode() + b"\r\n\xff\n"), lambda: None))
     answers, unusable = decoded(*lines)

@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> list[Family]:
 
 @each_alias
 def test_alias_type_and_labels_match_its_source_metric(alias: Alias) -> None:
-    """Of a type and of labels that it has."""
+    """The source metric has the alias's type and labels."""
     source = contracts.metrics()[alias.source]
     assert set(alias.labels.values()) <= set(source.labels)
     assert alias.type == source.type
@@ -41,27 +41,25 @@ def test_alias_type_and_labels_match_its_source_metric(alias: Alias) -> None:
 
 @each_alias
 def test_alias_family_has_its_labels_and_at_least_one_row(alias: Alias, served: list[Family]) -> None:
-    """With labels of just those names, and with the series that its source has."""
     family = next(family for family in served if family.name == alias.name)
     assert {*family.labels, *family.fixed} == set(alias.labels)
     assert len(family.rows)
 
 
 def test_alias_names_are_unique_across_exporters_and_own_metrics() -> None:
-    """By two of the exporters, by ours, or as one that is said not to be served."""
+    """No name belongs to two exporters, to grouptrail's own metrics, or to the metrics that are not served."""
     names = [alias.name for alias in EVERY]
     names += [*contracts.metrics(), *(name for left_out in NOT_SERVED.values() for name in left_out)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_also_as_setting_accepts_exactly_the_exporters_with_aliases() -> None:
-    """`also_as` takes what has aliases."""
     taken = get_args(get_args(ExporterConfig.model_fields["also_as"].annotation)[0])
     assert set(taken) == set(ALIASES) == set(NOT_SERVED)
 
 
 def test_alias_values_match_the_source_metrics(served: list[Family]) -> None:
-    """Offsets and lag as they are, sums over a topic's partitions, a duration in its unit."""
+    """Offsets and lag are equal, sums are over a topic's partitions, durations are converted."""
     assert figures(served, "kafka_consumergroup_lag")[("billing", "orders", "2")] == 10
     assert figures(served, "kafka_consumergroup_current_offset_sum")[("billing", "orders")] == 285
     assert figures(served, "kminion_kafka_topic_low_water_mark_sum")[("orders",)] == 30
@@ -73,7 +71,7 @@ def test_alias_values_match_the_source_metrics(served: list[Family]) -> None:
 
 
 def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
-    """A group's is never above ERR; what cannot be told is no series."""
+    """A group's code is never above ERR; an unknown status has no series."""
     verdicts = {
         "OK": 1,
         "EMPTY": 1,
@@ -97,5 +95,4 @@ def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
 
 
 def test_alias_hostile_group_name_stays_a_label_value(served: list[Family]) -> None:
-    """It is a label's value under every name."""
     assert (STRANGE, "t" * 249, "0") in figures(served, "kafka_consumergroup_current_offset")

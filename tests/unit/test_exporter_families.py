@@ -37,7 +37,7 @@ ROWS = st.dictionaries(
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> SnapshotReader:
-    """Of a warehouse without tables."""
+    """A reader of a warehouse without tables."""
     return SnapshotReader(configured(tmp_path_factory.mktemp("lake")))
 
 
@@ -50,21 +50,21 @@ def snapshot_of(reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[st
 def test_group_families_sums_and_maxima_ignore_null_lag(
     reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]]
 ) -> None:
-    """A null takes part in no sum and no maximum; where there is nothing but nulls there is no series."""
+    """Sums and maxima ignore nulls; if all values are null, there is no series."""
     found = group_families(snapshot_of(reader, rows))
-    told = {place: row["lag"] for place, row in rows.items() if row["lag"] is not None}
-    groups = {group for group, _, _ in told}
+    known = {place: row["lag"] for place, row in rows.items() if row["lag"] is not None}
+    groups = {group for group, _, _ in known}
     assert figures(found, "kafka_consumer_group_lag") == {
-        (group, topic, str(number)): lag for (group, topic, number), lag in told.items()
+        (group, topic, str(number)): lag for (group, topic, number), lag in known.items()
     }
     assert figures(found, "kafka_consumer_group_sum_lag") == {
-        (group,): sum(lag for place, lag in told.items() if place[0] == group) for group in groups
+        (group,): sum(lag for place, lag in known.items() if place[0] == group) for group in groups
     }
     assert figures(found, "kafka_consumer_group_max_lag") == {
-        (group,): max(lag for place, lag in told.items() if place[0] == group) for group in groups
+        (group,): max(lag for place, lag in known.items() if place[0] == group) for group in groups
     }
     assert figures(found, "kafka_consumer_group_topic_lag") == {
-        place[:2]: sum(lag for other, lag in told.items() if other[:2] == place[:2]) for place in told
+        place[:2]: sum(lag for other, lag in known.items() if other[:2] == place[:2]) for place in known
     }
     verdicts = Counter((group, row["status"]) for (group, _, _), row in rows.items())
     assert figures(found, "kafka_consumer_group_partitions") == verdicts
@@ -79,7 +79,7 @@ def test_group_families_sums_and_maxima_ignore_null_lag(
 def test_page_parses_without_duplicate_series_and_keeps_to_its_budget(
     reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]], budget: int, granularity: str
 ) -> None:
-    """No series is there twice; all lag that can be told is in the sum over all groups."""
+    """No series appears twice; all known lag is in the sum over all groups."""
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
     config = configured("lake", series_budget=budget, granularity=granularity, also_as=everyone).exporter
     page = Page([ClusterPage(snapshot_of(reader, rows), config)])
@@ -94,7 +94,7 @@ def test_page_parses_without_duplicate_series_and_keeps_to_its_budget(
 
 
 def test_group_families_unrecognised_status_is_counted_and_ranks_lowest(reader: SnapshotReader) -> None:
-    """By a newer pipeline; it is worse than none of those that are known."""
+    """A newer pipeline may write one; every known status takes precedence as the group's worst."""
     found = group_families(reader.read(lag_table(lag_row(status="DRAINING"), lag_row(1, status="STOP"))))
     assert figures(found, "kafka_consumer_group_partitions") == {("billing", "DRAINING"): 1, ("billing", "STOP"): 1}
     assert figures(found, "kafka_consumer_group_group_status") == {("billing", "STOP"): 1}

@@ -23,7 +23,7 @@ GROUPS = [f"group-{number:02d}" for number in range(20)]
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """Twenty groups with three partitions of two topics; the lag of each is ten times its number."""
+    """Twenty groups with three partitions of two topics; the lag of a group is ten times its number."""
     config = configured(tmp_path_factory.mktemp("lake"))
     lay(config, "group_states", *({**OPEN, "group_id": group, "state": "Stable"} for group in GROUPS))
     lay(config, "generations", *({**OPEN, "group_id": group, "generation": 1, "member_count": 2} for group in GROUPS))
@@ -56,7 +56,7 @@ def groups(families: list[Family]) -> set[str]:
 
 
 def test_governed_default_settings_serve_every_group(snapshot: Snapshot) -> None:
-    """And nothing is said to be left out."""
+    """No series is counted as dropped."""
     families, dropped = serve(snapshot)
     assert groups(families) == set(GROUPS)
     assert dropped == {"pattern": 0, "budget": 0}
@@ -77,7 +77,7 @@ def test_governed_default_settings_serve_every_group(snapshot: Snapshot) -> None
 def test_governed_group_patterns_select_groups_and_count_dropped_series(
     snapshot: Snapshot, settings: dict[str, str], expected: list[str]
 ) -> None:
-    """With all that is theirs; what that leaves out is counted."""
+    """All series of the other groups are dropped and counted."""
     families, dropped = serve(snapshot, **settings)
     assert groups(families) == set(expected)
     assert dropped == {"pattern": series(serve(snapshot)[0]) - series(families), "budget": 0}
@@ -85,7 +85,7 @@ def test_governed_group_patterns_select_groups_and_count_dropped_series(
 
 
 def test_governed_denied_topic_is_excluded_from_group_sums(snapshot: Snapshot) -> None:
-    """Nor in a group's verdict; the group itself stays."""
+    """It does not affect the group's status either; the group itself is kept."""
     families, dropped = serve(snapshot, deny_topics="pay*")
     assert set(figures(families, "kafka_consumer_group_sum_lag").values()) == {0}
     assert figures(families, "kafka_topic_log_end_offset").keys() == {("orders", "0"), ("orders", "1")}
@@ -97,7 +97,7 @@ def test_governed_denied_topic_is_excluded_from_group_sums(snapshot: Snapshot) -
 def test_governed_coarser_granularity_leaves_sums_unchanged(
     snapshot: Snapshot, granularity: str, gone: set[str]
 ) -> None:
-    """Other exporters' names among them."""
+    """Also under the names of other exporters."""
     families, dropped = serve(snapshot, granularity=granularity)
     assert {column for family in families for column in family.labels.values()} & gone == set()
     for family in serve(snapshot)[0]:
@@ -112,7 +112,7 @@ def test_governed_coarser_granularity_leaves_sums_unchanged(
 def test_governed_series_budget_keeps_groups_with_the_most_lag(
     snapshot: Snapshot, budget: int, granularity: str
 ) -> None:
-    """All others are one group, whose lag and members are what is missing from the sum."""
+    """All others become one group, with the remaining lag and members."""
     families, dropped = serve(snapshot, series_budget=budget, granularity=granularity)
     everything = serve(snapshot, granularity=granularity)[0]
     kept = groups(families) - {"other"}
@@ -139,7 +139,7 @@ def topics(families: list[Family]) -> int:
 
 
 def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None:
-    """There is no series twice."""
+    """No series appears twice."""
     rows = [lag_row(1, group_id=name, lag=lag) for name, lag in (("other", 9_000), ("a", 10), ("b", 1))]
     snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
     config = configured(tmp_path, series_budget=40)
@@ -154,7 +154,7 @@ def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None
 
 
 def test_governed_kept_group_is_replaced_only_by_one_with_much_more_lag(tmp_path: Path) -> None:
-    """Lag that goes up and down a little does not make series come and go."""
+    """Small changes of lag do not make series appear and disappear."""
     config = configured(tmp_path, series_budget=37).exporter
     reader, before, stayed = SnapshotReader(configured(tmp_path)), frozenset[str](), []
     for one, other in ((100, 90), (100, 110), (100, 149), (100, 151), (110, 100), (160, 100)):
@@ -165,7 +165,7 @@ def test_governed_kept_group_is_replaced_only_by_one_with_much_more_lag(tmp_path
 
 
 def test_governed_series_budget_of_one_serves_all_groups_as_other(snapshot: Snapshot) -> None:
-    """Not nothing: the sum over all groups is there."""
+    """The sum over all groups is still served."""
     families, _ = serve(snapshot, series_budget=1)
     assert groups(families) == {"other"}
     assert figures(families, "kafka_consumer_group_sum_lag") == {("other",): sum(10 * n for n in range(20))}

@@ -44,7 +44,7 @@ from support.prometheus_server import tool
 from support.small_tables import lay
 
 DEADLINE_SECONDS = 30
-# As Prometheus 2.42 asks.
+# The Accept header of Prometheus 2.42.
 PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -53,7 +53,7 @@ PROMETHEUS = {
 
 
 def until(happens: Callable[[], object]) -> None:
-    """Waits for something, for no longer than the deadline."""
+    """Wait until a condition holds, at most until the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     tick = threading.Event()
     while not happens():
@@ -71,7 +71,7 @@ def get(url: str, headers: dict[str, str] | None = None, **options: Any) -> tupl
 
 
 def scrape(exporter: Exporter) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Samples by name; none before the first snapshot."""
+    """Return samples by metric name; none before the first snapshot."""
     status, _, body = get(f"{exporter.url}/metrics")
     if status == 503:
         return {}
@@ -84,7 +84,7 @@ def scrape(exporter: Exporter) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 @pytest.fixture(scope="module")
 def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
-    """Over tables with rows in each, with every other exporter's names."""
+    """An exporter of tables with rows in each, with all other exporters' names."""
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
     config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone)
     lay_everything(config)
@@ -95,7 +95,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Config:
-    """A warehouse of its own, looked at again at once."""
+    """A warehouse of its own that is refreshed at short intervals."""
     return configured(tmp_path, refresh_seconds=0.05)
 
 
@@ -103,7 +103,7 @@ def quiet(tmp_path: Path) -> Config:
 
 
 def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> None:
-    """Both parse whole, and hold the same series."""
+    """Both formats parse and contain the same series."""
     _, headers, plain = get(f"{exporter.url}/metrics")
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     _, headers, packed = get(f"{exporter.url}/metrics", PROMETHEUS)
@@ -121,7 +121,7 @@ def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> 
 
 
 def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporter) -> None:
-    """And under our prefixes none that it does not have."""
+    """No unregistered metric has one of grouptrail's prefixes."""
     _, _, plain = get(f"{exporter.url}/metrics")
     families = {family.name: family for family in parse_text(plain.decode())}
     for metric in contracts.metrics().values():
@@ -134,7 +134,7 @@ def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporte
 
 
 def test_metrics_hostile_group_and_topic_names_stay_label_values(exporter: Exporter) -> None:
-    """Quotes, newlines and what looks like a line of its own; a topic's name as long as Kafka allows."""
+    """Quotes, newlines, text that looks like a sample line, and a topic name of the maximum length."""
     found = scrape(exporter)
     groups = {labels["group"] for labels, _ in found["kafka_consumer_group_status"]}
     assert groups == {"billing", STRANGE}
@@ -142,7 +142,6 @@ def test_metrics_hostile_group_and_topic_names_stay_label_values(exporter: Expor
 
 
 def test_metrics_without_aliases_pass_promtool_check(tmp_path: Path) -> None:
-    """Prometheus' own check of what our names are served as."""
     config = configured(tmp_path)
     lay_everything(config)
     with Exporter([config], lambda _: None) as running:
@@ -153,7 +152,7 @@ def test_metrics_without_aliases_pass_promtool_check(tmp_path: Path) -> None:
 
 
 def test_metrics_with_aliases_get_only_promtool_lint_advice(exporter: Exporter) -> None:
-    """What it says of them is about names that others chose: 3 is advice, 1 would be an error."""
+    """Status 3 is advice, here about names that other exporters chose; status 1 would be an error."""
     _, _, body = get(f"{exporter.url}/metrics")
     checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
     advice = checked.stderr.decode() + checked.stdout.decode()
@@ -165,7 +164,6 @@ def test_metrics_with_aliases_get_only_promtool_lint_advice(exporter: Exporter) 
     ("accepted", "packed"), [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("br", False)]
 )
 def test_metrics_are_gzipped_only_if_accepted(exporter: Exporter, accepted: str, packed: bool) -> None:
-    """And only to those."""
     _, headers, body = get(f"{exporter.url}/metrics", {"Accept-Encoding": accepted})
     assert (headers.get("Content-Encoding") == "gzip") is packed
     assert (gzip.decompress(body) if packed else body).startswith(b"# HELP kafka_consumer_group_lag ")
@@ -184,13 +182,13 @@ def test_metrics_are_gzipped_only_if_accepted(exporter: Exporter, accepted: str,
     ],
 )
 def test_metrics_format_follows_the_accept_header(exporter: Exporter, accepted: str, openmetrics: bool) -> None:
-    """Whatever the header says there is an answer."""
+    """Any header gets an answer."""
     status, headers, _ = get(f"{exporter.url}/metrics", {"Accept": accepted})
     assert (status, headers["Content-Type"].startswith("application/openmetrics-text")) == (200, openmetrics)
 
 
 def test_metrics_duplicate_also_as_is_served_once(tmp_path: Path) -> None:
-    """Its series would be there twice."""
+    """Otherwise its series would appear twice."""
     with Exporter([configured(tmp_path, also_as="burrow,burrow")], lambda _: None) as running:
         until(lambda: running.page)
         _, _, body = get(f"{running.url}/metrics")
@@ -198,7 +196,7 @@ def test_metrics_duplicate_also_as_is_served_once(tmp_path: Path) -> None:
 
 
 def test_server_other_paths_and_methods_return_the_expected_status(exporter: Exporter) -> None:
-    """Health, a word on what there is, and 404."""
+    """Health, a start page, and 404."""
     assert get(f"{exporter.url}/healthz")[::2] == (200, b"alive\n")
     assert get(f"{exporter.url}/ready")[::2] == (200, b"ready\n")
     assert get(f"{exporter.url}/")[0] == 200
@@ -213,7 +211,7 @@ def test_server_other_paths_and_methods_return_the_expected_status(exporter: Exp
 
 
 def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
-    """It rises though no snapshot is made: that is how a pipeline at a stand is seen."""
+    """It rises without a new snapshot, which reveals a stopped pipeline."""
 
     def age() -> float:
         return max(value for labels, value in scrape(exporter)["grouptrail_freshness_seconds"] if labels["table"])
@@ -226,9 +224,9 @@ def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
 
 
 def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Config) -> None:
-    """First for rows, then for the backlog; metrics are there meanwhile."""
-    told: list[str] = []
-    with Exporter([quiet], told.append) as running:
+    """It waits first for rows, then for the backlog; metrics are served in the meantime."""
+    logged: list[str] = []
+    with Exporter([quiet], logged.append) as running:
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
@@ -238,7 +236,7 @@ def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Conf
         lay(quiet, "ingest_progress", progress(10, 100))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
         until(lambda: scrape(running)["grouptrail_ready"][0][1] == 1)
-    assert told == []
+    assert logged == []
 
 
 def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_meanwhile(tmp_path: Path) -> None:
@@ -256,7 +254,6 @@ def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_mean
 
 
 def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
-    """Without waiting for the next look at the tables."""
     with Exporter([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row(4)))
@@ -267,7 +264,8 @@ def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
 
 
 def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Path) -> None:
-    """Of one warehouse: each metric under one head, each series with its cluster; one that waits holds up none."""
+    """Two clusters in one warehouse: each metric has one header, each series its cluster; a cluster that is not
+    ready does not delay the other."""
     config = configured(tmp_path, refresh_seconds=3600)
     lay(config, "ingest_progress", progress(0, 100))
     with Exporter([config, config.model_copy(update={"cluster": "spare"})], lambda _: None) as running:
@@ -285,10 +283,10 @@ def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Pat
 
 
 def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) -> None:
-    """It is counted and told once, and the next that can be made takes its place."""
-    told: list[str] = []
+    """The failure is counted, logged once, and ends with the next snapshot that succeeds."""
+    logged: list[str] = []
     lay_everything(quiet)
-    with Exporter([quiet], told.append) as running:
+    with Exporter([quiet], logged.append) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
@@ -296,11 +294,11 @@ def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) 
         assert scrape(running)["grouptrail_refresh_errors_total"][0][1] > 0
         running.publish("default", lag_table(lag_row()))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
-    assert len([line for line in told if "without lag" in line]) == 1
+    assert len([line for line in logged if "without lag" in line]) == 1
 
 
 def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables cannot be read for long: how long is told, and no figure stands as if it were of now."""
+    """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(quiet)
     with Exporter([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
@@ -318,7 +316,7 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypa
 
 
 def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None:
-    """While they change under it: all partitions tell the same sample."""
+    """The tables change during the scrape, and all partitions still come from one sample."""
     with Exporter([quiet], lambda _: None) as running:
         stop = threading.Event()
 
@@ -348,7 +346,7 @@ def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None
 
 
 def test_exporter_fifty_concurrent_scrapes_are_all_answered(exporter: Exporter) -> None:
-    """Whole, each of them."""
+    """Every answer is complete."""
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: get(f"{exporter.url}/metrics", PROMETHEUS), range(50)))
     assert {status for status, _, _ in answers} == {200}
@@ -358,7 +356,7 @@ def test_exporter_fifty_concurrent_scrapes_are_all_answered(exporter: Exporter) 
 def test_exporter_dropped_connections_do_not_affect_other_requests(
     exporter: Exporter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a word, in the middle of a request, or of the answer; nothing is printed."""
+    """Connections closed before a request, during it, or during the response; nothing is printed."""
     host, port = exporter.url.removeprefix("http://").split(":")
     silent = socket.create_connection((host, int(port)))
     for request in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n", b"\x16\x03\x01 not HTTP\r\n\r\n"):
@@ -372,17 +370,17 @@ def test_exporter_dropped_connections_do_not_affect_other_requests(
 
 
 def test_exporter_port_in_use_or_unknown_host_raises(exporter: Exporter, tmp_path: Path) -> None:
-    """With what to do."""
+    """The message says what to do."""
     taken = exporter.url.removeprefix("http://")
-    with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as told:
+    with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as caught:
         Exporter([configured(tmp_path, listen=taken)])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     with pytest.raises(ExporterError, match="cannot listen on"):
         Exporter([configured(tmp_path, listen="no.such.host.invalid:9308")])
 
 
 def test_exporter_listens_on_an_ipv6_address(tmp_path: Path) -> None:
-    """An address in brackets, as in a URL."""
+    """The address is in brackets, as in a URL."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -393,7 +391,7 @@ def test_exporter_listens_on_an_ipv6_address(tmp_path: Path) -> None:
 
 
 def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> None:
-    """A job that hangs is not taken for a calm: its last figures are not shown as of now."""
+    """Values of a job that hangs must not look current."""
     with Exporter([configured(tmp_path)], lambda _: None) as running:
         running.publish("default", lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
         until(lambda: scrape(running).get("grouptrail_freshness_seconds"))
@@ -403,7 +401,7 @@ def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> No
 
 
 def test_exporter_stop_frees_the_port(tmp_path: Path) -> None:
-    """At once, also before the first snapshot."""
+    """Immediately, even before the first snapshot."""
     running = Exporter([configured(tmp_path)], lambda _: None).start()
     running.stop()
     listen = running.url.removeprefix("http://")
@@ -422,21 +420,21 @@ def login(user: str, password: str, scheme: str = "Basic") -> dict[str, str]:
 
 
 def guarded(warehouse: Path, **exporter: Any) -> Config:
-    """A configuration that asks for user and password."""
+    """Return a configuration with a user and a password."""
     config = configured(warehouse, **exporter)
     secret = {"basic_auth_user": USER, "basic_auth_password": SecretStr(PASSWORD)}
     return config.model_copy(update={"exporter": config.exporter.model_copy(update=secret)})
 
 
 def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Anybody else is told to log in, and learns nothing; probes need no password."""
-    told: list[str] = []
-    with Exporter([guarded(tmp_path)], told.append) as running:
+    """The response has no content but the request to log in; probes need no password."""
+    logged: list[str] = []
+    with Exporter([guarded(tmp_path)], logged.append) as running:
         until(lambda: running.page)
         metrics = f"{running.url}/metrics"
         assert get(metrics, login(USER, PASSWORD))[0] == 200
         assert get(metrics, login(USER, PASSWORD, "basic") | PROMETHEUS)[0] == 200
-        strangers: list[dict[str, str]] = [
+        rejected: list[dict[str, str]] = [
             {},
             login(USER, "wrong"),
             login("someone", PASSWORD),
@@ -445,27 +443,27 @@ def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: 
             {"Authorization": "Basic"},
             {"Authorization": "Basic \xff\xfe"},
         ]
-        for stranger in strangers:
-            status, headers, body = get(metrics, stranger)
-            assert (status, body) == (401, b"user and password are missing or wrong\n"), stranger
+        for wrong in rejected:
+            status, headers, body = get(metrics, wrong)
+            assert (status, body) == (401, b"user and password are missing or wrong\n"), wrong
             assert headers["WWW-Authenticate"] == 'Basic realm="grouptrail", charset="UTF-8"'
         assert get(f"{running.url}/healthz")[0] == 200
         assert get(f"{running.url}/ready")[0] == 503
-    assert told == []
+    assert logged == []
     assert capfd.readouterr() == ("", "")
 
 
 def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path, Path], tmp_path: Path) -> None:
-    """Once, in one line; not over TLS, and not where nobody is asked for one."""
-    told: list[str] = []
+    """One line, once; none with TLS or without a password."""
+    logged: list[str] = []
     certificate, key = certificates
     Exporter(
-        [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], told.append
+        [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], logged.append
     ).start().stop()
-    Exporter([configured(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
-    assert told == []
-    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], told.append).start().stop()
-    (warning,) = told
+    Exporter([configured(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    assert logged == []
+    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    (warning,) = logged
     assert "set exporter.tls_certificate" in warning
     assert PASSWORD not in warning
 
@@ -475,12 +473,12 @@ def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    """A self-signed certificate for 127.0.0.1 and its key."""
     return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[Path, Path], tmp_path: Path) -> None:
-    """A connection that never shakes hands does not keep the next from doing so."""
+    """A connection without a TLS handshake does not delay the next one."""
     certificate, key = certificates
     with Exporter([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
         assert running.url.startswith("https://")
@@ -493,7 +491,7 @@ def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[
 def test_exporter_with_client_ca_rejects_clients_without_certificate(
     certificates: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Who shows one of the authority's is answered."""
+    """A client with a certificate of the authority gets an answer."""
     certificate, key = certificates
     config = configured(tmp_path, tls_certificate=certificate, tls_key=key, tls_client_ca=certificate)
     with Exporter([config], lambda _: None) as running:
@@ -505,10 +503,10 @@ def test_exporter_with_client_ca_rejects_clients_without_certificate(
 
 
 def test_exporter_invalid_certificate_file_raises_one_line_error(tmp_path: Path) -> None:
-    """Before anything listens."""
+    """The error is raised before a port is opened."""
     nothing = tmp_path / "nothing.pem"
     for make in (lambda: None, lambda: nothing.write_text("no PEM")):
         make()
-        with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as told:
+        with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as caught:
             Exporter([configured(tmp_path, tls_certificate=nothing, tls_key=nothing)])
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)

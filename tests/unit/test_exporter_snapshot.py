@@ -46,7 +46,7 @@ def figure(config: Config, name: str, reader: SnapshotReader | None = None) -> d
 
 
 def test_families_cover_every_registered_metric_in_order(config: Config) -> None:
-    """In its order; what stands at the page's end comes with the scrape."""
+    """The metrics at the end of the page are added by the scrape itself."""
     lay_everything(config)
     names = [family.name for family in families(SnapshotReader(config).read())]
     end = {family.name for family in momentary_families(SnapshotReader(config).read(), errors=0)}
@@ -55,7 +55,7 @@ def test_families_cover_every_registered_metric_in_order(config: Config) -> None
 
 
 def test_families_values_match_the_tables(config: Config) -> None:
-    """Sums, maxima and the worst verdict of a group; what is null has no series."""
+    """Sums, maxima and the worst status of a group; null has no series."""
     lay_everything(config)
     found = families(SnapshotReader(config).read())
     assert figures(found, "kafka_consumer_group_lag") == {
@@ -88,7 +88,7 @@ def test_families_values_match_the_tables(config: Config) -> None:
 
 
 def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> None:
-    """Null in the table is never at these rates, or not known: the rates tell which."""
+    """Null in the table means either never at these rates or unknown: only the latter has null rates."""
     unknown = {"catch_up_seconds": None, "consume_rate": None}
     lay(config, "consumer_lag", lag_row(1, catch_up_seconds=None), lag_row(2, **unknown), lag_row(0))
     assert figure(config, "kafka_consumer_group_catch_up_seconds") == {
@@ -99,7 +99,7 @@ def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> N
 
 
 def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
-    """A partition that it does not have any more is gone, though older samples have it."""
+    """A partition that is only in older samples has no series."""
     for ago in (60, 40, 0):
         lay(config, "consumer_lag", lag_row(1, lag=ago, sampled_at=now() - timedelta(seconds=ago)))
     lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=40)))
@@ -111,7 +111,7 @@ def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
 
 
 def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> None:
-    """The job that samples is at a stand: its figures vanish, their age is told."""
+    """If the sampling job has stopped, its values are omitted and their age is kept."""
     lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(minutes=20)))
     snapshot = SnapshotReader(config).read()
     assert not len(snapshot.lag)
@@ -119,7 +119,7 @@ def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> N
 
 
 def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Config) -> None:
-    """Batches of commits alone do not count, nor another cluster's; a rebuild makes it lack all of them again."""
+    """Batches with only commits do not count, nor those of another cluster; a rebuild makes all unprocessed."""
     reader = SnapshotReader(config)
 
     def waits() -> float | None:
@@ -144,14 +144,14 @@ def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Con
     assert waits() == 20
     lay(config, "history_positions", {"told_to": 1, "record_partition": 3}, {"told_to": 31})
     assert waits() == 0
-    told = config.table_path("history_positions")
-    write_deltalake(told, DeltaTable(told).to_pyarrow_table().slice(0, 0), mode="overwrite")
+    positions = config.table_path("history_positions")
+    write_deltalake(positions, DeltaTable(positions).to_pyarrow_table().slice(0, 0), mode="overwrite")
     lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
     assert waits() == 50
 
 
 def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
-    """Though its samples are newer, and in the same file."""
+    """Even if their samples are newer and in the same file."""
     other = {"cluster": "other", "group_id": "theirs"}
     lay(
         config,
@@ -169,7 +169,7 @@ def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
 
 
 def test_snapshot_dead_group_without_lag_has_no_series(config: Config) -> None:
-    """With its counters, once it is Dead and its lag is not sampled any more."""
+    """Its counters disappear too, once the group is Dead and its lag is no longer sampled."""
     lay_everything(config)
     reader = SnapshotReader(config)
     assert ("billing",) in figure(config, "kafka_consumer_group_offset_commits_total", reader)
@@ -195,7 +195,7 @@ def _dead(config: Config) -> pa.Table:
 
 
 def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -> None:
-    """Also a position with a single sample, at which its lower bound was 0."""
+    """Also for a position with a single sample, whose lower bound was 0."""
     ago = {"sampled_at": now() - timedelta(seconds=11), "lag_seconds": 0.0, "lag_seconds_error": None}
     caught_up = lag_row(0, sampled_at=ago["sampled_at"], lag_seconds=0.0)
     snapshot = SnapshotReader(config).read(lag_table(lag_row(7, **ago), caught_up))
@@ -212,13 +212,13 @@ def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -
 
 
 def test_snapshot_stored_lag_is_as_of_its_sample(config: Config) -> None:
-    """The group may have gone on since: only who follows its commits knows."""
+    """The group may have committed since, which only the lag job knows."""
     lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=11)))
     assert figure(config, "kafka_consumer_group_lag_seconds") == {("billing", "orders", "2"): 3.0}
 
 
 def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config: Config) -> None:
-    """Not of a partition's last batch, however long ago that was: behind an open transaction none lands."""
+    """Not that of the partition's last batch: behind an open transaction no batch lands."""
     lay(config, "ingest_progress", progress(0, 10), progress(0, 5, record_partition=3))
     offsets = {"topic": "__consumer_offsets", "partition": 9, "asked_at": now(), "log_start_offset": 0}
     held = offsets | {"last_stable_offset": 10, "log_end_offset": 444}
@@ -237,7 +237,7 @@ def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config:
 
 
 def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
-    """In place of what the table holds; the rest is read as ever."""
+    """The other tables are read as usual."""
     lay_everything(config)
     snapshot = SnapshotReader(config).read(lag_table(lag_row(7)))
     assert figures(families(snapshot), "kafka_consumer_group_lag") == {("billing", "orders", "7"): 35}
@@ -247,7 +247,7 @@ def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
 
 
 def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Config) -> None:
-    """Each file is read once; who begins anew counts all that is there."""
+    """A reader reads each file once; a new reader counts all of them."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -259,7 +259,7 @@ def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Confi
 
 
 def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) -> None:
-    """OPTIMIZE joins them; what a retention takes away lowers no counter."""
+    """OPTIMIZE combines files, and rows deleted by retention do not lower the counter."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -273,7 +273,7 @@ def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) ->
 
 
 def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config) -> None:
-    """Offsets tell what is new, not the time of its landing."""
+    """New batches are recognized by their offsets, not by `landed_at`."""
     lay(config, "ingest_progress", progress(0, 10))
     reader = SnapshotReader(config)
     reader.read()
@@ -282,7 +282,7 @@ def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config)
 
 
 def test_rebalances_counter_deleted_rows_do_not_lower_it(config: Config) -> None:
-    """Not while the process lives; those that come are counted on top."""
+    """As long as the process runs; new rows are added to the count."""
     name = "kafka_consumer_group_rebalances_total"
     lay_everything(config)
     reader = SnapshotReader(config)
@@ -299,9 +299,9 @@ def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tm
     lay_everything(config)
     reader = SnapshotReader(config)
     figure(config, name, reader)
-    lay(configured(tmp_path / "anew"), "offset_commits", commit(0))
+    lay(configured(tmp_path / "new"), "offset_commits", commit(0))
     (tmp_path / "offset_commits").rename(tmp_path / "before")
-    (tmp_path / "anew" / "offset_commits").rename(tmp_path / "offset_commits")
+    (tmp_path / "new" / "offset_commits").rename(tmp_path / "offset_commits")
     found: dict[tuple[str, ...], float] = {}
     for _ in range(3):
         try:
@@ -312,7 +312,6 @@ def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tm
 
 
 def test_rebalance_interval_histogram_bounds_are_inclusive(config: Config) -> None:
-    """A bound belongs to its bucket."""
     intervals = [0.5, 10.0, 11.0, 60.0, 86401.0, None]
     lay(config, "group_states", {**OPEN, "state": "Stable"})
     lay(config, "rebalances", *({"cause": "unknown", "seconds_since_previous": apart} for apart in intervals))
@@ -324,7 +323,7 @@ def test_rebalance_interval_histogram_bounds_are_inclusive(config: Config) -> No
 
 
 def test_expectation_failures_are_those_of_the_newest_check(config: Config) -> None:
-    """`grouptrail check` writes check_results; without it there is none to count."""
+    """`grouptrail check` writes check_results; without the table there is no series."""
     assert figure(config, "grouptrail_expectation_failures") == {}
     rows = [("a", 5, False), ("a", 0, True), ("a", 0, False), ("b", 0, True)]
     table = {
@@ -342,7 +341,7 @@ def test_expectation_failures_are_those_of_the_newest_check(config: Config) -> N
 
 
 def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) -> None:
-    """What is written meanwhile does not take it back."""
+    """Records written in the meantime do not make it unready again."""
     reader = SnapshotReader(config)
     assert "nothing of __consumer_offsets has landed" in str(reader.read().not_ready)
     lay(config, "ingest_progress", progress(0, 10, stable=1_500), progress(0, 5, record_partition=3))
@@ -358,7 +357,7 @@ def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) ->
 
 
 def test_snapshot_is_not_ready_until_lag_is_sampled_since_the_start(config: Config) -> None:
-    """What the run before left is served meanwhile; where nothing was ever committed there is none to wait for."""
+    """The previous run's lag is served in the meantime; without any commit there is no lag to wait for."""
     reader = SnapshotReader(config, lag_since=now())
     lay(config, "ingest_progress", progress(0, 10))
     assert SnapshotReader(config, lag_since=now()).read().not_ready is None
@@ -373,7 +372,7 @@ def test_snapshot_is_not_ready_until_lag_is_sampled_since_the_start(config: Conf
 
 
 def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> None:
-    """The pipeline was at a stand for hours: that all was read then says nothing of now."""
+    """The pipeline was stopped for hours: that it had read everything then does not make it current."""
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(hours=3)))
     reader = SnapshotReader(config)
@@ -383,7 +382,7 @@ def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> No
 
 
 def test_snapshot_partition_seen_later_is_part_of_the_initial_backlog(config: Config) -> None:
-    """A first batch that is cut short may leave out whole partitions."""
+    """A first batch that is limited in size may omit whole partitions."""
     reader = SnapshotReader(config)
     lay(config, "ingest_progress", progress(0, 10, stable=20))
     assert reader.read().not_ready is not None
@@ -392,7 +391,7 @@ def test_snapshot_partition_seen_later_is_part_of_the_initial_backlog(config: Co
 
 
 def test_snapshot_unknown_log_end_is_ready_without_backlog_series(config: Config) -> None:
-    """Not 0, and nothing to wait for."""
+    """The backlog is unknown, not 0, and does not delay readiness."""
     unknown: dict[str, Any] = {"last_stable_offset": None, "log_end_offset": None}
     lay(config, "ingest_progress", progress(0, 10, **unknown))
     snapshot = SnapshotReader(config).read()
@@ -404,7 +403,7 @@ def test_snapshot_unknown_log_end_is_ready_without_backlog_series(config: Config
 
 
 def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
-    """Every family is there, without series of groups."""
+    """Every family is present, but without series of groups."""
     snapshot = SnapshotReader(config).read()
     assert sum(family.series for family in group_families(snapshot)) == 0
     assert {family.name for family in families(snapshot)} < set(contracts.metrics())
@@ -412,22 +411,22 @@ def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
 
 @pytest.mark.parametrize("name", ["consumer_lag", "group_states", "generations", "rebalances", "offset_commits"])
 def test_snapshot_table_lacking_a_column_raises_one_line_error(config: Config, name: str) -> None:
-    """Which column it lacks, and what adds it."""
+    """The message names the missing column and what adds it."""
     write_deltalake(config.table_path(name), pa.table({"cluster": ["default"], "group_id": ["billing"]}))
-    with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as told:
+    with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as caught:
         SnapshotReader(config).read()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_snapshot_unreadable_table_raises_one_line_error_and_is_retried(config: Config, tmp_path: Path) -> None:
-    """And read again once it is one."""
+    """It is read again once it is a table."""
     log = tmp_path / "consumer_lag" / "_delta_log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.json").write_text("{no json")
     reader = SnapshotReader(config)
-    with pytest.raises(GrouptrailError, match="cannot be read") as told:
+    with pytest.raises(GrouptrailError, match="cannot be read") as caught:
         reader.read()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     (log / "00000000000000000000.json").unlink()
     lay(config, "consumer_lag", lag_row(1))
     assert figure(config, "kafka_consumer_group_lag", reader) == {("billing", "orders", "1"): 5}

@@ -27,7 +27,7 @@ FIGURES = st.floats() | st.integers(-(2**53), 2**53).map(float) | st.sampled_fro
 
 
 class Collected:
-    """Families of prometheus-client's own."""
+    """A collector of prometheus-client's own families."""
 
     def __init__(self, *families: Metric) -> None:
         self._families = families
@@ -37,7 +37,7 @@ class Collected:
 
 
 def series(families: Iterator[Metric]) -> Series:
-    """Every sample; NaN as a figure that equals itself."""
+    """Return every sample, with NaN replaced by a value that equals itself."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): "NaN" if math.isnan(sample.value) else sample.value
         for family in families
@@ -46,7 +46,7 @@ def series(families: Iterator[Metric]) -> Series:
 
 
 def same(ours: list[Family], *theirs: Metric) -> None:
-    """Read by both parsers, our text is what the client's encoders write."""
+    """Assert that both parsers read grouptrail's text and prometheus-client's as the same samples."""
     registry = CollectorRegistry()
     registry.register(Collected(*theirs))
     plain = written(ours, openmetrics=False).decode()
@@ -64,7 +64,7 @@ def comments(text: str) -> list[str]:
 
 @given(st.dictionaries(st.tuples(VALUES, VALUES), FIGURES, max_size=6), VALUES)
 def test_written_gauge_matches_prometheus_client(rows: dict[tuple[str, str], float], cluster: str) -> None:
-    """Whatever strangers put into names: quotes, newlines, backslashes, what looks like a line of its own."""
+    """With any characters in names: quotes, newlines, backslashes, text that looks like a sample line."""
     table = pa.table(
         {
             "group": pa.array([group for group, _ in rows], pa.string()),
@@ -81,14 +81,14 @@ def test_written_gauge_matches_prometheus_client(rows: dict[tuple[str, str], flo
 
 @given(st.lists(st.integers(0, 2**62), max_size=4))
 def test_written_integers_keep_every_digit(figures: list[int]) -> None:
-    """An offset is not rounded on its way to the text."""
+    """Offsets are not rounded."""
     table = pa.table({"partition": pa.array(range(len(figures)), pa.int32()), "value": pa.array(figures, pa.int64())})
     text = written([Family("end", "gauge", "x", {"partition": "partition"}, table)], openmetrics=False).decode()
     assert [line.split(" ")[-1] for line in text.splitlines()[2:]] == [str(figure) for figure in figures]
 
 
 def test_written_counter_matches_prometheus_client_in_both_formats() -> None:
-    """There the family's name is what its samples add `_total` to."""
+    """In OpenMetrics, the family's name lacks the suffix `_total` of its samples."""
     table = pa.table({"group": ["a"], "value": [3]})
     theirs = CounterMetricFamily("commits", "x", labels=["group"])
     theirs.add_metric(["a"], 3)
@@ -96,7 +96,7 @@ def test_written_counter_matches_prometheus_client_in_both_formats() -> None:
 
 
 def test_written_histogram_buckets_are_cumulative() -> None:
-    """Rows hold how many are in each bucket alone; the text says how many are at most so large."""
+    """Rows have the count of each bucket; the text has cumulative counts."""
     table = pa.table({"group": ["a", 'b"'], "le_0": [1, 0], "le_1": [2, 0], "le_2": [4, 1], "seconds": [99.5, 1e9]})
     theirs = HistogramMetricFamily("apart", "x", labels=["group"])
     theirs.add_metric(["a"], [("10.0", 1), ("60.0", 3), ("+Inf", 7)], 99.5)
@@ -107,7 +107,7 @@ def test_written_histogram_buckets_are_cumulative() -> None:
 
 
 def test_written_row_with_null_is_omitted() -> None:
-    """What is not known is not 0."""
+    """An unknown value is not 0."""
     table = pa.table({"group": ["a", "b", None], "value": [None, 2, 3]})
     text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False)
     assert text == b'# HELP lag x\n# TYPE lag gauge\nlag{group="b"} 2\n'
@@ -115,7 +115,7 @@ def test_written_row_with_null_is_omitted() -> None:
 
 @pytest.mark.parametrize("labels", [{}, {"group": "group"}])
 def test_written_family_without_rows_has_only_help_and_type(labels: dict[str, str]) -> None:
-    """Also where the columns have no type."""
+    """Also if the columns have no type."""
     table = pa.table({"group": pa.array([]), "value": pa.array([])})
     assert (
         written([Family("lag", "gauge", "x", labels, table)], openmetrics=False)
@@ -124,7 +124,7 @@ def test_written_family_without_rows_has_only_help_and_type(labels: dict[str, st
 
 
 def test_written_chunked_table_slice_contains_every_row() -> None:
-    """A table may be cut anywhere, and be a part of another."""
+    """The table may have any chunks and be a slice of another."""
     table = pa.concat_tables([pa.table({"group": [f"g{n}"], "value": [n]}) for n in range(5)]).slice(1, 3)
     text = written([Family("lag", "gauge", "x", {"group": "group"}, table)], openmetrics=False).decode()
     assert text.splitlines()[2:] == [f'lag{{group="g{n}"}} {n}' for n in (1, 2, 3)]

@@ -22,7 +22,7 @@ TABLE = "offset_commits"
 SCHEMA = table_schema(TABLE, without=("cluster", "source", "not_before"))
 BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Most texts are short, and those that are cut begin alike.
+# Most texts are short; those that are truncated have equal prefixes.
 texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.text("a\x7f\U0010ffff", min_size=28, max_size=36)
 times = st.integers(-(10**15), 10**16).map(lambda micros: BEGAN + timedelta(microseconds=micros))
 commits = st.fixed_dictionaries(
@@ -49,7 +49,7 @@ def write(folder: Path, *batches: list[dict[str, Any]]) -> dict[str, Any] | None
 
 @given(st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any))
 def test_write_stores_every_row_within_the_file_statistics(batches: list[list[dict[str, Any]]]) -> None:
-    """Also where a text is cut, or a time has microseconds."""
+    """Also if a text is truncated or a time has microseconds."""
     rows = [row for batch in batches for row in batch]
     with TemporaryDirectory() as folder:
         added = write(Path(folder), *batches)

@@ -95,7 +95,7 @@ def test_fold_static_member_restart_is_not_a_rebalance() -> None:
 
 
 def test_fold_skipped_generations_are_counted() -> None:
-    """From 1 to 4 two came to nothing."""
+    """From generation 1 to 4, two have no record."""
     rows = fold_rows([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
     assert [row["skipped"] for row in of(rows, "generations")] == [0, 2]
     assert of(rows, "rebalances")[-1]["skipped"] == 2
@@ -129,7 +129,8 @@ def test_fold_recreated_group_starts_a_new_incarnation() -> None:
 
 
 def test_fold_group_removed_twice_had_an_incarnation_of_commits_alone() -> None:
-    """An administrator's commit makes a group without any GroupMetadata; its end is a tombstone all the same."""
+    """An administrator's commit creates a group without GroupMetadata; its removal writes a tombstone all the
+    same."""
     log = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {}), gone(3, 9_000), gone(7, 50_000)]
     rows = fold_rows([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
     assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 3]
@@ -140,7 +141,7 @@ CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
 
 
 def owned(generation: Row) -> dict[str, frozenset[Partition]]:
-    """What each member of a generation has."""
+    """Return what each member of a generation owns."""
     return {
         member["member_id"]: partitions((part["topic"], part["partitions"]) for part in member["partitions"])
         for member in generation["members"]
@@ -157,7 +158,7 @@ def owned(generation: Row) -> dict[str, frozenset[Partition]]:
 def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
     started: dict[str, list[int]], cause: str, note: str
 ) -> None:
-    """Not even where a connector was made in between."""
+    """Also if a connector was created in between."""
     log = [
         classic(1, 1_000, 1, {"a": worker({"sink": [-1]}), "b": worker({"sink": [0], "source": [-1]})}, **CONNECT),
         classic(2, 9_000, 2, {"a": worker({}, had={"sink": [-1]}, delay_ms=3_000)}, **CONNECT),
@@ -174,7 +175,7 @@ def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
 
 
 def test_fold_connect_first_connector_cause_is_topic_created() -> None:
-    """A leader of consumers may not have known their topics; one of workers has nothing but its connectors."""
+    """A consumer group's leader may not have known the topics; a Connect leader always knows its connectors."""
     log = [
         classic(1, 1_000, 1, {"a": worker({})}, **CONNECT),
         classic(2, 2_000, 2, {"a": worker({"sink": [-1]})}, **CONNECT),
@@ -183,7 +184,7 @@ def test_fold_connect_first_connector_cause_is_topic_created() -> None:
 
 
 def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
-    """A worker that lost its coordinator stopped all that it had, and joins under its old id."""
+    """A worker that lost its coordinator stops all its tasks and rejoins with its old member id."""
     log = [
         classic(1, 1_000, 1, {"a": worker({"sink": [-1], "source": [-1]}), "b": worker({"sink": [0]})}, **CONNECT),
         classic(2, 9_000, 2, {"a": worker({"sink": [0]}), "b": worker({"sink": [-1], "source": [-1]})}, **CONNECT),
@@ -205,7 +206,7 @@ def test_fold_connect_worker_with_unreadable_metadata_keeps_previous_tasks() -> 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
 def test_fold_real_log_does_not_depend_on_batch_boundaries(name: str, records: list[Record]) -> None:
-    """Record by record, in halves, and at once."""
+    """Fold record by record, in halves, and at once."""
     whole = fold_rows(records)
     assert fold_rows(records, range(len(records))) == whole
     assert fold_rows(records, [len(records) // 2]) == whole
@@ -224,7 +225,7 @@ def test_fold_generated_log_does_not_depend_on_batch_boundaries(data: st.DataObj
 
 @st.composite
 def classic_logs(draw: st.DrawFn) -> list[Record]:
-    """Values and tombstones in any order that a compacted log allows, times not always forwards."""
+    """Values and tombstones in any order that a compacted log allows; times may go backwards."""
     steps = draw(
         st.lists(
             st.tuples(
@@ -272,7 +273,7 @@ def classic_logs(draw: st.DrawFn) -> list[Record]:
 
 
 def assert_consistent(rows: Rows) -> None:
-    """What must hold for every history: one open row where one thing can be, no partition owned twice."""
+    """Assert what every history must satisfy: at most one open row of each kind, and no partition owned twice."""
     for table, began, ended in INTERVALS:
         assert all(row[ended] is None or row[began] <= row[ended] for row in of(rows, table))
     for table in ("generations", "group_states"):

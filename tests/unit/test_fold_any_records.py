@@ -54,7 +54,7 @@ class Coordinator:
             self._offset += 1
 
     def do(self, operation: str, which: int) -> None:
-        """One operation; `which` picks its member."""
+        """Write one operation; `which` selects its member."""
         if operation == "join":
             self._joined += 1
             self._members.append(f"m{self._joined}")
@@ -127,7 +127,7 @@ def logged(operations: list[tuple[str, int, int]]) -> list[Record]:
 
 
 def folded(records: list[Record], cuts: list[int]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows by key, of records folded in pieces that begin at `cuts`."""
+    """Return rows by key, of records folded in pieces that begin at `cuts`."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     state = FoldState("billing", 0)
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(records)}), len(records)]

@@ -1,4 +1,4 @@
-"""Whether an assignment is its assignor's own: said to be another only where nothing else can explain it."""
+"""Whether an assignment is its assignor's own: false only if no other explanation is possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.fold_records import HOUR, classic, fold, member, subscription
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_is_assignors_own_after_a_subscribed_topic_was_deleted_is_not_false(protocol: str) -> None:
-    """Members go on to subscribe by name. What was once assigned is no proof of what is there."""
+    """Members stay subscribed to the topic's name; that it was once assigned does not prove that it still exists."""
     more = {"subscription": subscription("orders", "other")}
     rows = fold(
         [
@@ -50,7 +50,7 @@ def test_is_assignors_own_after_a_static_restart_with_other_topics_is_not_false(
 
 
 def test_is_assignors_own_where_history_begins_between_cooperative_rounds_is_not_false() -> None:
-    """A says that it had six; three are withheld. Counted are the three that are assigned."""
+    """Member a claims six partitions and three are withheld; the three assigned ones count."""
     had = {"subscription": subscription("orders", owned={"orders": range(6)}, generation=16)}
     members = {"a": member({"orders": [0, 1, 2]}, **had), "b": member({})}
     [generation] = fold([classic(1, 1_000, 17, members, protocol="cooperative-sticky")])["generations"]

@@ -33,7 +33,7 @@ def lines(rows: Rows, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def states(rows: Rows) -> list[tuple[Any, ...]]:
-    """Those that the log holds, in the order of time."""
+    """Return the states that the log records, ordered by time."""
     recorded = [row for row in of(rows, "group_states") if row["state"] != "PreparingRebalance"]
     columns = ("incarnation", "state", "started_at", "ended_at", "note")
     return [tuple(row[column] for column in columns) for row in recorded if row["started_at"] != row["ended_at"]]
@@ -52,7 +52,7 @@ def commit_tombstone(offset: int, at: int) -> Record:
 
 @pytest.mark.parametrize("before", [1, 5])
 def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: int) -> None:
-    """Expired offsets of a group that is not known yet; also where they lie right before its record."""
+    """Expired offsets of a group that is not known yet, also directly before its record."""
     group = classic(6, 1_000, 1, {"a": ORDERS_0})
     rows = fold_both_ways([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
     assert rows == fold_rows([group])
@@ -61,7 +61,7 @@ def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: i
 
 
 def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None:
-    """Of the group before it only its end is known; what comes is another incarnation, which begins here."""
+    """Only the end of the earlier group is known; the next record begins another incarnation."""
     rows = fold_both_ways([gone(1, 500), classic(2, 1_000, 0, {}), classic(3, 1_500, 1, {"a": ORDERS_0})])
     assert states(rows) == [
         (1, "Dead", 500, 1_000, NEVER_SEEN),
@@ -79,7 +79,7 @@ def test_fold_leading_group_tombstone_is_a_dead_incarnation_of_its_own() -> None
 
 
 def test_fold_only_tombstones_gives_only_dead_states() -> None:
-    """What compaction leaves of a group that was deleted twice: two ends, of two incarnations."""
+    """What compaction leaves of a group that was deleted twice: the ends of two incarnations."""
     rows = fold_both_ways([gone(1, 500), commit_tombstone(2, 600), gone(3, 600)])
     assert states(rows) == [
         (1, "Dead", 500, 600, NEVER_SEEN),
@@ -90,7 +90,7 @@ def test_fold_only_tombstones_gives_only_dead_states() -> None:
 
 @pytest.mark.parametrize("with_tombstone", [True, False])
 def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) -> None:
-    """Two incarnations, whether or not compaction has left the tombstone between them."""
+    """Whether or not compaction has left the tombstone between them."""
     tombstone = [gone(2, 2_000)] if with_tombstone else []
     rows = fold_both_ways(
         [classic(1, 1_000, 9, {"a": {"orders": [0, 1]}}), *tombstone, classic(5, 3_000, 1, {"a": ORDERS_0})]
@@ -114,19 +114,19 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
 
 
 def consumer(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
-    """A record of a KIP-848 group."""
+    """Return a record of a KIP-848 group."""
     return Record(offset, at, f"ConsumerGroup{part}", name, body)
 
 
 def joins(offset: int, at: int, name: str) -> Record:
-    """A KIP-848 member's description."""
+    """Return a KIP-848 member's metadata record."""
     shared = {"instanceId": None, "clientId": "client", "clientHost": "/10.0.0.1", "rackId": None}
     body = {**shared, "subscribedTopicNames": ["orders"], "rebalanceTimeoutMs": 1_000, "serverAssignor": "uniform"}
     return consumer(offset, at, "MemberMetadata", name, body)
 
 
 def settles(offset: int, at: int, name: str, epoch: int, numbers: list[int]) -> Record:
-    """A KIP-848 member has what it shall have."""
+    """Return the record with which a KIP-848 member has its whole target assignment."""
     has = [{"topicId": "T", "partitions": numbers}]
     body = {"memberEpoch": epoch, "state": 0, "assignedPartitions": has, "partitionsPendingRevocation": []}
     return consumer(offset, at, "CurrentMemberAssignment", name, body)
@@ -138,7 +138,7 @@ def shall_have(offset: int, at: int, name: str, numbers: list[int]) -> Record:
 
 
 def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
-    """Compaction leaves each key's last record, in any order: the group has rows once its epoch is known."""
+    """Compaction leaves the last record of each key, in any order; the group has rows once its epoch is known."""
     rows = fold_both_ways(
         [
             consumer(1, 100, "CurrentMemberAssignment", "old", None),
@@ -172,7 +172,7 @@ def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
 
 
 def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
-    """The generation stays; owners are unknown until an assignment can be read again."""
+    """The generation has a row; owners are unknown until an assignment can be decoded again."""
     broken = {"assignment": {"layout": "ConsumerProtocolAssignment", "version": None, "error": "truncated"}}
     both = {"a": {"orders": [0, 1]}, "b": {"orders": [2]}}
     rows = fold_both_ways(
@@ -273,7 +273,7 @@ def names(count: int) -> list[str]:
 
 
 def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
-    """Each takes over its neighbour's partition."""
+    """Each member receives its neighbour's partition."""
     before = {name: {"orders": [number]} for number, name in enumerate(names(MANY))}
     after = {name: {"orders": [(number + 1) % MANY]} for number, name in enumerate(names(MANY))}
     rows = fold_rows([classic(1, 1_000, 1, before), classic(2, 3_000, 2, after, state_at=2_000)])
@@ -308,7 +308,7 @@ def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
 
 
 def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
-    """They come at once, and settle one by one."""
+    """They join at once and reconcile one by one."""
     records = [joins(offset, 1_000, name) for offset, name in enumerate(names(MANY))]
     records.append(consumer(len(records), 1_000, "Metadata", None, {"epoch": 2, "metadataHash": 1}))
     records += [shall_have(len(records) + index, 1_000, name, [index]) for index, name in enumerate(names(MANY))]
@@ -353,7 +353,7 @@ def wire_member(name: str, topics: list[str]) -> Row:
 
 
 def as_record(offset: int, at: int, key: bytes, value: bytes) -> Record:
-    """A classic group's bytes as the history reads them: decoded, without what is null."""
+    """Return a classic group's record as the history reads it: decoded, without nulls."""
     table, row = decode_row(key, value)
     assert table == "group_metadata"
     listed = [
@@ -369,7 +369,7 @@ def _said(columns: Row) -> Row:
 
 
 def test_fold_largest_record_gives_every_member_and_partition() -> None:
-    """A megabyte of members and topics, from its bytes on."""
+    """A record of one megabyte, from its bytes to the rows."""
     whole = members_of_largest()
     fields = {"protocolType": "consumer", "generation": 1, "protocol": "range", "leader": "member-000"}
     fields |= {"currentStateTimestamp": 900, "members": [wire_member(*one) for one in whole.items()]}

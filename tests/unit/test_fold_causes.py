@@ -34,7 +34,7 @@ from support.group_records import gone
 
 
 def test_followed_within_minute_of_rebalances_hours_apart_is_zero() -> None:
-    """A rebalance that is the newest for hours is followed by none within a minute."""
+    """No rebalance follows within a minute if the next one is hours later."""
     rows = fold(
         [
             classic(1, 1_000, 1, {"a": {"orders": [0]}}),
@@ -100,7 +100,7 @@ def test_ending_after_a_static_restart_counts_from_the_join_phase() -> None:
 
 
 def test_cause_of_a_join_and_a_rejoin_is_not_recorded() -> None:
-    """One client came back under a new id while another joined: `rejoined` alone would have been `likely`."""
+    """One client returned with a new id while another joined: `rejoined` alone would have been `likely`."""
     same = {"client_id": "app", "client_host": "/10.0.0.7"}
     rows = fold(
         [
@@ -113,7 +113,7 @@ def test_cause_of_a_join_and_a_rejoin_is_not_recorded() -> None:
 
 
 def test_cause_of_a_deleted_topics_return_is_no_recorded_follow_up() -> None:
-    """A deleted topic's partitions were given up, and come back hours later, to their old owner."""
+    """A deleted topic's partitions were given up, and are assigned to their old owner again hours later."""
     more = {"subscription": subscription("orders", "other")}
 
     def value(offset: int, at: int, generation: int, topics: dict[str, list[int]]) -> Record:
@@ -146,8 +146,10 @@ def test_cause_of_a_lower_generation_that_is_not_the_first_is_not_group_started(
 
 
 def test_history_that_begins_after_a_downgrade_claims_no_beginning() -> None:
-    """KIP-848 to classic, then compaction: the old records' tombstones and the newest GroupMetadata are left.
-    Offsets, members and generations went on (GMM convertToClassicGroup)."""
+    """KIP-848 to classic, then compaction: tombstones and the newest GroupMetadata are left.
+
+    Offsets, members and generations continued (GMM convertToClassicGroup).
+    """
     rows = fold(
         [
             *leaves(100, 1_000, "a"),
@@ -162,7 +164,7 @@ def test_history_that_begins_after_a_downgrade_claims_no_beginning() -> None:
 
 
 def test_history_that_begins_after_an_upgrade_claims_no_beginning() -> None:
-    """Classic to KIP-848, then compaction: of the classic group the tombstone is left. Epoch 12 is no beginning."""
+    """Classic to KIP-848, then compaction: the tombstone of the classic group is left. Epoch 12 is no beginning."""
     rows = fold(
         [
             gone(100, 1_000),
@@ -179,7 +181,7 @@ def test_history_that_begins_after_an_upgrade_claims_no_beginning() -> None:
 
 
 def test_cause_of_more_partitions_on_brokers_before_4_1_is_partitions_added() -> None:
-    """There the metadata is in ConsumerGroupPartitionMetadata, in the epoch's batch, and the epoch has no hash."""
+    """These brokers write topic metadata into ConsumerGroupPartitionMetadata, in the epoch's batch, and no hash."""
 
     def partitions(offset: int, at: int, count: int) -> Record:
         topic = {"topicId": "T", "topicName": "orders", "numPartitions": count, "partitionMetadata": []}
@@ -196,7 +198,7 @@ def test_cause_of_more_partitions_on_brokers_before_4_1_is_partitions_added() ->
 
 
 def test_cause_note_of_a_remade_topic_does_not_say_the_same_partitions() -> None:
-    """Other ids under one name."""
+    """The topic has another id under the same name."""
     records = [
         joins(0, 1_000, "a"),
         epoch(1, 1_000, 2),
@@ -216,7 +218,7 @@ def test_cause_note_of_a_remade_topic_does_not_say_the_same_partitions() -> None
 
 
 def streams_log(**of_epoch: Any) -> list[Record]:
-    """A streams group (KIP-1071) of one member; then the member's endpoint changes, which bumps the epoch."""
+    """Return the log of a streams group (KIP-1071) with one member, whose changed endpoint then bumps the epoch."""
 
     def joined(offset: int, at: int, endpoint: Row | None) -> Record:
         body = {
@@ -263,7 +265,7 @@ def test_state_of_a_streams_group_on_4_1_with_tasks_is_not_not_ready() -> None:
 
 
 def test_membership_of_the_first_member_with_a_pattern_begins_as_joined() -> None:
-    """4.3: its member record comes before any epoch (GMM consumerGroupHeartbeat); the whole log is here."""
+    """On 4.3 its member record precedes any epoch (GMM consumerGroupHeartbeat); the log is complete."""
     records = [
         joins(0, 1_000, "a", subscribedTopicNames=[], subscribedTopicRegex="^o.*"),
         current(1, 1_000, "a", 1, []),
@@ -274,7 +276,7 @@ def test_membership_of_the_first_member_with_a_pattern_begins_as_joined() -> Non
 
 
 def test_times_after_a_clock_stepped_back_are_in_order() -> None:
-    """A coordinator whose clock is 10 s behind takes over."""
+    """The clock of the new coordinator is 10 s behind that of the old one."""
     rows = fold(
         [
             classic(1, 100_000, 1, {"a": {"orders": [0, 1]}}),
@@ -304,7 +306,7 @@ def test_protocol_of_a_consumer_group_is_the_one_most_members_ask_for() -> None:
 
 
 def test_protocol_of_an_empty_consumer_group_is_null() -> None:
-    """No member asks for any."""
+    """No member requests an assignor."""
     records = [joins(0, 1_000, "a", serverAssignor="range"), epoch(1, 1_000, 2), *leaves(10, 5_000, "a")]
     last = fold([*records, epoch(13, 5_000, 3)])["generations"][-1]
     assert (last["member_count"], last["protocol"]) == (0, None)
@@ -312,8 +314,8 @@ def test_protocol_of_an_empty_consumer_group_is_null() -> None:
 
 def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -> None:
     """A cooperative member learns of the revocation from the SyncGroup answer, after the record, and commits then
-    (ConsumerCoordinator.onJoinComplete); `given_up_at` is the record's time, the earliest there can be, and docs say
-    "the latest possible". Committed was 900, told is 500, and 400 records to be read twice."""
+    (ConsumerCoordinator.onJoinComplete). If `given_up_at` were the record's time, the handover would show the earlier
+    commit, 500 instead of 900, and 400 records read twice."""
     begin, end = 60_000, 60_400
     cooperative = {"protocol": "cooperative-sticky"}
     records = [
@@ -343,7 +345,7 @@ def test_handover_of_a_cooperative_member_finds_the_commit_of_its_revocation() -
 
 
 def test_members_joined_of_a_pattern_subscriber_are_in_the_epoch_that_follows() -> None:
-    """Its description comes one operation before the epoch, when the pattern was not resolved yet (GMM
+    """Its metadata record is written one operation before the epoch, because the pattern was not resolved yet (GMM
     asyncResolveRegex)."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
     records += [current(4, 1_000, "a", 2, [0])]
@@ -360,7 +362,8 @@ def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocatio
     gone_at: int, is_late: bool
 ) -> None:
     """Each revocation restarts the rebalance timeout (GMM.maybeReconcile), and so does a new coordinator, without a
-    record. A member that is still there long after it may leave voluntarily, and one may always leave just then."""
+    record. A member that is still present long after it may leave voluntarily, and a member may always leave just
+    at that time."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0, 1, 2]), target_epoch(3, 1_000, 2)]
     records += [current(4, 1_000, "a", 2, [0, 1, 2], previous=0)]
     records += [current(10, 11_500, "a", 2, [0, 1], state=1, previous=2, pending=([2], "T"))]
@@ -371,14 +374,14 @@ def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocatio
 
 
 def test_first_epoch_without_an_assignment_is_no_beginning() -> None:
-    """A group's first member gets its assignment in the same operation: compaction took what was before."""
+    """A group's first member gets its assignment in the same operation, so earlier records were compacted away."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
     [row] = fold([*records, current(8, 4_000, "a", 2, [0], previous=1)])["rebalances"]
     assert row["cause"] == "unknown"
 
 
 def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> None:
-    """The group was upgraded, and compaction took what it was before."""
+    """The group was upgraded, and its earlier records were compacted away."""
     said = {"classicMemberMetadata": {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range"}]}}
     records = [
         joins(0, 1_000, "a", **said),
@@ -391,7 +394,7 @@ def test_first_epoch_with_members_of_the_classic_protocol_is_no_beginning() -> N
 
 
 def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -> None:
-    """Its description lies behind the epoch in which it already was: who joins is assigned from epoch 0 on."""
+    """Its metadata record follows the epoch in which it already was a member: a new member starts at epoch 0."""
     records = [joins(0, 1_000, "a"), epoch(7, 2_000, 3), joins(20, 5_000, "b", clientHost="/10.0.0.2")]
     rows = fold([*records, epoch(30, 9_000, 4)])
     assert {row["member_id"]: row["began"] for row in rows["memberships"]}["b"] == "there"
@@ -404,7 +407,7 @@ def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -
     ids=["before 4.3", "4.3", "a later epoch of an older broker", "history begins late"],
 )
 def test_skipped_of_a_consumer_groups_first_epoch(first: int, previous: int, skipped: int | None) -> None:
-    """4.3 counts from 2, older brokers from 1: there a member that was in epoch 1 shows it as its epoch before."""
+    """The first epoch is 2 on 4.3 and 1 on older brokers, where a member of epoch 1 has it as its previous epoch."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, first), target(2, 1_000, "a", [0])]
     records += [target_epoch(3, 1_000, first), current(4, 1_000, "a", first, [0], previous=previous)]
     rows = fold(records)
@@ -413,7 +416,8 @@ def test_skipped_of_a_consumer_groups_first_epoch(first: int, previous: int, ski
 
 
 def downgrade() -> list[Record]:
-    """A KIP-848 group whose last KIP-848 member leaves; the classic one takes over in the generation after."""
+    """Return the log of a KIP-848 group whose last KIP-848 member leaves; the classic member gets its partitions in
+    the next generation."""
     classic_member = {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range", "metadata": ""}]}
     records = [joins(0, 1_000, "a", classicMemberMetadata=classic_member), joins(1, 1_000, "b"), epoch(2, 1_000, 2)]
     records += [target(3, 1_000, "a", [0]), target(4, 1_000, "b", [1]), target_epoch(5, 1_000, 2)]
@@ -426,7 +430,7 @@ def downgrade() -> list[Record]:
     return [*records, classic(40, 12_000, 4, {"a": {"orders": [0, 1]}}, state_at=11_990)]
 
 
-def test_assignment_of_the_generation_that_a_downgrade_writes_is_not_held_against_the_assignor() -> None:
+def test_is_assignors_own_of_the_generation_that_a_downgrade_writes_is_null() -> None:
     """The partitions of the member that left have no owner, though `range` would give them to the other."""
     downgraded, last = fold(downgrade(), names={"T": "orders"})["generations"][-2:]
     assert (downgraded["generation"], downgraded["is_assignors_own"]) == (3, None)
@@ -435,7 +439,7 @@ def test_assignment_of_the_generation_that_a_downgrade_writes_is_not_held_agains
 
 
 def test_cause_of_the_generation_after_a_downgrade_is_not_partitions_added() -> None:
-    """GMM convertToClassicGroup prepares a rebalance at once: what the last KIP-848 member had is taken over."""
+    """GMM convertToClassicGroup starts a rebalance at once, which reassigns the last KIP-848 member's partitions."""
     converted, last = fold(downgrade(), names={"T": "orders"})["rebalances"][-2:]
     assert (converted["cause"], converted["certainty"]) == ("protocol_migrated", "recorded")
     assert (last["cause"], last["certainty"]) == ("protocol_migrated", "likely")
@@ -443,7 +447,7 @@ def test_cause_of_the_generation_after_a_downgrade_is_not_partitions_added() -> 
 
 
 def test_cause_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created() -> None:
-    """The leader assigns without the topic's metadata, and joins again when it has it."""
+    """The leader assigns without the topic's metadata, and rejoins once it has it."""
     both = {"subscription": subscription("orders", "other")}
     rows = fold(
         [
@@ -460,7 +464,7 @@ def test_cause_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created(
 
 
 def test_cause_of_a_topic_deleted_under_librdkafka_is_not_certainly_a_subscription() -> None:
-    """Librdkafka joins again without the topic, though its user subscribes to it as before."""
+    """A librdkafka client rejoins without the topic, although its application is still subscribed to it."""
     both = {"subscription": subscription("orders", "other")}
     rows = fold(
         [
@@ -482,7 +486,7 @@ def test_cause_of_another_pattern_is_recorded() -> None:
 
 
 def test_cause_of_a_target_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created() -> None:
-    """4.3 computes targets at intervals: two epochs may come before one (KIP-1263)."""
+    """4.3 computes target assignments at intervals: two epochs may precede one (KIP-1263)."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
     records += [current(4, 1_000, "a", 2, [0])]
     records += [joins(10, 500_000, "a", subscribedTopicNames=["orders", "other"]), epoch(11, 500_000, 3)]
@@ -510,8 +514,8 @@ def test_cause_of_a_topic_that_comes_long_after_it_was_subscribed_to_is_topic_cr
 
 
 def test_cause_of_a_generation_with_a_static_members_new_id_is_not_recorded() -> None:
-    """It causes a rebalance only where it comes back between join and sync; it may as well come back while the group
-    rebalances for another reason, or after it was removed (GMM updateStaticMemberThenRebalanceOrCompleteJoin)."""
+    """It causes a rebalance only if it returns between join and sync; it may also return while the group rebalances
+    for another reason, or after it was removed (GMM updateStaticMemberThenRebalanceOrCompleteJoin)."""
 
     def static(name: str) -> dict[str, Row]:
         return {name: member({"orders": [0]}, group_instance_id="s"), "d": member({"orders": [1]})}
@@ -534,7 +538,7 @@ def test_cause_where_a_static_member_came_back_and_another_resubscribed_is_the_s
     [({"subscribedTopicNames": ["other"]}, "subscription_changed"), ({}, "topic_metadata_changed")],
 )
 def test_cause_of_an_epoch_in_which_a_static_member_returns(returned: Row, cause: str) -> None:
-    """Its return bumps no epoch of a KIP-848 group: what it subscribes to now does, or a topic that had changed."""
+    """In a KIP-848 group its return bumps no epoch: a changed subscription or a changed topic does."""
     records = [joins(0, 1_000, "s1", instanceId="s"), epoch(1, 1_000, 2), target(2, 1_000, "s1", [0])]
     records += [target_epoch(3, 1_000, 2), current(4, 1_000, "s1", 2, [0], previous=0)]
     records += [current(10, 5_000, "s1", -2, [0], previous=2), *leaves(20, 6_000, "s1")]
@@ -555,8 +559,9 @@ def test_cause_note_of_a_generation_like_the_one_before_names_what_was_undone(pr
 
 
 def test_cause_of_a_generation_after_a_cooperative_member_gave_up_a_deleted_topic_is_follow_up() -> None:
-    """It joins again as after a revocation, though nobody gets what it gave up (ConsumerCoordinator onJoinComplete).
-    One that was told to give up only in the generation after that says so in its subscription."""
+    """It rejoins as after a revocation, although no member receives the partitions
+    (ConsumerCoordinator.onJoinComplete). A member that had to give them up only in the next generation still claims
+    them in its subscription."""
     cooperative = {"protocol": "cooperative-sticky"}
 
     def record(offset: int, owned: dict[str, list[int]], claimed: dict[str, list[int]]) -> Record:
@@ -574,15 +579,16 @@ def test_cause_of_a_generation_after_a_cooperative_member_gave_up_a_deleted_topi
 
 
 def test_cause_note_of_partitions_taken_away_cooperatively_names_the_follow_up() -> None:
-    """A follow-up may take other partitions away, where its leader knows more."""
+    """A follow-up may revoke other partitions, if its leader has newer metadata."""
     cooperative = {"protocol": "cooperative-sticky"}
     records = [classic(1, 1_000, 1, {"a": {"orders": [0, 1]}, "b": {"orders": [2]}}, **cooperative)]
     last = fold([*records, classic(2, 2_000, 2, {"a": {"orders": [0]}, "b": {"orders": [2]}}, **cooperative)])
     assert "members that gave partitions up join again" in last["rebalances"][-1]["cause_note"]
 
 
-def test_partitions_removed_leaves_out_what_another_has_of_the_topic_made_anew() -> None:
-    """Member a has yet to give up the deleted topic's partition when b has that of its namesake, and a goes."""
+def test_partitions_removed_excludes_partitions_owned_under_the_recreated_topic() -> None:
+    """Member a leaves before it has given up the deleted topic's partition; b already owns that of the recreated
+    topic."""
     names = {"OLD": "orders", "NEW": "orders"}
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0], "OLD"), target_epoch(3, 1_000, 2)]
     records += [current(4, 1_000, "a", 2, [0], previous=0, topic_id="OLD")]
@@ -597,7 +603,7 @@ def test_partitions_removed_leaves_out_what_another_has_of_the_topic_made_anew()
 
 
 def test_cause_of_a_known_patterns_other_topics_after_compaction_is_not_its_first_use() -> None:
-    """What compaction leaves of a group may begin with what its pattern matched."""
+    """After compaction, a group's log may begin with the topics that its pattern matched."""
     records = [regex(0, 1_000, "^o.*", "orders", "other")]
     records += [joins(6, 3_000, "a", subscribedTopicNames=[], subscribedTopicRegex="^o.*"), epoch(8, 4_000, 7)]
     records += [target_epoch(9, 4_000, 7), current(10, 4_000, "a", 7, [0])]
@@ -607,7 +613,7 @@ def test_cause_of_a_known_patterns_other_topics_after_compaction_is_not_its_firs
 
 
 def test_cause_note_of_members_that_are_gone_names_an_administrator() -> None:
-    """RemoveMembersFromConsumerGroup is a LeaveGroup in a member's place."""
+    """RemoveMembersFromConsumerGroup sends LeaveGroup for a member."""
     records = [classic(1, 1_000, 1, {"a": {"orders": [0]}, "b": {"orders": [1]}})]
     last = fold([*records, classic(2, HOUR, 2, {"a": {"orders": [0, 1]}})])["rebalances"][-1]
     assert (last["cause"], last["certainty"]) == ("member_left_or_expired", "ambiguous")
@@ -615,7 +621,7 @@ def test_cause_note_of_members_that_are_gone_names_an_administrator() -> None:
 
 
 def test_dead_note_of_a_group_removed_after_the_retention_names_an_administrator() -> None:
-    """DeleteGroups may come between the retention's end and the broker's next check."""
+    """DeleteGroups may be sent between the end of the retention and the broker's next check."""
     records = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {})]
     records += [commit_tombstone(3, 8 * DAY), gone(4, 8 * DAY)]
     [dead] = [row for row in fold(records)["group_states"] if row["state"] == "Dead"]

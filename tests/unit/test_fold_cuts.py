@@ -57,8 +57,8 @@ def test_rows_of_an_expiry_do_not_depend_on_a_cut_between_its_batches() -> None:
     assert note(fold(records, [(4, 6), (5, 7)])) == note(fold(records))
 
 
-def test_ownership_goes_on_when_a_topics_name_is_learned_later() -> None:
-    """One and the same assignment, re-evaluated: nothing is given up, nothing is added."""
+def test_ownership_continues_when_a_topics_name_is_learned_later() -> None:
+    """The assignment is evaluated again and is the same: nothing is given up or added."""
     first = fold_group(FoldState("billing", 0), FIRST, complete_to=6, names={})
     again = current(20, 9_000, "a", 2, [0, 1])
     second = fold_group(first.state, [again], complete_to=22, names={"T": "orders"})
@@ -75,7 +75,8 @@ def test_joins_of_one_millisecond_keep_both_epochs_and_count_no_partition_below_
 
 
 def test_what_a_pattern_matches_and_a_heartbeat_in_one_millisecond_are_two_operations() -> None:
-    """GMM handleRegularExpressionsResult answers no request: it writes patterns and an epoch, and no assignment."""
+    """GMM handleRegularExpressionsResult responds to no request: it writes patterns and an epoch, but no
+    assignment."""
     by_pattern = {"subscribedTopicNames": [], "subscribedTopicRegex": "^o.*"}
     records = [joins(0, 1_000, "a", **by_pattern), epoch(1, 1_000, 1), target(2, 1_000, "a", [])]
     records += [target_epoch(3, 1_000, 1), current(4, 1_000, "a", 1, [], previous=0)]
@@ -89,7 +90,8 @@ def test_what_a_pattern_matches_and_a_heartbeat_in_one_millisecond_are_two_opera
 
 
 def test_a_static_members_return_is_one_operation() -> None:
-    """GMM replaceMember copies what the old id had, then answers the new id: two assignments, two descriptions."""
+    """GMM replaceMember copies the old member's records, then responds to the new one: two assignments, two metadata
+    records."""
     records = [joins(0, 1_000, "s1", instanceId="s"), epoch(1, 1_000, 2), target(2, 1_000, "s1", [0])]
     records += [target_epoch(3, 1_000, 2), current(4, 1_000, "s1", 2, [0], previous=0)]
     records += [current(10, 5_000, "s1", -2, [0], previous=2), *leaves(20, 6_000, "s1")]

@@ -63,7 +63,7 @@ def is_upgraded_by_a_pattern(done: Run) -> bool:
 
 
 def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
-    """What the cleaner leaves below an offset: of each key the last record, and tombstones for a while."""
+    """Return what the log cleaner leaves below an offset: the last record of each key, and recent tombstones."""
     last = {(record.type, record.name): record for record in records if record.offset < start}
     left = [record for record in last.values() if record.body is not None or keeps_tombstones]
     return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
@@ -71,7 +71,7 @@ def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> l
 
 @pytest.mark.full
 def test_history_of_ten_thousand_runs_knows_nearly_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints what it did not know and what it guessed wrong."""
+    """It prints the facts that were unknown and the guesses that were wrong."""
     counts: Counter[tuple[str, Verdict]] = Counter()
     for seed in range(_RUNS):
         random = Random(seed)

@@ -17,7 +17,7 @@ from support.fold_records import classic, current, joins
 
 _DATA = Path(__file__).parents[1] / "data"
 _STATES = (_DATA / "states-0.1.jsonl").read_text("utf-8").splitlines()
-# A KIP-848 group of one member, whose topic had no name then; a classic one with a static member.
+# A KIP-848 group of one member, whose topic's name was unknown then; a classic one with a static member.
 CONSUMER, CLASSIC = _STATES
 
 
@@ -36,7 +36,7 @@ def test_state_of_0_1_with_an_unnamed_topic_keeps_its_ownership_when_the_name_is
     assert sorted(result.state.rows.ownership) == [("T", 0, "a"), ("T", 1, "a")]
 
 
-def test_state_of_0_1_goes_on_with_the_next_records() -> None:
+def test_state_stored_by_0_1_continues_with_the_next_records() -> None:
     state = decode_state("billing", 0, CONSUMER, {})
     records = [joins(10, 9_000, "b"), current(11, 9_000, "b", 1, [], previous=0)]
     [joined] = fold_group(state, records, complete_to=13, names={}).state.joined_before_epoch
@@ -49,7 +49,7 @@ def test_state_of_0_1_goes_on_with_the_next_records() -> None:
 
 @pytest.mark.parametrize("frozen", ["pipeline-0.1.zip", "warehouse-0.1.zip"])
 def test_every_state_of_a_frozen_0_1_warehouse_is_read(frozen: str) -> None:
-    """Some lack what came to the states later within 0.1."""
+    """Some states lack fields that were added later within 0.1."""
     states = []
     with zipfile.ZipFile(_DATA / frozen) as archive:
         for name in archive.namelist():

@@ -25,7 +25,7 @@ Handover = tuple[str, int, datetime]
 
 _groups = st.sampled_from(["billing", "audit"])
 _partitions = st.integers(0, 2)
-# Before and within the near minute, at its edge and at the lookback's, and several at once.
+# Before and within the last minute, at its edge and at that of the lookback, and several at the same time.
 _times = st.one_of(st.integers(0, 600), st.sampled_from([0, 299, 300, 301, 540, 600])).map(
     lambda second: small_tables.NOON + timedelta(seconds=second)
 )
@@ -34,7 +34,7 @@ _handovers = st.lists(st.tuples(_groups, _partitions, _times), min_size=1, max_s
 
 
 def searched(commits: list[Commit], handover: Handover) -> tuple[int | None, int | None, int | None]:
-    """committed_offset, commit_age_ms, may_be_read_twice."""
+    """Return committed_offset, commit_age_ms and may_be_read_twice of each handover."""
     group, partition, given_up = handover
     near = sorted(
         (at, number, offset)
@@ -68,7 +68,7 @@ def handed_over(handovers: list[Handover]) -> list[dict[str, Any]]:
 
 
 def rebalances(handovers: list[Handover]) -> pa.Table:
-    """One for each group, between others that handed nothing over."""
+    """Return one rebalance with a handover for each group, among others without."""
     schema = table_schema("rebalances")
     fields = [schema.field(name) for name in ("record_partition", "group_id", "record_offset", "handed_over")]
     rows = [
@@ -122,7 +122,7 @@ def test_handovers_are_filled_from_the_last_two_commits_before_each(
 def test_last_commits_result_does_not_depend_on_batch_boundaries(
     commits: list[Commit], handovers: list[Handover], cuts: list[int]
 ) -> None:
-    """What comes before a cut is remembered behind it, of the same partition alone."""
+    """Commits before a boundary are carried over, for the same partition only."""
     common = {"record_partition": 9, "topic": "orders"}
     of_commits = [
         {

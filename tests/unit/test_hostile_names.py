@@ -42,7 +42,7 @@ each_name = pytest.mark.parametrize("name", STRANGE, ids=range(len(STRANGE)))
 
 
 class Terminal(io.StringIO):
-    """A terminal."""
+    """An output stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -50,7 +50,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A group of each name, whose topics, members and metadata are called so, too; and one that nobody may reach."""
+    """A warehouse with a group, topics, members and metadata of each hostile name, and a group that no query may
+    reach."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
     rows = [_rows(name, number) for number, name in enumerate([*STRANGE, "bystander"])]
     for table in rows[0]:
@@ -81,13 +82,13 @@ def asked(config: Config, query: str, format: TextFormat = "json") -> str:
 
 
 def assert_plain(text: str) -> None:
-    """Nothing that a terminal would obey; rich's own colors aside, which a terminal gets."""
+    """Assert that a text has no control sequences, apart from the colours that rich writes to a terminal."""
     assert OBEYED.findall(re.sub(r"\x1b\[[\d;]*m", "", text)) == []
 
 
 @each_name
 def test_views_hostile_group_name_selects_only_that_group(lake: Config, name: str) -> None:
-    """By every view that takes a group, as for any other group; the tables are all there afterwards."""
+    """Every view that takes a group; the tables still exist afterwards."""
     views = [view for view in contracts.views().values() if [it.name for it in view.parameters][:1] == ["group"]]
     assert len(views) > 3
     for view in views:
@@ -103,7 +104,7 @@ def test_views_hostile_group_name_selects_only_that_group(lake: Config, name: st
 
 @pytest.mark.parametrize("format", ["table", "json", "csv"])
 def test_sql_output_to_terminal_has_no_control_characters(lake: Config, format: TextFormat) -> None:
-    """And one line for each row, but for the head and the foot of a table."""
+    """Each row is one line, except for a table's header and footer."""
     text = asked(lake, "SELECT group_id FROM offset_commits", format)
     assert_plain(text)
     lines = [line for line in text.splitlines() if line.strip()]
@@ -111,7 +112,7 @@ def test_sql_output_to_terminal_has_no_control_characters(lake: Config, format: 
 
 
 def test_sql_output_to_file_keeps_every_character(lake: Config) -> None:
-    """What a program reads is what was sent."""
+    """Programs read the names as they are."""
     out = io.StringIO()
     run_sql(lake, "SELECT group_id FROM offset_commits", format="json", out=out)
     assert {json.loads(line)["group_id"] for line in out.getvalue().splitlines()} == {*STRANGE, "bystander"}
@@ -122,7 +123,7 @@ def test_sql_output_to_file_keeps_every_character(lake: Config) -> None:
 
 @each_name
 def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name: str) -> None:
-    """Of the group, its members and its lag."""
+    """For the group, its members and its lag."""
     as_table: Literal["table", "json"]
     for as_table in ("table", "json"):
         out = Terminal()
@@ -136,7 +137,7 @@ def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name
 def test_cli_error_with_hostile_name_prints_no_control_characters(
     lake: Config, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that no group has, and one that is no number."""
+    """The name of an unknown group, and an invalid number."""
     monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", lake.warehouse)
     queries = [["show", "group", f"no {name}"], ["sql", f"SELECT CAST({datafusion_literal(name)} AS BIGINT)"]]
     for arguments in queries:
@@ -151,7 +152,7 @@ def test_cli_error_with_hostile_name_prints_no_control_characters(
 
 @each_name
 def test_timeline_page_hostile_group_name_adds_no_html_tags(lake: Config, name: str) -> None:
-    """Whatever the group is called, the page has as many elements; tests in a browser look at what it shows."""
+    """The page has as many elements for any name; browser tests check what it shows."""
 
     def page(group: str) -> str:
         return timeline_page(lake, group, since=None, until=None)

@@ -188,7 +188,7 @@ def ca_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trust_store() -> Path | None:
-    """The trust store that the wrapper tells Java to use."""
+    """Return the trust store that the wrapper passes to Java."""
     printed = subprocess.run([find_java().command, "Main"], capture_output=True, text=True, check=True).stdout
     *options, last = printed.splitlines()
     assert last == "Main"

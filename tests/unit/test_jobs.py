@@ -5,7 +5,7 @@ from __future__ import annotations
 from grouptrail import contracts
 from grouptrail.jobs import JOBS
 
-# Written by commands: `grouptrail check` alone so far.
+# Tables written by commands: so far only by `grouptrail check`.
 NO_JOBS = {"check_results"}
 
 

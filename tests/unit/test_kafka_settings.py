@@ -30,7 +30,6 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.
     ],
 )
 def test_jaas_options_parses_quotes_escapes_order_and_whitespace(text: str, username: str, password: str) -> None:
-    """Quotes of both kinds, escapes, bare words, any order and blanks."""
     options = jaas_options(text)
     assert (options["username"], options["password"]) == (username, password)
 
@@ -77,7 +76,7 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     ],
 )
 def test_client_arguments_unsupported_setting_raises_one_line_error(settings: dict[str, str], message: str) -> None:
-    """One line with a remedy; ignoring the setting would change whom the client trusts or how it logs in."""
+    """The line says what to do; ignoring the setting would change which brokers are trusted or how clients log in."""
     with pytest.raises(KafkaSettingError) as caught:
         client_arguments(settings)
     assert message in str(caught.value)

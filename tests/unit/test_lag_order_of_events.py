@@ -197,7 +197,7 @@ def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:
     assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
     calculator.positions.add(commits_of(commit(5, 140)))
     assert sampled(calculator, log(10, 160), groups=group)["status"] != "EMPTY"
-    # The history, which has long come so far, knows of no member: an administrator has set the offset.
+    # The history has processed this time and has no member: an administrator has set the offset.
     assert sampled(calculator, log(100, 160), groups=group)["status"] == "EMPTY"
 
 

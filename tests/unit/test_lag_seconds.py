@@ -29,7 +29,7 @@ def age(ends: LogEnds, offset: int, now: float) -> tuple[float, float]:
 
 
 def test_log_ends_age_is_interpolated_between_two_samples() -> None:
-    """As if records came evenly; the error is the distance to the farther sample."""
+    """Records are assumed to arrive evenly; the error is the distance to the farther sample."""
     ends = ends_of((0, 100), (10, 140), (20, 140), (30, 141))
     assert age(ends, 100, now=30) == (29.974, 9.974)
     assert age(ends, 139, now=30) == (20.126, 9.974)
@@ -37,14 +37,13 @@ def test_log_ends_age_is_interpolated_between_two_samples() -> None:
 
 
 def test_log_ends_age_before_the_first_sample_is_a_lower_bound() -> None:
-    """There is no upper bound."""
     seconds, error = age(ends_of((50, 100), (60, 140)), 99, now=60)
     assert seconds == 10
     assert np.isnan(error)
 
 
 def test_log_ends_age_unknown_sample_widens_the_error() -> None:
-    """It does not show whether the record was there."""
+    """A sample without an answer does not show whether the record existed."""
     ends = ends_of((0, 100), (10, UNKNOWN), (20, 140))
     assert age(ends, 120, now=20) == (9.799, 10.301)
 

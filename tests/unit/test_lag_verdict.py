@@ -56,7 +56,7 @@ def test_status_lag_not_above_allowed_lag_is_ok() -> None:
 
 
 def test_status_no_commit_while_records_wait_is_stop() -> None:
-    """Only if a record has waited for as long."""
+    """Only if a record has waited for that long, too."""
     assert verdict((0, 9, 3), commit_seconds=301, lag_seconds=300) == (
         "STOP",
         "no commit for 301 s, 3 unread, the first of them for 300 s",
@@ -66,7 +66,6 @@ def test_status_no_commit_while_records_wait_is_stop() -> None:
 
 
 def test_status_empty_or_unsubscribed_group_is_not_stop() -> None:
-    """Nor is one that now subscribes to other topics."""
     assert verdict((0, 9, 3), commit_seconds=9999, lag_seconds=9999, is_empty=True)[0] == "EMPTY"
     assert verdict((0, 9, UNKNOWN), is_unsubscribed=True)[0] == "UNSUBSCRIBED"
 
@@ -136,6 +135,5 @@ def test_window_keeps_about_sixty_samples() -> None:
 
 
 def test_worst_groups_view_orders_statuses_as_the_contract() -> None:
-    """The order is in SQL and in the contract."""
     severities = dict(re.findall(r"WHEN '(\w+)' THEN (\d)", contracts.views()["worst_groups"].sql))
     assert (*sorted(severities, key=lambda status: -int(severities[status])), "UNSUBSCRIBED") == contracts.statuses()

@@ -66,7 +66,7 @@ def test_local_lock_unwritable_folder_raises(tmp_path: Path) -> None:
 
 
 class Shared:
-    """A place that several reach, and the time that passes for one who waits there."""
+    """A file system shared by several drivers, with a clock that advances when a driver waits."""
 
     path = "s3a://lake/_checkpoints/lag.lease"
 

@@ -28,7 +28,7 @@ ORDERS_0 = PartitionMetadata("orders", 0, ORDERS, 1, "one:9092")
 ORDERS_1 = PartitionMetadata("orders", 1, ORDERS, 2, "two:9092")
 ORDERS_2 = PartitionMetadata("orders", 2, ORDERS, 1, "one:9092")
 GONE = PartitionMetadata("gone", 0, error="no such topic")
-# Of the offsets topic: stable, held back by a transaction, and one that does not answer.
+# Partitions of the offsets topic: stable, held back by a transaction, and one without an answer.
 OFFSETS = [PartitionMetadata("__consumer_offsets", partition, None, 1, "one:9092") for partition in (0, 1, 3)]
 _BOUNDS: dict[tuple[str, int], LogBounds | str] = {
     ("orders", 2): "topic deleted",
@@ -112,7 +112,7 @@ def test_by_leader_returns_one_task_per_leader() -> None:
 
 
 def test_log_offsets_schema_is_the_contract_without_cluster() -> None:
-    """Both as an Arrow schema and as Spark DDL."""
+    """As an Arrow schema and as Spark DDL."""
     columns = contracts.tables()["log_offsets"].columns[1:]
     batch = sample(SERVERS, LeaderTask(1, "one:9092", (ORDERS_0,)))
     assert [(field.name, field.type) for field in batch.schema] == [(c.name, arrow_type(c.type)) for c in columns]

@@ -23,12 +23,12 @@ from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
 def rows(found: Sequence[PolledChange]) -> list[tuple[str, dict[str, Any]]]:
-    """As the decoder reads them."""
+    """Return records as rows of the decoder."""
     return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
 
 
 def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
-    """What is known after some polls, and what the last has changed."""
+    """Return the state after some polls, and the changes of the last one."""
     known, found = StoredGroup(), list[PolledChange]()
     for seen in polls:
         found = changes("billing", known, seen)
@@ -40,7 +40,7 @@ def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
 
 
 def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
-    """In the columns of a commit; its time is not known."""
+    """As rows of offset_commits without a commit time, which polling cannot observe."""
     known = StoredGroup()
     found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
     (_, group), (table, row) = rows(found)
@@ -95,7 +95,7 @@ def test_changes_group_with_only_commits_gives_no_group_record() -> None:
 
 
 def test_changes_consumer_group_gives_epochs_assignments_and_member_tombstones() -> None:
-    """A member that goes takes its records with it."""
+    """A member that has left gets tombstones of its records."""
     known, found = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
     parts = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
     assert parts[2] == ("ConsumerGroupMetadata", None, 3)
@@ -118,7 +118,8 @@ def test_removal_gives_a_tombstone_for_each_record() -> None:
 
 
 def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() -> None:
-    """No skipped generations, no beginning, no certain cause, no exact time; and not why a group went."""
+    """Unknown: skipped generations, the group's beginning, certain causes, exact times, and why a group
+    disappeared."""
     at = {"is_polled": True}
     records = [
         classic(10, 1_000, 1, {"a": {"orders": [0, 1]}}, state_at=None)._replace(**at),
@@ -140,11 +141,11 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
 
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------------
 
 
 def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only goes on when it is waited for."""
+    """With a clock that advances only while the throttle sleeps."""
     now, waits = [100.0], list[float]()
 
     def sleep(seconds: float) -> None:
@@ -162,7 +163,7 @@ def test_throttle_spreads_requests_evenly(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_classic_group_description_keeps_member_metadata_bytes() -> None:
-    """Which kafka-python would make text of."""
+    """kafka-python would decode them as text."""
     group = DescribeGroupsResponse.DescribedGroup
     one = group.DescribedGroupMember(member_id="a", client_id="c", client_host="/1", member_metadata=b"\0\1\xff")
     answer = DescribeGroupsResponse(groups=[group(group_id="billing", group_state="Stable", members=[one])])
@@ -173,7 +174,7 @@ def test_classic_group_description_keeps_member_metadata_bytes() -> None:
 
 
 class FakeBroker:
-    """Tells its groups, or raises."""
+    """Return its groups, or raise."""
 
     def __init__(self, node: int, answer: list[PolledGroup] | Exception) -> None:
         self._node = node
@@ -185,10 +186,10 @@ class FakeBroker:
         return self._answer
 
     def describe(self, groups: list[PolledGroup]) -> None:
-        """They are described."""
+        """Do nothing: the groups are already described."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_batch_progress_splits_offsets_into_rows_holes_and_lost() -> None:
 
 
 def test_batch_progress_more_rows_than_offsets_raises() -> None:
-    """Before its progress is written: what reads on from there never hears of it."""
+    """It is raised before the progress is written, because the next batch would not see the mismatch."""
     [row] = batch_progress({3: landed(50, 10)}, start={3: 10}, end={3: 60}, bounds={})
     assert row["holes"] == 0
     with pytest.raises(BatchError, match="partition 3 has 51 rows for offsets 10 to 60"):

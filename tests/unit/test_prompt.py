@@ -23,7 +23,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def typed(config: Config, keys: str) -> str:
-    """What is printed while these keys are typed."""
+    """Return what is printed while these keys are typed."""
     out = io.StringIO()
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         pipe.send_text(keys)
@@ -32,7 +32,7 @@ def typed(config: Config, keys: str) -> str:
 
 
 def test_prompt_continues_after_errors_and_ctrl_c(tmp_path: Path) -> None:
-    """An error is one line, and does not end it; nor does Ctrl-C."""
+    """An error is one line."""
     printed = typed(
         Config(warehouse=str(tmp_path)),
         "SELECT 1 AS one;\rSELECT * FROM nosuch\rhalf a line\x03\x1b\rSELECT\x1b\r 2 AS two\rtables resets\r\x04",
@@ -45,7 +45,6 @@ def test_prompt_continues_after_errors_and_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_prompt_tables_lists_the_tables_and_exit_leaves(tmp_path: Path) -> None:
-    """And `exit` leaves it."""
     printed = typed(Config(warehouse=str(tmp_path)), "TABLES\rexit\rSELECT 3 AS three\r")
     assert "offset_commits" in printed
     assert "three" not in printed
@@ -57,7 +56,7 @@ def test_prompt_help_prints_the_key_bindings_again(tmp_path: Path) -> None:
 
 
 def test_prompt_history_file_is_private_to_the_user(tmp_path: Path) -> None:
-    """In the history file, as they were typed."""
+    """Queries are stored as they were typed."""
     typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one;\r\x04")
     [file] = (tmp_path / "state").rglob("sql_history")
     assert "SELECT 1 AS one;" in file.read_text()
@@ -65,7 +64,7 @@ def test_prompt_history_file_is_private_to_the_user(tmp_path: Path) -> None:
 
 
 def test_prompt_unwritable_history_file_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home that cannot be written is no reason not to answer."""
+    """A read-only home folder does not prevent queries."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert "one" in typed(Config(warehouse=str(tmp_path)), "SELECT 1 AS one\r\x04")
@@ -86,12 +85,11 @@ def test_prompt_unwritable_history_file_still_answers(tmp_path: Path, monkeypatc
     ],
 )
 def test_completion_suggests_tables_views_columns_and_keywords(text: str, completed: set[str]) -> None:
-    """Tables, views, columns, keywords."""
     found = Names().get_completions(Document(text), None)  # type: ignore[arg-type]
     assert {completion.text for completion in found} == completed
 
 
 def test_completion_columns_are_limited_to_the_named_tables() -> None:
-    """Columns of all tables while the query names none."""
+    """Before the query names a table, columns of all tables are suggested."""
     assert "lag_seconds" in candidates("SELECT ")
     assert "lag_seconds" not in candidates("SELECT x FROM group_metadata")

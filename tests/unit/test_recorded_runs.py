@@ -25,14 +25,14 @@ WANTED_FACTS = 10_000
 
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, Any]:
-    """The seed that leads the model to each run; `python -m support.model_calibration` looks for them."""
+    """The seed with which the model reproduces each run, as found by `python -m support.model_calibration`."""
     found: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
     return found
 
 
 @pytest.mark.parametrize(("recording", "run"), RUNS)
 def test_model_follows_the_recorded_run(recording: Recording, run: Run, seeds: dict[str, Any]) -> None:
-    """The same generations or epochs, each with as many members and shares as large."""
+    """Generations or epochs are equal, with equal numbers of members and of partitions per member."""
     records = run.records(recording.records)
     seed = seeds[recording.version][run.group_id]
     if reason := EXCEPTIONS.get((recording.version, run.group_id)):

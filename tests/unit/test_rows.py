@@ -28,19 +28,19 @@ ORDERS = [{"topic": "orders", "partitions": [0, 2]}]
 
 
 def row_of(name: str, table: str) -> Row:
-    """A vector's row, which must be of that table."""
+    """Return a vector's row, which must be of that table."""
     found, row = decode_row(BY_NAME[name].key, BY_NAME[name].value)
     assert found == table
     return row
 
 
 def blob(layout: str, version: int, **data: Any) -> bytes:
-    """A blob's bytes."""
+    """Return a blob's bytes."""
     return encode_blob(Blob(layout, version, data))
 
 
 def subscription(user_data: bytes | None) -> bytes:
-    """A consumer's subscription to `orders`, with its assignor's user data."""
+    """Return a subscription to `orders`, with its assignor's user data."""
     return blob(
         SUBSCRIPTION, 3, topics=["orders"], userData=user_data, ownedPartitions=ORDERS, generationId=6, rackId="r"
     )
@@ -49,7 +49,7 @@ def subscription(user_data: bytes | None) -> bytes:
 def classic_group(
     subscription: bytes, assignment: bytes = b"", *, protocol_type: str = "consumer", protocol: str | None = "range"
 ) -> tuple[bytes, bytes]:
-    """A GroupMetadata record with one member."""
+    """Return a GroupMetadata record with one member."""
     member = {"memberId": "m", "groupInstanceId": "i", "clientId": "c", "clientHost": "/h", "rebalanceTimeout": 9}
     member |= {"sessionTimeout": 8, "subscription": subscription, "assignment": assignment}
     fields = {"protocolType": protocol_type, "generation": 7, "protocol": protocol, "leader": "m"}
@@ -61,7 +61,7 @@ def classic_group(
 
 
 def member_of(key: bytes, value: bytes) -> dict[str, Any]:
-    """The only member of a classic group's record, as its table holds it."""
+    """Return the only member of a classic group's record, from its table row."""
     table, row = decode_row(key, value)
     assert table == "group_metadata"
     assert encode_row(table, row) == (key, value)
@@ -71,7 +71,7 @@ def member_of(key: bytes, value: bytes) -> dict[str, Any]:
 
 
 def said(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns that are not null."""
+    """Return the columns that are not null."""
     return {name: value for name, value in columns.items() if value is not None}
 
 
@@ -80,14 +80,14 @@ def said(columns: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("type_", sorted(record_types()))
 def test_table_of_maps_each_record_type_to_its_table(type_: int) -> None:
-    """Offset commits, the classic groups' metadata, and all others."""
+    """Offset commits, classic group metadata, and all others."""
     expected = {0: "offset_commits", 1: "offset_commits", 2: "group_metadata"}.get(type_, "group_records")
     assert table_of(type_) == expected
 
 
 @pytest.mark.parametrize("vector", RECORDS, ids=lambda vector: vector.name)
 def test_decode_row_vector_fits_its_schema_and_encodes_back(vector: Vector) -> None:
-    """Its columns are the contract's, Arrow takes their values as they are, and the row gives the bytes back."""
+    """The row has the contract's columns, Arrow accepts its values unchanged, and it restores the bytes."""
     table, row = decode_row(vector.key, vector.value)
     [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
     assert set(row) == set(landed)
@@ -111,7 +111,7 @@ def test_decode_row_tombstone_has_only_key_columns(vector: Vector) -> None:
 
 
 def test_decode_row_commit_has_a_column_for_each_field() -> None:
-    """Times are timestamps; what the columns say gives the bytes back, so nothing is kept verbatim."""
+    """Times are timestamps; the columns restore the bytes, so nothing is kept verbatim."""
     assert row_of("offset-commit/v4-topic-id", "offset_commits") == {
         "group_id": "billing",
         "topic": "orders",
@@ -131,7 +131,7 @@ def test_decode_row_commit_has_a_column_for_each_field() -> None:
 
 
 def test_decode_row_commit_v1_expiry_is_a_timestamp() -> None:
-    """A week after the commit, in the vector."""
+    """In the vector it is a week after the commit."""
     row = row_of("offset-commit/v1", "offset_commits")
     assert (row["expire_at"] - row["commit_at"]).days == 7
 
@@ -146,14 +146,14 @@ def test_decode_row_unknown_leader_epoch_is_null() -> None:
     [("offset-commit/v4-unknown-tags", "offset_commits"), ("group-metadata/v4-unknown-tags", "group_metadata")],
 )
 def test_decode_row_unknown_tagged_fields_keep_the_value_verbatim(name: str, table: str) -> None:
-    """Unknown tagged fields have no column: the value's bytes have."""
+    """They have no column, so the value's bytes are kept."""
     row = row_of(name, table)
     assert row["verbatim_value"] == BY_NAME[name].value
     assert row["verbatim_key"] is None
 
 
 def test_decode_row_trailing_bytes_keep_key_and_value_verbatim() -> None:
-    """In key and value; the columns say what Kafka reads."""
+    """The columns have what Kafka reads."""
     vector = BY_NAME["offset-commit/v3-trailing-bytes-ignored"]
     row = row_of(vector.name, "offset_commits")
     assert (row["verbatim_key"], row["verbatim_value"]) == (vector.key, vector.value)
@@ -161,7 +161,7 @@ def test_decode_row_trailing_bytes_keep_key_and_value_verbatim() -> None:
 
 
 def test_decode_row_out_of_range_commit_time_is_null_and_kept_verbatim() -> None:
-    """A client may have set it, with version 1 of the request."""
+    """Clients could set it in version 1 of OffsetCommit."""
     value = b"\0\3" + bytes(14) + b"\x7f" + b"\xff" * 7
     table, row = decode_row(COMMIT_KEY, value)
     assert (table, row["commit_at"], row["verbatim_value"]) == ("offset_commits", None, value)
@@ -171,7 +171,7 @@ def test_decode_row_out_of_range_commit_time_is_null_and_kept_verbatim() -> None
 
 
 def test_decode_row_classic_group_has_generation_and_members() -> None:
-    """Version 3: a range group of two."""
+    """Value version 3: a group with assignor range and two members."""
     row = row_of("group-metadata/v3", "group_metadata")
     assert {name: row[name] for name in ("group_id", "protocol_type", "generation", "protocol", "leader")} == {
         "group_id": "billing",
@@ -186,13 +186,13 @@ def test_decode_row_classic_group_has_generation_and_members() -> None:
 
 
 def test_decode_row_classic_group_without_members_has_empty_list() -> None:
-    """Null members mean a tombstone; the protocol is null while there are none."""
+    """Null members mean a tombstone; the protocol is null while the group is empty."""
     row = row_of("group-metadata/v3-empty", "group_metadata")
     assert (row["members"], row["protocol"], row["leader"]) == ([], None, None)
 
 
 def test_decode_row_classic_group_v0_missing_fields_are_null() -> None:
-    """Version 0 has neither a state's time nor a rebalance timeout nor static members."""
+    """Version 0 has no state timestamp, rebalance timeout or static members."""
     row = row_of("group-metadata/v0", "group_metadata")
     assert row["state_at"] is None
     assert [said(member)["session_timeout_ms"] for member in row["members"]] == [45000, 45000]
@@ -200,7 +200,7 @@ def test_decode_row_classic_group_v0_missing_fields_are_null() -> None:
 
 
 def test_decode_row_member_has_ids_host_and_timeouts() -> None:
-    """Timeouts in milliseconds, the host as Java prints it."""
+    """Timeouts are in milliseconds; the host is as Java prints it."""
     member = member_of(*classic_group(subscription(b"")))
     assert {name: member[name] for name in member if name not in ("subscription", "assignment")} == {
         "member_id": "m",
@@ -213,7 +213,7 @@ def test_decode_row_member_has_ids_host_and_timeouts() -> None:
 
 
 def test_decode_row_consumer_member_has_subscription_and_assignment() -> None:
-    """Both blobs in columns, with their version; user data as bytes."""
+    """Each with its version; user data as bytes."""
     assigned = blob(ASSIGNMENT, 1, assignedPartitions=ORDERS, userData=b"\3")
     member = member_of(*classic_group(subscription(b"\1"), assigned))
     assert said(member["subscription"]) == {
@@ -234,7 +234,7 @@ def test_decode_row_consumer_member_has_subscription_and_assignment() -> None:
 
 
 def test_decode_row_sticky_user_data_gives_previous_partitions() -> None:
-    """What the sticky assignor keeps in the user data, version 1 with and version 0 without a generation."""
+    """Version 1 of the sticky assignor's user data has a generation, version 0 has none."""
     before = [{"topic": "payments", "partitions": [1]}, {"topic": "orders", "partitions": [0, 3]}]
     for layout, generation in ((1, 12), (0, None)):
         user_data = BY_NAME[f"blob/sticky-user-data-v{layout}"].value
@@ -245,7 +245,7 @@ def test_decode_row_sticky_user_data_gives_previous_partitions() -> None:
 
 
 def test_decode_row_cooperative_sticky_user_data_gives_previous_generation() -> None:
-    """Its partitions are the owned ones."""
+    """The previous partitions are the owned ones of the subscription."""
     user_data = BY_NAME["blob/cooperative-sticky-user-data"].value
     columns = member_of(*classic_group(subscription(user_data), protocol="cooperative-sticky"))["subscription"]
     assert (columns["previous_generation"], columns["previous_partitions"]) == (12, None)
@@ -257,7 +257,7 @@ def test_decode_row_cooperative_sticky_user_data_gives_previous_generation() -> 
     [("range", b"\0\0\0\x0c"), ("sticky", b"\0\0"), ("sticky", b""), ("sticky", None), (None, b"\0\0\0\x0c")],
 )
 def test_decode_row_other_or_unreadable_user_data_stays_bytes(protocol: str | None, user_data: bytes | None) -> None:
-    """Of another assignor, unreadable, empty or null: the subscription stands without it."""
+    """User data of another assignor, undecodable, empty or null: the subscription is decoded without it."""
     columns = member_of(*classic_group(subscription(user_data), protocol=protocol))["subscription"]
     assert columns["previous_partitions"] is None
     assert columns["previous_generation"] is None
@@ -265,7 +265,7 @@ def test_decode_row_other_or_unreadable_user_data_stays_bytes(protocol: str | No
 
 
 def test_decode_row_connect_worker_blobs_become_json() -> None:
-    """Of Connect's protocol both blobs are JSON by Kafka's names, the allocation inside the metadata too."""
+    """JSON with Kafka's field names, including the allocation inside the metadata."""
     metadata = BY_NAME["blob/connect-metadata-v2-allocation"]
     assigned = BY_NAME["blob/connect-assignment-v1-revoked-delay"]
     assert metadata.value is not None
@@ -279,14 +279,14 @@ def test_decode_row_connect_worker_blobs_become_json() -> None:
 
 
 def test_decode_row_unknown_protocol_type_blobs_stay_bytes() -> None:
-    """The Schema Registry's, for one: no layout, no error."""
+    """For example the Schema Registry's: there is no layout and no error."""
     columns = member_of(*classic_group(b'{"host":"a"}', b"{}", protocol_type="sr", protocol="v0"))
     assert said(columns["subscription"]) == {"verbatim": b'{"host":"a"}'}
     assert said(columns["assignment"]) == {"verbatim": b"{}"}
 
 
 def test_decode_row_empty_assignment_is_not_an_error() -> None:
-    """So the leader says that a member gets nothing; an empty list says it too, with a version."""
+    """It means that the leader assigned nothing, as an empty list with a version does."""
     nothing = member_of(*classic_group(subscription(None), b""))["assignment"]
     assert said(nothing) == {"layout": ASSIGNMENT, "verbatim": b""}
     listed = member_of(*classic_group(subscription(None), blob(ASSIGNMENT, 0, assignedPartitions=[], userData=b"")))
@@ -304,14 +304,13 @@ def test_decode_row_empty_assignment_is_not_an_error() -> None:
     ],
 )
 def test_decode_row_undecodable_subscription_keeps_the_member_and_the_reason(content: bytes, error: str) -> None:
-    """The blob stays, with the reason; group, generation and member are known."""
+    """The blob's bytes and the reason are kept; group, generation and member are known."""
     member = member_of(*classic_group(content))
     assert member["member_id"] == "m"
     assert said(member["subscription"]) == {"layout": SUBSCRIPTION, "verbatim": content, "error": error}
 
 
 def test_decode_row_subscription_with_trailing_bytes_is_decoded_and_kept_verbatim() -> None:
-    """A subscription with bytes behind its last field: columns, and the bytes."""
     content = BY_NAME["blob/consumer-subscription-v7-read-as-v3"].value
     assert content is not None
     columns = member_of(*classic_group(content))["subscription"]
@@ -335,7 +334,7 @@ EPOCHS = {
 
 @pytest.mark.parametrize(("name", "epoch"), EPOCHS.items())
 def test_decode_row_epoch_column_holds_the_record_types_own_epoch(name: str, epoch: int | str | None) -> None:
-    """The group's, the assignment's or the member's, under one column."""
+    """The epoch of the group, of the assignment or of the member."""
     value = BY_NAME[name].expected["value"]["data"]
     assert row_of(name, "group_records")["epoch"] == (value[epoch] if isinstance(epoch, str) else epoch)
 
@@ -346,7 +345,7 @@ def test_decode_row_epoch_column_holds_the_record_types_own_epoch(name: str, epo
     ids=lambda v: v.name,
 )
 def test_decode_row_group_record_has_key_and_value_in_kafka_json(vector: Vector) -> None:
-    """By the record type's name, with the member it is about."""
+    """With the record type's name and the member id."""
     if "error" in vector.expected:
         assert decode_row(vector.key, vector.value)[0] == "undecodable_records"
         return
@@ -360,7 +359,7 @@ def test_decode_row_group_record_has_key_and_value_in_kafka_json(vector: Vector)
 
 
 def test_decode_row_group_record_unknown_tags_are_base64_in_the_json() -> None:
-    """As base64, so nothing need be kept verbatim."""
+    """Nothing needs to be kept verbatim then."""
     key = Key(3, {"groupId": "g"})
     value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {"9": b"new"}})
     _, row = decode_row(encode_key(key), encode_value(key, value))
@@ -370,7 +369,7 @@ def test_decode_row_group_record_unknown_tags_are_base64_in_the_json() -> None:
 
 @pytest.mark.parametrize("tag", [b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08"])
 def test_decode_row_negative_unknown_tag_encodes_back(tag: bytes) -> None:
-    """A varint of 32 bits is a negative number to Kafka."""
+    """Kafka reads a 32-bit varint as a negative number."""
     key, value = b"\0\3\0\1g", b"\0\0\0\0\0\1\1" + tag + b"\1x"
     assert encode_row(*decode_row(key, value)) == (key, value)
 
@@ -379,7 +378,7 @@ def test_decode_row_negative_unknown_tag_encodes_back(tag: bytes) -> None:
 
 
 def test_decode_row_undecodable_record_keeps_its_bytes_and_the_reason() -> None:
-    """Group and type are known where the key could be read."""
+    """Group and type are known if the key could be decoded."""
     table, row = decode_row(COMMIT_KEY, b"\0\5x")
     assert table == "undecodable_records"
     assert row.pop("decoder_version") == version("grouptrail")
@@ -398,13 +397,13 @@ def test_decode_row_undecodable_record_keeps_its_bytes_and_the_reason() -> None:
     ("key", "key_type"), [(None, None), (b"", None), (b"\0", None), (b"\0\1", 1), (b"\xff\xff", -1), (b"\0\x18g", 24)]
 )
 def test_decode_row_undecodable_key_has_at_most_its_type(key: bytes | None, key_type: int | None) -> None:
-    """Which may be none that is known."""
+    """The type may be an unknown one."""
     _, row = decode_row(key, None)
     assert (row["key_type"], row["group_id"], row["fault_in"]) == (key_type, None, "key")
     assert encode_row("undecodable_records", row) == (key, None)
 
 
-# One input for each kind of fault: a record's key and value, or a blob's layout and bytes.
+# One input for each kind of error: a record's key and value, or a blob's layout and bytes.
 FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
     "truncated": (COMMIT_KEY, b""),
     "truncated_tail": (SUBSCRIPTION, bytes.fromhex("0001 00000000 ffffffff")),
@@ -422,7 +421,7 @@ FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_decode_example_of_each_error_kind_gives_that_kind(kind: str) -> None:
-    """A kind that no input leads to, or that has no input here, fails."""
+    """Every kind of error must have an example here."""
     first, second = FAULTS[kind]
     if isinstance(first, str):
         error = decode_blob(first, second or b"").error

@@ -53,7 +53,7 @@ def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, message: str
     ],
 )
 def test_reason_checkpoint_error_names_the_fix(text: str, remedy: str) -> None:
-    """Of a file that is not looked at beforehand, or of a driver that no lease kept out."""
+    """For damage that is not checked before the start, or caused by a driver without a lease."""
     message = reason(RuntimeError(f"{HEAD}{text} SQLSTATE: XXKST\n=== Streaming Query ==="))
     assert message.startswith(text.rstrip("."))
     assert message.endswith(remedy)
@@ -99,7 +99,7 @@ def test_table_creation_storage_error_becomes_job_failed_and_others_pass(text: s
 
 
 class Query:
-    """A query that has ended already, or ends when it has been looked at so often."""
+    """A query that has ended, or that ends after being polled this many times."""
 
     def __init__(self, looks: int = 0, fault: Exception | None = None) -> None:
         self._looks = looks
@@ -117,7 +117,7 @@ class Query:
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
 def test_any_runs_failed_query_raises_job_failed(looks: int) -> None:
-    """Also before it was first looked at: a full disk shows when the query writes what it is about to do."""
+    """Also if it failed before the first poll: on a full disk a query fails when it writes its first offsets."""
     from pyspark.errors import StreamingQueryException
 
     failed = Query(looks, StreamingQueryException(f"{HEAD}No space left on device"))
@@ -129,7 +129,7 @@ def test_any_runs_failed_query_raises_job_failed(looks: int) -> None:
 
 
 def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's trigger would wait for it to be where it was; a leap forward, or a small step, is no matter."""
+    """Spark's trigger would wait until the clock has caught up; a step forward or a small step has no effect."""
     now, shift = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: now() + shift[0])
     clock = Clock()
@@ -143,7 +143,7 @@ def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
 def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
-    """In a process of its own: its garbage collector is set for good."""
+    """In a separate process, because the garbage collector's settings are not restored."""
     program = f"""
         import gc, weakref
         from grouptrail.runtime.running import collect_garbage_sooner
@@ -165,7 +165,7 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
 
 
 class OneCluster:
-    """A cluster whose jobs fail once; then somebody presses Ctrl-C."""
+    """A cluster whose jobs fail once; the second run is ended by Ctrl-C."""
 
     def __init__(self, fault: Exception) -> None:
         self.queries: list[Any] = []

@@ -1,4 +1,4 @@
-"""Every shipped view over a warehouse of literal rows: what it gives, and that its columns are those it tells of."""
+"""Every shipped view on a warehouse of literal rows: its result, and that its columns are the documented ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(config: Config, text: str) -> list[dict[str, Any]]:
 
 @each_view
 def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
-    """Literal rows in, literal rows out; the other cluster's are not among them."""
+    """Rows of the other cluster are not among them."""
     query, wanted = ASKED[view.name]
     assert wanted
     assert asked(shop, query) == [pytest.approx(row) for row in wanted]
@@ -35,7 +35,7 @@ def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
 
 @each_view
 def test_view_example_columns_match_the_contract(shop: Config, view: View) -> None:
-    """Names and types, in their order; in the example, too, which is answered as it stands."""
+    """Names and types in order, also for the documented example, which is executed as it is."""
     schema, _ = run_query(shop, view.example, DeltaRs(shop))
     assert schema.names == [column.name for column in view.columns]
     types = [_plain(field.type) for field in pa.schema(schema)]
@@ -48,7 +48,8 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 @each_view
 def test_view_contract_matches_its_sql(view: View) -> None:
-    """In a sentence; every placeholder is one of its parameters; it reads what it names, of one cluster."""
+    """Its description is a sentence, placeholders are its parameters, and it reads the tables it names, of one
+    cluster."""
     assert view.about.rstrip().endswith(".")
     named = {"cluster", "now", "seconds"} | {parameter.name for parameter in view.parameters}
     assert set(re.findall(r":(\w+)", view.sql)) <= named
@@ -61,12 +62,11 @@ def test_view_contract_matches_its_sql(view: View) -> None:
 
 @each_view
 def test_nested_views_take_no_parameters_and_no_current_time(view: View) -> None:
-    """They are put in as they are, also into a function that is installed to stay."""
+    """They are inlined unchanged, also into functions that are installed permanently."""
     for name in re.findall(r"FROM (\w+)\(\)", view.sql):
         assert not views()[name].parameters
         assert ":now" not in views()[name].sql
 
 
 def test_expected_rows_cover_every_view() -> None:
-    """And nothing that is none."""
     assert set(ASKED) == set(views())

@@ -21,7 +21,8 @@ Segment = Callable[..., Path]
 
 
 def batch(first: int, count: int = 1, *, codec: int = 0, producer: int = -1) -> bytes:
-    """Records `key-N` at offsets from `first` on, a millisecond apart; of a `producer`'s transaction."""
+    """Return a batch with records `key-N` at offsets from `first` on, a millisecond apart, optionally
+    transactional."""
     epoch = 0 if producer >= 0 else -1
     builder = DefaultRecordBatchBuilder(2, codec, producer >= 0, producer, epoch, epoch, 1 << 20)
     for index in range(count):
@@ -31,12 +32,12 @@ def batch(first: int, count: int = 1, *, codec: int = 0, producer: int = -1) -> 
 
 
 def at(built: bytes, offset: int) -> bytes:
-    """The base offset is not under the CRC: brokers write it."""
+    """Set the base offset, which the CRC does not cover because brokers write it."""
     return offset.to_bytes(8, "big") + bytes(built[8:])
 
 
 def marker(offset: int, producer: int, kind: bytes) -> bytes:
-    """The end of a producer's transaction."""
+    """Return the control batch that ends a producer's transaction."""
     builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
     builder.append(0, 1_700_000_000_000 + offset, kind, b"\0\0\0\0\0\0", [])
     built = bytearray(builder.build())
@@ -58,7 +59,7 @@ def segment(tmp_path: Path) -> Segment:
 
 
 def read(*paths: Path) -> tuple[list[int], SegmentSummary]:
-    """The offsets that were read, and what was found; each record is the one that was written there."""
+    """Return the offsets that were read and the summary; each record must be the one written at its offset."""
     found = SegmentSummary()
     records = list(read_partition(paths, found))
     for offset, time, key, value in records:
@@ -68,7 +69,7 @@ def read(*paths: Path) -> tuple[list[int], SegmentSummary]:
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
 def test_read_partition_every_compression_codec_is_read(segment: Segment, codec: int) -> None:
-    """With offsets, timestamps, keys and values."""
+    """Offsets, timestamps, keys and values are equal."""
     offsets, found = read(segment(batch(5, 3, codec=codec), batch(11, codec=codec)))
     assert offsets == [5, 6, 7, 11]
     assert (found.start, found.end, found.stable, found.faults) == (5, 12, 12, [])
@@ -81,7 +82,7 @@ def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
 
 
 def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
-    """Its marker may lie in a later segment; transactions of other producers come between."""
+    """A transaction's marker may be in a later segment, after transactions of other producers."""
     first = segment(batch(0), batch(1, 2, producer=7), batch(3, producer=8), batch(4))
     second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
     offsets, found = read(first, second)
@@ -91,7 +92,7 @@ def test_read_partition_returns_only_committed_transactions(segment: Segment) ->
 
 @pytest.mark.parametrize("left", [8, 16, 40, 100])
 def test_read_partition_incomplete_last_batch_is_not_a_fault(segment: Segment, left: int) -> None:
-    """As a killed broker leaves it, or a copy of a live one's file."""
+    """A killed broker leaves one, and so does a copy of a live broker's file."""
     whole = batch(0, 2)
     offsets, found = read(segment(whole, batch(2)[:left]))
     assert offsets == [0, 1]
@@ -113,7 +114,7 @@ def test_read_partition_incomplete_batch_before_another_segment_is_a_fault(segme
 
 @pytest.mark.parametrize("place", ["record", "length", "negative length", "magic"])
 def test_read_partition_damaged_batch_is_reported_and_others_are_read(segment: Segment, place: str) -> None:
-    """Also where its length, which leads to the next batch, is what was damaged."""
+    """Also if the damage is in the length, which locates the next batch."""
     before, damaged, behind = batch(0, 2), bytearray(batch(2, 3)), batch(5, 2)
     where, value = {"record": (100, 0xFF), "length": (9, 0x7F), "negative length": (8, 0xFF), "magic": (16, 0x77)}[
         place
@@ -128,7 +129,7 @@ def test_read_partition_damaged_batch_is_reported_and_others_are_read(segment: S
 
 
 def test_read_partition_overlapping_segments_return_each_record_once(segment: Segment) -> None:
-    """As where a broker stopped while it swapped a compacted segment in."""
+    """A broker leaves such segments if it stops while it replaces one with its compacted version."""
     offsets, _ = read(segment(batch(0, 4)), segment(batch(2, 4), first=2))
     assert offsets == [0, 1, 2, 3, 4, 5]
 

@@ -20,7 +20,7 @@ from support.small_tables import at, lay
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """Member a has all of orders; after 5 minutes b takes a part, but what it is assigned cannot be read after 10."""
+    """Member a owns all of orders; b takes a part after 5 minutes, and b's assignment after 10 cannot be decoded."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
     generation = {"group_kind": "classic", "protocol_type": "consumer", "protocol": "range"}
     lay(
@@ -89,7 +89,7 @@ def shown(config: Config, time: datetime | None = None, *, generations: int = 10
 
 
 def test_show_group_at_a_time_prints_state_members_and_rebalances(warehouse: Config) -> None:
-    """State, members and what they owned then; the newest generation first."""
+    """Members with their partitions at that time; the newest generation first."""
     text = shown(warehouse, at(7))
     assert text.startswith(
         "billing: classic group of cluster default, Stable since 2026-03-04 12:05:00 UTC\n"
@@ -106,7 +106,7 @@ def test_show_group_at_a_time_prints_state_members_and_rebalances(warehouse: Con
 
 
 def test_show_group_unreadable_assignment_is_unknown(warehouse: Config) -> None:
-    """Neither none nor zero."""
+    """It is shown neither as empty nor as 0 partitions."""
     text = shown(warehouse)
     assert "assignment: unknown, not every member's can be read" in text
     assert "2026-03-04 12:05:00 unknown b\n" in text
@@ -115,12 +115,11 @@ def test_show_group_unreadable_assignment_is_unknown(warehouse: Config) -> None:
 
 
 def test_show_group_inferred_state_is_marked(warehouse: Config) -> None:
-    """It began at that time at the latest."""
+    """Its shown time is the latest possible begin."""
     assert "PreparingRebalance since 2026-03-04 12:04:00 UTC at the latest (inferred)" in shown(warehouse, at(4.5))
 
 
 def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
-    """The last ones."""
     found = describe_group(warehouse, "billing", at=None, generations=2)
     assert [row["generation"] for row in found["generations"]] == [5, 4]
 
@@ -155,13 +154,13 @@ def test_show_group_coordinator_partition_mismatch_is_reported(warehouse: Config
 
 
 def test_show_group_before_its_history_raises(warehouse: Config) -> None:
-    """It may have been there: nobody knows."""
+    """Whether the group existed at that time is unknown."""
     with pytest.raises(QueryError, match="history of billing begins after 2026-03-04T11:59:00Z: give a later --at"):
         shown(warehouse, at(-1))
 
 
 def test_show_group_unknown_group_exits_1_with_a_suggestion(warehouse: Config) -> None:
-    """One line with near names, and exit status 1."""
+    """The error is one line with similar names."""
     result = CliRunner().invoke(cli.app, ["show", "group", "biling", "--warehouse", warehouse.warehouse])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
@@ -170,7 +169,7 @@ def test_show_group_unknown_group_exits_1_with_a_suggestion(warehouse: Config) -
 
 
 def test_show_group_at_option_takes_a_time_or_exits_2(warehouse: Config) -> None:
-    """Or says what one is."""
+    """The error describes the accepted formats."""
     command = ["show", "group", "billing", "--warehouse", warehouse.warehouse, "--format", "json", "--at"]
     result = CliRunner().invoke(cli.app, [*command, "2026-03-04 12:07"])
     assert json.loads(result.stdout)["generation"] == 4
@@ -209,11 +208,9 @@ def test_ranges_lists_partitions_ascending_with_runs_joined(numbers: list[int], 
     ],
 )
 def test_coordinator_partition_matches_kafka(group_id: str, partition: int) -> None:
-    """As Kafka says it is."""
     assert coordinator_partition(group_id, 50) == partition
 
 
 def test_java_hash_is_a_signed_32_bit_hash() -> None:
-    """Of 32 bits, with their sign."""
     assert java_hash("polygenelubricants") == -(2**31)
     assert java_hash("Hello") == 69609650

@@ -18,7 +18,7 @@ NEVER = {"lag": None, "lag_seconds": None, "lag_seconds_method": None, "lag_seco
 
 
 def row(group: str, partition: int, lag: int, seconds: float, status: str = "OK", **more: Any) -> dict[str, Any]:
-    """A minute after the samples before it."""
+    """Return a lag row, sampled a minute after the earlier ones."""
     where = {"group_id": group, "topic": "orders", "partition": partition, "sampled_at": small_tables.at(1)}
     offsets = {"committed_offset": 1000, "log_start_offset": 0, "log_end_offset": 1000 + lag, "lag": lag}
     verdict = {
@@ -60,7 +60,7 @@ def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[li
 
 
 def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
-    """Sums of known lag, the longest time, and the worst verdict with its reason; no deleted group."""
+    """Sums of known lag, the longest age, and the worst status with its reason; deleted groups are omitted."""
     head, *lines, last = shown(config)
     assert [word.strip() for word in head[:5]] == ["group", "status", "partitions", "lag", "behind"]
     assert [[word.strip() for word in line[:5]] for line in lines] == [
@@ -91,7 +91,7 @@ def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: C
 
 
 def test_show_lag_json_prints_one_object_per_partition(config: Config) -> None:
-    """A line a partition, as it lies in the table."""
+    """One line per partition, with the values of the table."""
     out = StringIO()
     show_lag(config, groups=("billing",), topics=(), format="json", out=out)
     first, second = map(json.loads, out.getvalue().splitlines())

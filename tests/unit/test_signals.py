@@ -23,7 +23,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.3])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ending_returns_the_first_signal_before_or_during_the_wait(number: signal.Signals, seconds: float) -> None:
-    """Before it is waited for, and then; a second one changes nothing."""
+    """A second signal changes nothing."""
     wait = signals.ending()
     if seconds:
         threading.Timer(seconds, os.kill, (os.getpid(), number)).start()

@@ -99,14 +99,14 @@ def test_sql_csv_has_a_header_and_empty_nulls(warehouse: Config) -> None:
 
 
 def test_sql_table_ends_with_the_row_count_and_time(warehouse: Config) -> None:
-    """The number of rows and the time stand below."""
+    """They are on the last line."""
     lines = asked(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
     assert [line.strip() for line in lines if "─" not in line][:2] == ["newest", "2026-03-04 05:06:07.890Z"]
     assert lines[-1].startswith("1 row in 0.")
 
 
 def test_sql_table_markup_and_control_codes_are_shown_as_text(warehouse: Config) -> None:
-    """Neither markup nor a terminal's control codes that lie in the data."""
+    """Neither markup nor terminal control codes in the data take effect."""
     assert r"[bold]\x1b[31m" in asked(warehouse, "SELECT group_id FROM offset_commits", "table")
 
 
@@ -122,7 +122,6 @@ def test_sql_table_many_rows_shows_the_first_and_counts_all(
 def test_sql_table_too_wide_for_the_terminal_prints_one_column_per_line(
     warehouse: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each column on a line of its own."""
     monkeypatch.setenv("COLUMNS", "60")
     out = Terminal()
     run_sql(warehouse, "SELECT * FROM offset_commits WHERE committed_offset = 7", format="table", out=out)
@@ -174,7 +173,7 @@ def test_sql_statement_that_is_not_a_query_is_rejected_and_writes_nothing(
 
 
 def test_sql_insert_after_with_is_rejected_and_writes_nothing(warehouse: Config) -> None:
-    """By the engine, which has no such statement."""
+    """The engine rejects it, because it has no such statement."""
     refused(warehouse, "WITH x AS (SELECT 1) INSERT INTO offset_commits SELECT * FROM x")
     assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
 
@@ -212,7 +211,7 @@ def test_save_sql_writes_parquet_and_csv_files(warehouse: Config, tmp_path: Path
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 def test_save_sql_failed_query_keeps_the_existing_file(warehouse: Config, tmp_path: Path, format: str) -> None:
-    """Also where it fails only while it runs; nothing half-written is left."""
+    """Also if the query fails while it runs; no partial file is left."""
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "file").write_text("before")
@@ -245,18 +244,17 @@ def test_sql_reset_offsets_prints_topic_partition_offset(warehouse: Config) -> N
 
 
 def test_sql_unknown_table_error_suggests_the_nearest_name(warehouse: Config) -> None:
-    """And one that is like none, with the way to list them."""
+    """If no name is similar, the error says how to list them."""
     assert refused(warehouse, "SELECT * FROM offset_commit").endswith("did you mean offset_commits?")
     assert "`grouptrail tables`" in refused(warehouse, "SELECT * FROM zebra")
 
 
 def test_sql_table_not_yet_written_error_says_nothing_has_landed(warehouse: Config) -> None:
-    """A table of the contracts that nothing has landed in is no misspelling."""
+    """A table of the contracts without data is not reported as a misspelling."""
     assert "nothing has landed in group_records" in refused(warehouse, "SELECT * FROM group_records")
 
 
 def test_sql_missing_warehouse_raises_and_is_not_created(tmp_path: Path) -> None:
-    """A question leaves no trace."""
     config = Config(warehouse=str(tmp_path / "nowhere"))
     assert "--warehouse" in refused(config, "SELECT * FROM offset_commits")
     assert not (tmp_path / "nowhere").exists()
@@ -272,7 +270,7 @@ def test_sql_missing_warehouse_raises_and_is_not_created(tmp_path: Path) -> None
     ],
 )
 def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, message: str) -> None:
-    """Also what fails only while it runs."""
+    """Also if it fails only while it runs."""
     assert message in refused(warehouse, text)
 
 
@@ -294,7 +292,7 @@ def test_list_tables_newest_at_is_the_latest_record_time(warehouse: Config) -> N
 
 
 def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: Config) -> None:
-    """One line a table, with what a row of it is."""
+    """One line per table."""
     out = io.StringIO()
     print_tables(warehouse, out)
     [line] = [line for line in out.getvalue().splitlines() if line.startswith("offset_commits")]
@@ -303,14 +301,14 @@ def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: C
 
 
 def test_print_tables_empty_warehouse_suggests_grouptrail_run(tmp_path: Path) -> None:
-    """Listing nothing is no error."""
+    """An empty list is no error."""
     out = io.StringIO()
     print_tables(Config(warehouse=str(tmp_path)), out)
     assert "run `grouptrail run`" in out.getvalue()
 
 
 def test_print_columns_prints_descriptions_and_unknown_table_raises() -> None:
-    """From the contract: no warehouse is needed."""
+    """They come from the contract: no warehouse is needed."""
     out = io.StringIO()
     print_columns("offset_commits", out)
     assert "the next offset to consume (null: tombstone)" in out.getvalue()

@@ -35,7 +35,7 @@ def config(options: dict[str, str]) -> Config:
 
 
 def test_storage_spark_settings_map_delta_rs_options_to_hadoop_names(config: Config, options: dict[str, str]) -> None:
-    """By Hadoop's names; s3:// is s3a:// there."""
+    """Hadoop's scheme for s3:// is s3a://."""
     settings = object_stores.spark_settings("s3a://lake/x", options)
     assert settings["spark.hadoop.fs.s3a.endpoint"] == options["aws_endpoint_url"]
     assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
@@ -82,7 +82,7 @@ def test_object_store_is_read_by_every_reader_without_a_jvm(config: Config, opti
 
 
 def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: Config) -> None:
-    """Whether the bucket is not there or nobody answers; a kind that delta-rs does not know is not looked into."""
+    """The bucket is missing or the server does not answer; stores unknown to delta-rs are not checked."""
     tables.check_warehouse(config)
     absent = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})
     with pytest.raises(

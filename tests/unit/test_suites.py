@@ -42,14 +42,14 @@ def test_every_table_has_expectations() -> None:
 
 @pytest.mark.parametrize("table", contracts.tables().values(), ids=lambda table: table.name)
 def test_expectation_names_are_unique_in_their_table(table: contracts.Table) -> None:
-    """By which a result is found again; the exporter counts by them."""
+    """Results are stored and counted by these names."""
     names = [one["meta"]["name"] for one in suites.expectations(table)]
     assert sorted(names) == sorted(set(names))
 
 
 @each_expectation
 def test_expectation_query_selects_only_key_columns(table: str, one: suites.Expectation) -> None:
-    """A sample of what it finds is kept and shown: nothing else of a row may be in it."""
+    """Some of the rows found are stored and shown, and must not contain other data."""
     query = one["kwargs"]["unexpected_rows_query"]
     assert "{batch}" in query
     selected = re.match(r"SELECT (.*?) FROM ", query)
@@ -60,7 +60,7 @@ def test_expectation_query_selects_only_key_columns(table: str, one: suites.Expe
 
 
 def test_suite_files_have_the_great_expectations_format() -> None:
-    """So that they can be loaded without grouptrail; named as their table."""
+    """Each is named after its table and can be loaded without grouptrail."""
     folder = Path(__file__).resolve().parents[2] / "schemas" / "tables"
     for file in folder.glob("*.expectations.json"):
         suite = json.loads(file.read_text("utf-8"))
@@ -80,7 +80,7 @@ def test_from_contract_gives_key_null_and_type_expectations() -> None:
 
 
 def test_tables_read_returns_the_other_tables_of_an_expectation() -> None:
-    """Beside its own; a column of a table's name is none."""
+    """A column with a table's name does not count."""
     read = {
         one["meta"]["name"]: suites.tables_read(one) for one in suites.expectations(contracts.tables()["generations"])
     }
@@ -92,7 +92,7 @@ def test_tables_read_returns_the_other_tables_of_an_expectation() -> None:
 
 
 def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> None:
-    """It takes seconds."""
+    """Importing them takes seconds."""
     program = (
         "import sys, grouptrail.quality.check; print('great_expectations' in sys.modules, 'pyspark' in sys.modules)"
     )
@@ -101,7 +101,7 @@ def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> No
 
 
 def test_under_way_lists_tables_written_after_the_batchs_last_table() -> None:
-    """Of the decode job ingest_progress, of the history job history_positions."""
+    """The last table is ingest_progress for the decode job and history_positions for the history job."""
     found = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
     assert tables_being_written(found) == ["offset_commits"]
     assert tables_being_written(found | {"ingest_progress": Commit(3, 20)}) == []
@@ -111,7 +111,7 @@ def test_under_way_lists_tables_written_after_the_batchs_last_table() -> None:
 def test_snapshot_waits_for_the_batch_until_its_patience_ends(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And takes what is there when it takes too long."""
+    """After that it takes the tables as they are."""
     lay(config, "ingest_progress", {})
     lay(config, "offset_commits", {})
     late = take(config, patience_seconds=0)
@@ -124,7 +124,6 @@ def test_snapshot_waits_for_the_batch_until_its_patience_ends(
 
 
 def test_snapshot_lists_the_contract_columns_a_table_lacks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the columns of its contract."""
     for table in HISTORY:
         lay(config, table, {})
     assert {commit.lacking for commit in take(config, patience_seconds=0).versions.values()} == {()}
@@ -141,7 +140,6 @@ NEW = contracts.Column("coolness", "double", "how cool it was", null_means="writ
 
 
 def test_snapshot_unreadable_table_is_reported_and_others_are_taken(config: Config) -> None:
-    """The others are taken all the same."""
     lay(config, "rebalances", {})
     log = Path(config.table_path("generations")) / "_delta_log"
     log.mkdir(parents=True)
@@ -161,7 +159,7 @@ BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "
 
 
 def test_print_checked_failure_is_printed_without_control_codes(config: Config) -> None:
-    """Names from the log cannot steer the terminal."""
+    """Names from the log must not control the terminal."""
     out = io.StringIO()
     print_checked([checked(HOLDS, BREACH)], config, console_on(out))
     assert "rebalances.led_to: 3 rows; expected: it led to a generation" in out.getvalue()
@@ -170,7 +168,7 @@ def test_print_checked_failure_is_printed_without_control_codes(config: Config) 
 
 
 def test_expectation_that_could_not_be_evaluated_is_a_failure(config: Config) -> None:
-    """With its reason."""
+    """The result contains the reason."""
     result = Result("led_to", "it led to a generation", False, None, problem="no such column")
     out = io.StringIO()
     print_checked([checked(result)], config, console_on(out))
@@ -181,14 +179,14 @@ def test_expectation_that_could_not_be_evaluated_is_a_failure(config: Config) ->
 
 
 def test_raise_on_failures_without_tables_raises() -> None:
-    """An empty folder is a wrong --warehouse."""
+    """An empty folder means a wrong --warehouse."""
     with pytest.raises(ExpectationError, match="there is no table to check"):
         raise_on_failures([])
     raise_on_failures([checked(HOLDS)])
 
 
 def test_offline_page_has_no_scripts_and_no_external_resources() -> None:
-    """Whatever Great Expectations puts there."""
+    """Those that Great Expectations inserts are removed."""
     page = (
         '<html><head><link rel="stylesheet" href="https://cdn.example/a.css"><script>alert(1)</script></head><body>'
         '<img src="//cdn.example/logo.png?d=1"><a href="https://elsewhere.example">x</a>'
@@ -202,7 +200,7 @@ def test_offline_page_has_no_scripts_and_no_external_resources() -> None:
 
 
 def test_index_page_escapes_html_in_names() -> None:
-    """Those of groups come from strangers."""
+    """Any client can choose a group's name."""
     text = index(f"Tables of cluster {EVIL}", ("table", "rows"), [Entry("rebalances", ("7",), [EVIL])])
     assert "<script" not in text
     assert "&lt;script src=" in text

@@ -20,28 +20,28 @@ from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
-from support.sample_groups import TOLD_UNTIL, billing, shared
+from support.sample_groups import KNOWN_UNTIL, billing, shared
 from support.small_tables import at, lay
 
 
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:
-    """What the browser is given of a group."""
+    """Return the data that the browser gets for a group."""
     found = read_group(config, group, since=between.get("since"), until=between.get("until"))
     return arrange(found)
 
 
 def table(columnar: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows by column, as the browser reads them."""
+    """Return rows by column, as the browser reads them."""
     return [dict(zip(columnar["columns"], row, strict=True)) for row in columnar["rows"]]
 
 
 def moment(data: dict[str, Any], ms: int) -> datetime:
-    """A time of the picture."""
+    """Return a time of the page as a datetime."""
     return datetime.fromtimestamp((data["start"] + ms) / 1000, UTC)
 
 
 def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datetime, str]]:
-    """Since when who owned a partition."""
+    """Return (start, member) of each interval of a partition."""
     [lanes] = [one["lanes"] for one in data["topics"] if one["topic"] == topic]
     [spans] = [lane["spans"] for lane in lanes if lane["partition"] == partition]
     since, found = 0, []
@@ -52,7 +52,7 @@ def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datet
 
 
 def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
-    """From the first assignment on; a crash gives its partitions to the others until it is back."""
+    """From the first assignment on; after a crash the other members own the partitions until the member is back."""
     data = drawn(lake)
     assert [(one["topic"], len(one["lanes"])) for one in data["topics"]] == [("orders", 8), ("payments", 3)]
     assert owners(data, "orders", 5) == [
@@ -65,7 +65,7 @@ def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
 
 
 def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
-    """Spans equal the rows of the table, with members by index."""
+    """They match the table's rows, with members by index."""
     data = drawn(lake)
     rebalances = table(data["rebalances"])
     assert len(rebalances) == 24
@@ -76,7 +76,7 @@ def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
 
 
 def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> None:
-    """Members of one static instance, or of one client on one host, share a seat."""
+    """Members of one static instance, or of one client on one host, share a row."""
     data = drawn(lake)
     rows = [[data["members"][life["member"]] for life in lives] for lives in data["people"]]
     assert [sorted({member["label"] for member in row}) for row in rows] == [
@@ -92,7 +92,7 @@ def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> Non
 
 
 def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(lake: Config) -> None:
-    """Of all partitions in one slot of time; it rises while the storm lasts."""
+    """Lag of all partitions by time slot; it rises during the storm."""
     data = drawn(lake)
     points = table(data["lag"])
     assert {point["partitions"] for point in points} == {9, 11}
@@ -108,7 +108,7 @@ def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(lake: Confi
 
 
 def test_timeline_interval_includes_rows_that_overlap_it(lake: Config) -> None:
-    """Whole: with the true beginning of what began before."""
+    """They keep their true start, even if it is before the interval."""
     data = drawn(lake, since=at(30), until=at(35))
     assert moment(data, 0) == at(30)
     assert moment(data, data["until"]) == at(35)
@@ -118,7 +118,7 @@ def test_timeline_interval_includes_rows_that_overlap_it(lake: Config) -> None:
 
 
 def test_timeline_without_lag_shows_the_history(lake: Config, tmp_path: Path) -> None:
-    """The table may not be there, or hold nothing of the group."""
+    """The lag table may be missing or have no rows of the group."""
     assert drawn(lake, "audit")["lag"]["rows"] == []
     own = Config(warehouse=str(tmp_path))
     shared(own)
@@ -135,14 +135,14 @@ def test_timeline_share_group_owners_are_on_separate_tracks(lake: Config) -> Non
 
 
 def test_timeline_open_rows_are_known_until_the_last_data_read(lake: Config) -> None:
-    """Up to the last sample or the last batch that landed; what is dead is known to its end."""
+    """Until the last sample or the last batch that landed; ended rows until their end."""
     data = drawn(lake)
-    assert moment(data, data["known"]) == TOLD_UNTIL
+    assert moment(data, data["known"]) == KNOWN_UNTIL
     assert data["until"] > data["known"]
 
 
 def test_timeline_dead_group_ends_when_it_died(tmp_path: Path) -> None:
-    """The others' samples do not make it longer."""
+    """Later samples of other groups do not extend it."""
     config = Config(warehouse=str(tmp_path))
     group = billing(config, group_id="over")
     lay(config, "group_states", {"group_id": "over", "state": "Dead", "started_at": at(100), "record_offset": 999})
@@ -156,7 +156,7 @@ def test_timeline_dead_group_ends_when_it_died(tmp_path: Path) -> None:
 def test_read_group_interval_outside_the_history_raises(
     lake: Config, since: datetime, until: datetime | None
 ) -> None:
-    """It says of which time something is."""
+    """The error names the interval that has data."""
     with pytest.raises(
         QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
     ):
@@ -164,7 +164,7 @@ def test_read_group_interval_outside_the_history_raises(
 
 
 def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No browser could draw it."""
+    """No browser could draw them."""
     monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
         read_group(lake, "billing", since=None, until=None)
@@ -172,7 +172,7 @@ def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatc
 
 
 def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: Path) -> None:
-    """And say where."""
+    """They print the file's path."""
     out = tmp_path / "picture.html"
     arguments = [
         "timeline",
@@ -205,21 +205,21 @@ def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: P
 def test_timeline_and_report_commands_invalid_input_exits_with_message(
     lake: Config, arguments: list[str], message: str
 ) -> None:
-    """On stderr, with what to do."""
+    """The message is on stderr and says what to do."""
     result = CliRunner().invoke(cli.app, [*arguments, "--warehouse", lake.warehouse])
     assert result.exit_code in (1, 2)
     assert message in result.stderr
 
 
 def test_timeline_page_loads_no_external_resources(lake: Config) -> None:
-    """Neither scripts nor styles nor pictures nor fonts."""
+    """No scripts, styles, images or fonts."""
     text = timeline_page(lake, "billing", since=None, until=None)
     assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
 def test_embedded_json_escapes_html_and_parses_back() -> None:
-    """Whatever is in it, and it is still the same JSON."""
+    """Any content is parsed back unchanged."""
     data = {"name": "</script><!--<script>&\u2028\u2029", "é": "群"}
     text = embedded(data)
     assert not set("<>&\u2028\u2029") & set(text)
@@ -231,12 +231,12 @@ def test_embedded_json_escapes_html_and_parses_back() -> None:
     [("orders", "orders"), ("a\x1b[31mb", "a\\u001b[31mb"), ("x\u202ey\u200b", "x\\u202ey\\u200b"), ("群 é", "群 é")],
 )
 def test_visible_escapes_invisible_characters(name: str, shown: str) -> None:
-    """And what turns the direction of writing."""
+    """Also those that change the direction of text."""
     assert visible(name) == shown
 
 
 def test_timeline_members_with_the_same_client_id_are_numbered(tmp_path: Path) -> None:
-    """Each row of them has its number; one that comes back has the same."""
+    """A member that returns has the same number."""
     config = Config(warehouse=str(tmp_path))
     shared(config)
     life = {"group_id": "notifications", "client_id": "app", "began": "joined"}
@@ -250,7 +250,6 @@ def test_timeline_members_with_the_same_client_id_are_numbered(tmp_path: Path) -
 
 
 def test_lane_name_connector_has_no_number_but_task_has() -> None:
-    """Its tasks have."""
     assert [lane_name("sink", number) for number in (-1, 0)] == ["sink", "sink-0"]
 
 
@@ -265,25 +264,24 @@ def test_lane_name_connector_has_no_number_but_task_has() -> None:
     ],
 )
 def test_command_quotes_the_group_name_for_the_shell(group: str, typed: str) -> None:
-    """The shell takes the group's name as one word, and runs nothing."""
+    """The shell reads the name as one word and executes nothing."""
     assert command(group) == typed
 
 
 def test_causes_are_exactly_those_of_the_contract() -> None:
-    """Those that the contract names, and no others."""
     [about] = [column.about for column in contracts.tables()["rebalances"].columns if column.name == "cause"]
     sorted_causes = [cause for causes in CAUSES.values() for cause in causes]
     assert sorted(sorted_causes) == sorted(about.replace(" or ", ", ").split(", "))
 
 
 def member(number: int, *, began: int = 0, ended: int | None = None) -> Member:
-    """Of a seat of its own."""
+    """Return a member with a row of its own."""
     return Member(number, f"m{number}", None, None, None, began, ended, seat=f"seat {number}")
 
 
 @pytest.mark.parametrize(("count", "apart"), [(2, 4), (3, 2), (6, 1), (12, 1)])
 def test_colour_slots_few_members_are_vivid_and_apart(count: int, apart: int) -> None:
-    """Of twelve hues; so many steps between any two."""
+    """Any two of the twelve hues in use are at least this many steps apart."""
     slots = sorted(colour_slots(member(number) for number in range(count)).values())
     assert max(slots) < HUES
     gaps = [(after - before) % HUES or HUES for before, after in zip(slots, [*slots[1:], slots[0]], strict=True)]
@@ -291,7 +289,6 @@ def test_colour_slots_few_members_are_vivid_and_apart(count: int, apart: int) ->
 
 
 def test_colour_slots_many_members_reuses_those_of_departed_members() -> None:
-    """First those of members that are gone."""
     gone = [member(number, began=0, ended=5) for number in range(24)]
     present = [member(number, began=9) for number in range(24, 48)]
     slots = colour_slots([*gone, *present])
@@ -300,7 +297,7 @@ def test_colour_slots_many_members_reuses_those_of_departed_members() -> None:
 
 
 def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
-    """Also one that only commits, and the worst partition of each."""
+    """Also one that only commits; the status is that of the worst partition."""
     data = arrange_report(read_cluster(lake))
     groups = {row["group_id"]: row for row in table(data["groups"])}
     assert sorted(groups) == ["audit", "billing", "campaign-2025", "ledger", "mirror", "notifications"]
@@ -329,6 +326,6 @@ def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
     assert storm["command"] == "grouptrail timeline --from 2026-03-04T12:30:00Z --to 2026-03-04T13:05:00Z billing"
     causes = {(moment(data, row["day"]).day, row["cause"]): row["rebalances"] for row in table(data["causes"])}
     assert causes[4, "member_left"] == 8
-    assert moment(data, data["days"][-1]) < TOLD_UNTIL
+    assert moment(data, data["days"][-1]) < KNOWN_UNTIL
     assert len(data["days"]) == 14
     assert table(data["worst"])[0]["group_id"] == "ledger"

@@ -29,7 +29,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all pages."""
+    """One browser for all pages."""
     browser = Browser(tmp_path_factory.mktemp("chromium"))
     try:
         yield browser
@@ -39,7 +39,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(tmp_path: Path, browser: Browser) -> Iterator[Open]:
-    """Opens a page's text; at the end nothing may have been complained of in its console."""
+    """Open a page and yield it; at the end its console must have no errors."""
     pages: list[Page] = []
 
     def open_(text: str, **options: Any) -> Page:
@@ -55,13 +55,13 @@ def opened(tmp_path: Path, browser: Browser) -> Iterator[Open]:
 
 
 def texts(page: Page, selector: str) -> list[str]:
-    """What is written in the elements that are there."""
+    """Return the text of the matching elements."""
     found: list[str] = page.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
     return found
 
 
 def count(page: Page, selector: str) -> int:
-    """How many elements there are."""
+    """Return the number of matching elements."""
     return int(page.value(f"document.querySelectorAll({selector!r}).length"))
 
 
@@ -79,7 +79,7 @@ def middle(place: dict[str, float]) -> tuple[float, float]:
 
 
 def shown_seconds(page: Page) -> float:
-    """How long a time is in view."""
+    """Return the length of the visible interval."""
     return float(page.value("(view.to - view.from) / 1000"))
 
 
@@ -89,7 +89,7 @@ def timeline(config: Config, group: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_timeline_page_small_group_draws_every_lane_and_table(lake: Config, opened: Open, scheme: str) -> None:
-    """Every lane, life, rebalance and state is drawn, and the tables below."""
+    """Every lane, membership, rebalance and state is drawn; the tables are filled."""
     page = opened(timeline(lake, "billing"), dark=scheme == "dark")
     page.screenshot(f"timeline-3-{scheme}")
     assert texts(page, "h1") == ["billing"]
@@ -114,7 +114,7 @@ def test_timeline_page_small_group_draws_every_lane_and_table(lake: Config, open
 def test_timeline_page_three_hundred_members_draws_only_visible_lanes(
     crowded: Config, opened: Open, scheme: str
 ) -> None:
-    """Begin as a strip of the topic; opened, only lanes in sight are drawn, and scrolling draws others."""
+    """The topic begins as a strip; once it is opened, only visible lanes are drawn, and scrolling draws others."""
     page = opened(timeline(crowded, "crowd"), dark=scheme == "dark")
     page.screenshot(f"timeline-300-{scheme}")
     assert texts(page, "#lanes .name") == ["▸ clicks", "▸ members"]
@@ -134,7 +134,7 @@ def test_timeline_page_three_hundred_members_draws_only_visible_lanes(
 
 
 def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, opened: Open) -> None:
-    """By drag, wheel, keys and buttons; the axis, the lanes and the tables follow."""
+    """Drag, wheel, keys and buttons update the axis, the lanes and the tables."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
     lane = box(page, "#lanes svg")
@@ -190,7 +190,7 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
 
 
 def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, opened: Open) -> None:
-    """From mark to mark; the tooltip of a mark is its label, too."""
+    """The tooltip of a mark is also its label."""
     page = opened(timeline(lake, "billing"))
     whole = shown_seconds(page)
     page.value("document.querySelector('.mark[tabindex=\\'0\\']').focus()")
@@ -206,7 +206,7 @@ def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, ope
 
 
 def test_timeline_page_selected_member_fades_the_others_until_escape(lake: Config, opened: Open) -> None:
-    """By a click or by a name: the others fade, and Escape brings them back."""
+    """A member is selected by a click or by its name."""
     page = opened(timeline(lake, "billing"))
     page.drag(middle(box(page, "#lanes .span")), middle(box(page, "#lanes .span")))
     assert texts(page, "#unpin") == ["only billing-anna ✕"]
@@ -239,7 +239,7 @@ def test_timeline_page_share_kip_848_and_empty_groups_are_drawn(lake: Config, op
 
 
 def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> None:
-    """No element, no script, no style comes of them; what is invisible in them is shown."""
+    """They create no element, script or style; invisible characters are shown."""
     config = Config(warehouse=str(tmp_path / "lake"))
     group = hostile(config)
     for name, text in (("timeline", timeline(config, group)), ("report", report_page(config))):
@@ -254,7 +254,7 @@ def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_page_shows_groups_and_filters_them_by_status(lake: Config, opened: Open, scheme: str) -> None:
-    """Verdicts, groups, storms, causes and dormant groups; a verdict shows its groups alone."""
+    """Verdicts, groups, storms, causes and dormant groups; selecting a verdict shows only its groups."""
     page = opened(report_page(lake), dark=scheme == "dark", size=(1400, 1500))
     page.screenshot(f"report-{scheme}")
     assert texts(page, "#verdicts .tile") == ["1 STOP", "1 OK", "4 no lag sampled"]
@@ -269,7 +269,7 @@ def test_report_page_shows_groups_and_filters_them_by_status(lake: Config, opene
 
 
 def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opened: Open) -> None:
-    """They scroll in a place of their own, below their heads."""
+    """The table's header stays visible."""
     config = Config(warehouse=str(tmp_path / "lake"))
     sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
     lay(config, "consumer_lag", *({**sample, "group_id": f"service-{number:03}"} for number in range(600)))
@@ -280,7 +280,7 @@ def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opene
     assert box(page, "#groups th")["top"] >= box(page, ".tall")["top"] > box(page, "#groups tbody tr")["top"]
 
 
-# The least contrast of each kind of thing on the page, by the formula of WCAG 2.2.
+# The lowest contrast of each kind of element on the page, by the formula of WCAG 2.2.
 CONTRASTS = """
 (() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
@@ -318,7 +318,7 @@ CONTRASTS = """
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_timeline_page_colours_have_wcag_contrast(lake: Config, opened: Open, scheme: str) -> None:
-    """As WCAG 2.2 asks: 4.5 for text on what it stands on, 3 for a member's colour on the ground."""
+    """WCAG 2.2 requires 4.5 for text and 3 for a member's colour, against their backgrounds."""
     page = opened(timeline(lake, "billing"), dark=scheme == "dark")
     found = page.value(CONTRASTS)
     assert min(found[name] for name in ("words", "labels", "signs", "states")) >= 4.5, found

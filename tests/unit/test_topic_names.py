@@ -11,7 +11,7 @@ from grouptrail.history import names as topic_names
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Names of a warehouse where neither records nor commits hold any."""
+    """Topic names in a warehouse without any in records or commits."""
     found: Any = object.__new__(topic_names.TopicNames)
     found._spark, found._names, found._nameless = None, {}, set()
     found._config = type("Config", (), {"cluster": "c"})()

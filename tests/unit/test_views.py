@@ -24,9 +24,10 @@ from support.small_tables import at, lay
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """Member a has partitions 0 and 1; b joins after 5 minutes and takes 1; a leaves after 10.
+    """Member a owns partitions 0 and 1; b joins after 5 minutes and takes 1; a leaves after 10.
 
-    Every row is there for another cluster, too."""
+    The same rows exist for another cluster.
+    """
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
     rows: dict[str, list[dict[str, Any]]] = {
         "generations": [
@@ -102,7 +103,7 @@ def refused(config: Config, text: str) -> str:
 def test_owners_at_returns_the_owners_at_the_given_time(
     warehouse: Config, time: str, owners: dict[int, str], generation: int | None
 ) -> None:
-    """From its beginning an interval holds a time, to its end it does not; times are UTC unless they say more."""
+    """Intervals include their start and exclude their end; times are UTC unless they have an offset."""
     rows = asked(warehouse, f"SELECT * FROM owners_at('billing', '{time}')")
     assert {row["partition"]: row["member_id"] for row in rows} == owners
     assert len(rows) == len(owners)
@@ -111,7 +112,6 @@ def test_owners_at_returns_the_owners_at_the_given_time(
 
 
 def test_members_at_excludes_a_member_that_leaves_then(warehouse: Config) -> None:
-    """A member that leaves at a time is not there then."""
     count = "SELECT (SELECT count(*) FROM members_at('billing', '{}')) n"
     times = ("2026-03-04T12:00:00Z", "2026-03-04T12:05:00Z", "2026-03-04T12:10:00Z")
     assert [asked(warehouse, count.format(time))[0]["n"] for time in times] == [1, 2, 1]
@@ -119,7 +119,7 @@ def test_members_at_excludes_a_member_that_leaves_then(warehouse: Config) -> Non
 
 
 def test_group_timeline_lists_events_in_time_order(warehouse: Config) -> None:
-    """Why comes before what; of one time all are there."""
+    """At the same time, causes precede effects, and all events are listed."""
     rows = asked(warehouse, "SELECT * FROM group_timeline('billing') ORDER BY step")
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
     assert [(row["at"][14:16], row["event"], row["generation"]) for row in rows] == [
@@ -140,7 +140,7 @@ def test_group_timeline_lists_events_in_time_order(warehouse: Config) -> None:
 
 
 def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) -> None:
-    """Those that a window joins are one; of a window with no more than the number none is."""
+    """Rebalances within a window form one storm if there are more than the threshold."""
     config = Config(warehouse=str(tmp_path))
     minutes = (0, 1, 2, 3, 8, 30, 40, 41, 42, 43)
     causes = ["member_joined", "member_left"] * 5
@@ -171,7 +171,6 @@ def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) 
 
 
 def test_rebalances_by_cause_counts_one_utc_day(tmp_path: Path) -> None:
-    """From midnight to midnight, UTC."""
     config = Config(warehouse=str(tmp_path))
     hours = (-12.001, -12, 0, 11.999, 12)
     lay(config, "rebalances", *(_rebalance(1, at(hour * 60), "member_joined") for hour in hours))
@@ -188,7 +187,6 @@ def test_rebalances_by_cause_counts_one_utc_day(tmp_path: Path) -> None:
     ],
 )
 def test_view_call_in_any_case_with_blanks_and_comments_is_recognised(warehouse: Config, call: str) -> None:
-    """In any case, with blanks and comments."""
     assert len(asked(warehouse, f"SELECT * FROM {call}")) == 2
 
 
@@ -227,7 +225,7 @@ def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
     ],
 )
 def test_expand_replaces_only_the_call(dialect: Dialect, before: str, after: str) -> None:
-    """Everything around the call keeps its spelling, also what no parser would take."""
+    """Everything else keeps its spelling, even if it is not valid SQL."""
     names_rows = after.startswith((" AS m", " TABLESAMPLE"))
     found = expand(f"{before}Members_at('it''s', now()){after}", "c", dialect)
     assert found.text.startswith(f"{before}(SELECT")
@@ -264,7 +262,7 @@ _PIECES = [
 @pytest.mark.parametrize("dialect", [DELTA_RS, SPARK], ids=lambda dialect: dialect.name)
 @given(pieces=st.lists(st.sampled_from([*_PIECES, "FROM ", " assignors_in_use ", "assignors_in_use()"])))
 def test_expand_of_any_text_keeps_what_is_not_a_call(dialect: Dialect, pieces: list[str]) -> None:
-    """Or one error says what does not end."""
+    """Or one error names what is not terminated."""
     text = "".join(pieces)
     try:
         expanded = expand(text, "c", dialect).text
@@ -289,12 +287,12 @@ def test_expand_of_any_text_keeps_what_is_not_a_call(dialect: Dialect, pieces: l
     ],
 )
 def test_view_without_required_arguments_is_queried_by_name(warehouse: Config, text: str, rows: int) -> None:
-    """Like a table; a CTE of the same name takes precedence."""
+    """It is used like a table; a CTE with the same name takes precedence."""
     assert len(asked(warehouse, text)) == rows
 
 
 def test_dialects_write_strings_and_durations_in_their_own_syntax() -> None:
-    """Spark reads backslashes and ${variables}, and counts the time between two timestamps in its own way."""
+    """Spark interprets backslashes and ${variables}, and has its own function for the time between timestamps."""
     assert DELTA_RS.literal("it's \\ ${x}") == "'it''s \\ ${x}'"
     assert SPARK.literal("it's \\ ${x}") == r"'it\'s \\ \u0024{x}'"
     assert filled("SELECT :seconds(a.b, :now)", {"now": 1}, SPARK) == (
@@ -305,7 +303,7 @@ def test_dialects_write_strings_and_durations_in_their_own_syntax() -> None:
 
 
 def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
-    """Whatever it holds; and it is no placeholder."""
+    """Whatever its content; it is not read as a placeholder."""
     text = expand("SELECT * FROM members_at('o''x :time) --', now())", "it's").text
     assert "group_id = 'o''x :time) --'" in text
     assert "cluster = 'it''s'" in text
@@ -315,9 +313,9 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("owners_at('billing')", "owners_at(group, time): not with 1 arguments: write it as in SELECT"),
-        ("owners_at()", "not with 0 arguments"),
-        ("owners_at('billing', now(), 1)", "not with 3 arguments"),
+        ("owners_at('billing')", "owners_at(group, time) cannot be called with 1 arguments: write it as in SELECT"),
+        ("owners_at()", "cannot be called with 0 arguments"),
+        ("owners_at('billing', now(), 1)", "cannot be called with 3 arguments"),
         ("owners_at(billing, now())", "group is a string in quotes, not billing"),
         ("owners_at(now(), now())", "group is a string in quotes, not now()"),
         ("owners_at('billing', 'yesterday')", "time is a time such as '2026-11-21T14:55:00Z', or now()"),
@@ -339,12 +337,11 @@ def test_expand_view_argument_stays_a_string_literal(warehouse: Config) -> None:
     ],
 )
 def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config, call: str, message: str) -> None:
-    """In one line, with the way to do it right."""
     assert message in refused(warehouse, f"SELECT * FROM {call}")
 
 
 def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
-    """The error of a cluster without groups says so."""
+    """For a cluster without groups the error says so."""
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
     third = warehouse.model_copy(update={"cluster": "third"})

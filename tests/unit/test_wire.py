@@ -15,7 +15,7 @@ from grouptrail.wire.records import Key, Record, Value, decode_record, encode_ke
 from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
 from support.wire_vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector, as_kafka_prints
 
-# Vectors whose bytes are not what Kafka's writer makes of what they say, and why.
+# Vectors whose bytes differ from what Kafka writes for the same values, and why.
 NOT_CANONICAL = {
     "offset-commit/v3-trailing-bytes-ignored": "bytes behind the last field of key and value",
     "offset-commit/v3-invalid-utf8-metadata": "invalid UTF-8 is read as U+FFFD",
@@ -26,7 +26,7 @@ COMMIT_KEY = bytes.fromhex("0001000167000174") + bytes(4)
 
 
 def expected_of(vector: Vector) -> dict[str, Any]:
-    """The vector's answer with all parts; `error` without what only Kafka has a name for."""
+    """Return the vector's expected answer in full; `error` without names that only Kafka uses."""
     parts = ("blob", "version", "data") if vector.blob else ("key", "value")
     expected = dict.fromkeys((*parts, "error")) | vector.expected
     if expected["error"]:
@@ -35,7 +35,7 @@ def expected_of(vector: Vector) -> dict[str, Any]:
 
 
 def answer_to(vector: Vector) -> dict[str, Any]:
-    """What we say of a vector, read as Kafka reads it."""
+    """Return the decoder's answer for a vector."""
     if vector.blob:
         answer = blob_json(decode_blob(vector.blob, vector.value or b"", strict=False))
     else:
@@ -52,7 +52,7 @@ def test_decode_vector_matches_kafka(vector: Vector) -> None:
 
 
 def test_every_record_type_and_blob_has_a_vector() -> None:
-    """A layout that is added without golden bytes fails here."""
+    """A layout without a vector fails here."""
     types = {vector.expected["key"]["type"] for vector in RECORDS if "key" in vector.expected}
     assert types == set(record_types())
     blobs = {name for name in messages() if is_blob(name)}
@@ -95,7 +95,7 @@ def test_values_from_json_restores_the_decoded_values(vector: Vector) -> None:
 
 
 def test_decode_record_unknown_tags_are_kept_and_shown_in_json() -> None:
-    """By their number, beside the known ones; their bytes in the JSON are base64."""
+    """By their number, beside the known fields; as base64 in JSON."""
     vector = BY_NAME["offset-commit/v4-unknown-tags"]
     record = decode_record(vector.key, vector.value)
     assert record.value is not None
@@ -104,7 +104,7 @@ def test_decode_record_unknown_tags_are_kept_and_shown_in_json() -> None:
 
 
 def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
-    """The group's own tag and its second member's, each in its place."""
+    """One tag of the group and one of its second member, each in its own struct."""
     vector = BY_NAME["group-metadata/v4-unknown-tags"]
     record = decode_record(vector.key, vector.value)
     assert record.value is not None
@@ -133,7 +133,7 @@ def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
 def test_decode_record_tagged_field_with_its_default_reads_as_absent(
     key: Key, version: int, name: str, default: Any
 ) -> None:
-    """Kafka does not write it, and its JSON leaves it out; bytes that say it anyway say nothing new."""
+    """Kafka does not write defaults, and its JSON omits them."""
     vector = next(v for v in RECORDS if v.expected.get("key", {}).get("type") == key.type and v.expected.get("value"))
     plain = decode_record(vector.key, vector.value).value
     assert plain is not None
@@ -147,7 +147,7 @@ def test_decode_record_tagged_field_with_its_default_reads_as_absent(
 
 @pytest.mark.parametrize("tag", [1, 127, 128, (1 << 31) - 1, -1, -(1 << 31)])
 def test_encode_value_unknown_tag_of_any_number_decodes_back(tag: int) -> None:
-    """Kafka reads a tag's number into a signed int, so bytes may say a negative one."""
+    """Kafka reads a tag's number as a signed int, so it may be negative."""
     value = Value(0, {"epoch": 1, UNKNOWN_TAGS: {str(tag): b"x"}})
     key = Key(3, {"groupId": "g"})
     assert decode_record(encode_key(key), encode_value(key, value)) == Record(key, value)
@@ -200,17 +200,17 @@ def test_encode_value_unknown_tag_of_any_number_decodes_back(tag: int) -> None:
 def test_decode_record_error_has_its_kind_and_position(
     key: bytes | None, value: bytes | None, where: Any, kind: str, position: int
 ) -> None:
-    """`position` is where the field begins that could not be read, counted from the start of key or value."""
+    """`position` is the start of the field that could not be decoded, counted from the start of key or value."""
     assert decode_record(key, value).error == Undecodable(where, kind, position)
 
 
 def test_decode_record_undecodable_value_keeps_the_key() -> None:
-    """So an undecodable record still has a group."""
+    """An undecodable record then still has a group."""
     assert decode_record(COMMIT_KEY, b"").key == Key(1, {"group": "g", "topic": "t", "partition": 0})
 
 
 def test_decode_record_invalid_utf8_is_an_error_only_if_strict() -> None:
-    """Strict decoding can give the bytes back; the other says U+FFFD, as Kafka's tools do."""
+    """Strict decoding can restore the bytes; otherwise invalid bytes become U+FFFD, as in Kafka's tools."""
     vector = BY_NAME["offset-commit/v3-invalid-utf8-metadata"]
     assert decode_record(vector.key, vector.value, strict=True).error == Undecodable("value", "not_utf8", 17)
     lenient = decode_record(vector.key, vector.value, strict=False)
@@ -235,7 +235,7 @@ def test_decode_blob_connect_missing_tail_reads_as_null_or_zero() -> None:
 
 @pytest.mark.parametrize("rest", range(4))
 def test_decode_blob_sticky_user_data_too_short_for_a_generation_is_version_0(rest: int) -> None:
-    """It says nowhere which version it is; a generation would be four bytes behind the partitions."""
+    """The blob has no version field; a generation would be four more bytes after the partitions."""
     vector = BY_NAME["blob/sticky-user-data-v0"]
     assert vector.value is not None
     blob = decode_blob("StickyAssignorUserData", vector.value + bytes(rest))
@@ -243,7 +243,7 @@ def test_decode_blob_sticky_user_data_too_short_for_a_generation_is_version_0(re
 
 
 def test_decode_blob_kafka_python_sticky_user_data_is_an_error_in_the_java_layout() -> None:
-    """It writes a version before it, which read as Java's would be a count of 65,536 topics."""
+    """kafka-python writes a version first, which Java's layout reads as a count of 65,536 topics."""
     content = StickyAssignorUserData([("seven", [0, 3])], 4).encode()
     assert decode_blob("StickyAssignorUserData", content).error is not None
     data = decode_blob("KafkaPythonStickyUserData", content).data
@@ -251,12 +251,12 @@ def test_decode_blob_kafka_python_sticky_user_data_is_an_error_in_the_java_layou
 
 
 def test_encode_blob_without_data_raises() -> None:
-    """A caller that lost the bytes hears of it."""
+    """The caller has lost the bytes and must notice."""
     with pytest.raises(ValueError, match="ConsumerProtocolAssignment"):
         encode_blob(Blob("ConsumerProtocolAssignment"))
 
 
 def test_encode_value_unknown_version_raises() -> None:
-    """Only what has a layout is written."""
+    """Only versions with a layout can be written."""
     with pytest.raises(ValueError, match="OffsetCommit has no version 5"):
         encode_value(Key(1, {}), Value(5, {}))

@@ -32,7 +32,7 @@ Bytes = bytes | None
 
 
 def holds_or_says_why(key: Bytes, value: Bytes, *, strict: bool) -> None:
-    """A record has a key and no error, or an error of a known kind at a place inside its bytes."""
+    """Assert that a record has a key and no error, or an error of a known kind at a position inside its bytes."""
     record = decode_record(key, value, strict=strict)
     if record.error is None:
         assert record.key is not None
@@ -48,7 +48,7 @@ def holds_or_says_why(key: Bytes, value: Bytes, *, strict: bool) -> None:
 @MANY
 @given(st.none() | st.binary(), st.none() | st.binary(), st.booleans())
 def test_decode_record_any_bytes_gives_a_record_or_an_error(key: Bytes, value: Bytes, strict: bool) -> None:
-    """Nothing is raised, and a fault has a kind and a place."""
+    """Nothing is raised; an error has a kind and a position."""
     holds_or_says_why(key, value, strict=strict)
 
 
@@ -57,7 +57,7 @@ def test_decode_record_any_bytes_gives_a_record_or_an_error(key: Bytes, value: B
 def test_decode_record_any_bytes_after_known_type_gives_a_record_or_an_error(
     type_: int, version: int, key: bytes, value: bytes, strict: bool
 ) -> None:
-    """The same, past the first two bytes."""
+    """Random bytes after a valid type and version."""
     prefixes = type_.to_bytes(2, "big"), version.to_bytes(2, "big")
     holds_or_says_why(prefixes[0] + key, prefixes[1] + value, strict=strict)
 
@@ -65,14 +65,14 @@ def test_decode_record_any_bytes_after_known_type_gives_a_record_or_an_error(
 @MANY
 @given(strategies.mutated_records(), st.booleans())
 def test_decode_record_mutated_vector_gives_a_record_or_an_error(record: tuple[Bytes, Bytes], strict: bool) -> None:
-    """The same for vectors with bits flipped, bytes cut off, put in or overwritten by lying lengths."""
+    """Vectors with flipped bits, removed or inserted bytes, or wrong lengths."""
     holds_or_says_why(*record, strict=strict)
 
 
 @MANY
 @given(st.sampled_from(BLOB_NAMES), st.binary() | st.binary().map(lambda rest: b"\0\1" + rest), st.booleans())
 def test_decode_blob_any_bytes_gives_a_blob_or_an_error(name: str, content: bytes, strict: bool) -> None:
-    """Nothing is raised, and a fault has a kind and a place."""
+    """Nothing is raised; an error has a kind and a position."""
     blob = decode_blob(name, content, strict=strict)
     assert (blob.error is None) is (blob.data is not None) is (blob.version is not None)
     if blob.error is not None:
@@ -83,7 +83,6 @@ def test_decode_blob_any_bytes_gives_a_blob_or_an_error(name: str, content: byte
 @MANY
 @given(strategies.mutated_blobs())
 def test_decode_blob_mutated_vector_gives_a_blob_or_an_error(blob: tuple[str, bytes]) -> None:
-    """The same for blob vectors, changed."""
     name, content = blob
     error = decode_blob(name, content).error
     assert error is None or (error.kind in KINDS and 0 <= error.position <= len(content))
@@ -92,7 +91,7 @@ def test_decode_blob_mutated_vector_gives_a_blob_or_an_error(blob: tuple[str, by
 @pytest.mark.parametrize(("type_", "version"), RECORD_VERSIONS)
 @given(data=st.data())
 def test_record_values_round_trip_through_bytes(type_: int, version: int, data: st.DataObject) -> None:
-    """Any values that a layout allows, encoded and decoded, are the same, unknown tagged fields included."""
+    """Any values that a layout allows, including unknown tagged fields."""
     message = record_types()[type_]
     key = data.draw(strategies.keys(message))
     value = Value(version, data.draw(strategies.data(message, version)))
@@ -104,7 +103,7 @@ def test_record_values_round_trip_through_bytes(type_: int, version: int, data: 
 )
 @given(data=st.data())
 def test_record_json_shows_every_unknown_tag(type_: int, version: int, data: st.DataObject) -> None:
-    """In whichever struct they are, with their bytes; and the record encodes back to its own."""
+    """In any struct, with their bytes; the record encodes back to its own bytes."""
     message = record_types()[type_]
     key = data.draw(strategies.keys(message))
     said = data.draw(strategies.data(message, version, with_unknown_tags=True))
@@ -123,7 +122,7 @@ def test_record_json_shows_every_unknown_tag(type_: int, version: int, data: st.
 
 
 def unknown_tags(data: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The unknown tags of each struct that has some, with its place."""
+    """Yield the path and the unknown tags of each struct that has some."""
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for name, value in sorted(inner):
         if name == UNKNOWN_TAGS:
@@ -135,7 +134,7 @@ def unknown_tags(data: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any
 @pytest.mark.parametrize(("name", "version"), BLOB_VERSIONS)
 @given(data=st.data())
 def test_blob_values_round_trip_through_bytes(name: str, version: int, data: st.DataObject) -> None:
-    """Any values that a blob's layout allows, encoded and decoded, are the same."""
+    """Any values that a blob's layout allows."""
     blob = Blob(name, version, data.draw(strategies.data(messages()[name], version)))
     assert decode_blob(name, encode_blob(blob)) == blob
 
@@ -143,7 +142,7 @@ def test_blob_values_round_trip_through_bytes(name: str, version: int, data: st.
 @pytest.mark.parametrize("name", [name for name in BLOB_NAMES if messages()[name].newer_as_highest])
 @given(data=st.data(), version=st.integers(4, 32767))
 def test_decode_blob_newer_version_reads_as_the_highest_known(name: str, data: st.DataObject, version: int) -> None:
-    """With its own version number, which it also gets back."""
+    """It keeps its own version number, also when encoded again."""
     highest = messages()[name].versions.last
     assert highest is not None
     blob = Blob(name, version, data.draw(strategies.data(messages()[name], highest)))
@@ -156,7 +155,7 @@ def test_decode_blob_newer_version_reads_as_the_highest_known(name: str, data: s
 @example((None, b""))
 @example((b"", None))
 def test_decode_row_any_record_encodes_back_to_its_bytes(record: tuple[Bytes, Bytes]) -> None:
-    """Whatever the bytes, decodable or not: a row of some table, and from that row the same bytes again."""
+    """Decodable or not, a record becomes a row of one table, which restores the same bytes."""
     table, row = decode_row(*record)
     assert table in TABLES
     assert set(row) == set(own_columns(table).names)
@@ -166,5 +165,4 @@ def test_decode_row_any_record_encodes_back_to_its_bytes(record: tuple[Bytes, By
 @MANY
 @given(strategies.mutated_records())
 def test_decode_row_mutated_vector_encodes_back_to_its_bytes(record: tuple[Bytes, Bytes]) -> None:
-    """The same for changed vectors alone."""
     assert encode_row(*decode_row(*record)) == record

@@ -63,7 +63,7 @@ def report_errors(*, debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # Nobody reads what is left in the buffer either: Python would print an error about it at exit.
+        # The rest of the buffer cannot be written either: Python would print an error about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_PIPE) from None
     except Exception as error:

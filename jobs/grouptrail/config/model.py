@@ -156,7 +156,7 @@ class MaintainConfig(Section):
     check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)
     """Retention of the results of checks; 0: forever."""
     thin_samples: ThinningSteps = ("1:60", "7:600")  # type: ignore[assignment]
-    """Pairs days:seconds: after so many days, keep one sample per so many seconds and each change of verdict."""
+    """Pairs days:seconds: after this many days, keep one sample per this many seconds and each change of verdict."""
 
 
 class Config(Section):

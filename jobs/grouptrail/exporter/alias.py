@@ -35,7 +35,7 @@ class Alias:
 _PARTITION = {"topic": "topic", "partition": "partition"}
 _OURS = "kafka_consumer_group_"
 
-_NEVER_NEGATIVE = "never below 0, and no series where it cannot be told (theirs: -1)"
+_NEVER_NEGATIVE = "never below 0, and no series where the lag is unknown (theirs: -1)"
 _CONSUMED_ONLY = "of the partitions that a group commits to"
 _NO_MEMBER = (
     "without member_host, consumer_id and client_id: a member's id in a label makes new series at each restart"
@@ -54,13 +54,13 @@ _KAFKA_EXPORTER = (
         "kafka_consumergroup_lag_sum",
         f"{_OURS}topic_lag",
         {**_KAFKA_EXPORTER_GROUP, "topic": "topic"},
-        differs="of the partitions whose lag can be told",
+        differs="of the partitions whose lag is known",
     ),
     Alias(
         "kafka_consumergroup_members",
         f"{_OURS}members",
         _KAFKA_EXPORTER_GROUP,
-        differs="KIP-848, share and streams groups have theirs, too",
+        differs="also for KIP-848, share and streams groups",
     ),
     Alias("kafka_topic_partition_current_offset", "kafka_topic_log_end_offset", _PARTITION, differs=_CONSUMED_ONLY),
     Alias("kafka_topic_partition_oldest_offset", "kafka_topic_log_start_offset", _PARTITION, differs=_CONSUMED_ONLY),
@@ -76,7 +76,7 @@ _KMINION = (
         "grouptrail_records_total",
         {},
         type="counter",
-        differs="counts offsets, those compacted away before they were read among them; survives a restart",
+        differs="counts offsets, including those compacted away before they were read; survives a restart",
     ),
     Alias(
         "kminion_kafka_topic_partition_high_water_mark",
@@ -106,7 +106,7 @@ _KMINION = (
         "kminion_kafka_consumer_group_info",
         f"{_OURS}info",
         {**_KMINION_GROUP, "protocol": "protocol", "protocol_type": "protocol_type", "state": "state"},
-        differs="without coordinator_id; KIP-848 groups are there, in the state that their records tell",
+        differs="without coordinator_id; includes KIP-848 groups, whose state is derived from their records",
     ),
     Alias("kminion_kafka_consumer_group_members", f"{_OURS}members", _KMINION_GROUP),
     Alias(
@@ -137,7 +137,7 @@ _BURROW = (
         f"{_OURS}group_status",
         _BURROW_GROUP,
         codes=_BURROW_GROUP_CODES,
-        differs="as there never above 3 (ERR); an empty group is 1 (OK), not STOP; UNKNOWN is no series",
+        differs="never above 3 (ERR), as in Burrow; an empty group is 1 (OK), not STOP; UNKNOWN has no series",
     ),
     Alias("burrow_kafka_consumer_current_offset", f"{_OURS}committed_offset", {**_BURROW_GROUP, **_PARTITION}),
     Alias("burrow_kafka_consumer_partition_lag", f"{_OURS}lag", {**_BURROW_GROUP, **_PARTITION}),
@@ -199,8 +199,8 @@ ALIASES: Mapping[str, tuple[Alias, ...]] = {
     "kafka-lag-exporter": _LAG_EXPORTER,
 }
 
-_OF_BROKERS = "about brokers, which grouptrail does not ask for it: kafka_exporter or Kafka's own JMX metrics have it"
-_OF_REPLICAS = "about a topic's replicas, which stand in no consumer group's records"
+_OF_BROKERS = "about brokers, which grouptrail does not query for it: use kafka_exporter or Kafka's own JMX metrics"
+_OF_REPLICAS = "about a topic's replicas, which no record of a consumer group contains"
 NOT_SERVED: Mapping[str, Mapping[str, str]] = {
     "kafka_exporter": {
         "kafka_brokers": _OF_BROKERS,
@@ -211,7 +211,7 @@ NOT_SERVED: Mapping[str, Mapping[str, str]] = {
         "kafka_topic_partition_replicas": _OF_REPLICAS,
         "kafka_topic_partition_in_sync_replica": _OF_REPLICAS,
         "kafka_topic_partition_under_replicated_partition": _OF_REPLICAS,
-        "kafka_consumergroupzookeeper_lag_zookeeper": "groups whose offsets lie in ZooKeeper",
+        "kafka_consumergroupzookeeper_lag_zookeeper": "groups that store their offsets in ZooKeeper",
     },
     "kminion": {
         "kminion_kafka_cluster_info": _OF_BROKERS,
@@ -219,7 +219,7 @@ NOT_SERVED: Mapping[str, Mapping[str, str]] = {
         "kminion_kafka_broker_log_dir_size_total_bytes": _OF_BROKERS,
         "kminion_kafka_topic_log_dir_size_total_bytes": _OF_BROKERS,
         "kminion_kafka_topic_info": _OF_REPLICAS,
-        "kminion_kafka_consumer_group_empty_members": "`grouptrail show group` tells what each member owns",
+        "kminion_kafka_consumer_group_empty_members": "`grouptrail show group` lists what each member owns",
         "kminion_kafka_consumer_group_topic_members": "`grouptrail sql` asks partition_ownership for it",
         "kminion_kafka_consumer_group_topic_assigned_partitions": "`grouptrail sql` asks partition_ownership for it",
         "kminion_kafka_requests_sent_total": "about KMinion's own client; so are its other requests and bytes",

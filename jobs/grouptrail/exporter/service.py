@@ -59,8 +59,8 @@ class Exporter:
         """Start taking snapshots and answering requests."""
         if self._server.exposes_password:
             self._report(
-                f"metrics: whoever listens on the network reads the password that {self.url} asks for: "
-                "set exporter.tls_certificate and exporter.tls_key, unless a proxy before it speaks TLS"
+                f"metrics: clients send the password for {self.url} unencrypted: "
+                "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
             )
         self._refresher.start()
         self._server.start()
@@ -137,7 +137,7 @@ class _Cluster:
         if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
             self._show(self.page.snapshot.of([]))
         if fault not in (None, self.problem):
-            # The reader of the output may be gone; metrics are served all the same.
+            # The output may be closed; metrics must be served anyway.
             with contextlib.suppress(OSError, ValueError):
                 self._report(f"metrics: {fault}")
         self.problem = fault or snapshot.not_ready

@@ -66,7 +66,7 @@ _READ = {
 
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
-# The partitions of one sample lie within a second of one another, those of a silent broker within ten.
+# The partitions of one sample are at most a second apart, those of a broker that does not answer at most ten.
 _SAMPLE_SECONDS = 15
 STALE_SECONDS = 300
 _STALE_INTERVALS = 3

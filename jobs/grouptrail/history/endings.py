@@ -9,7 +9,7 @@ from grouptrail.history.evidence import ENDINGS, REMOVALS, EndingEvidence, Remov
 from grouptrail.history.group import AWAY_EPOCH, Group, Member
 from grouptrail.history.operations import Operation
 
-# Who is still there after its rebalance timeout got it anew from another coordinator, and may then leave by itself.
+# A member that outlives its rebalance timeout got a new timer from another coordinator, and may then leave by itself.
 _LONGEST_TIMER_DELAY_MS = 1_000
 
 

@@ -8,7 +8,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def coordinator_partition(group_id: str, partitions: int) -> int:
-    """Return the group's partition of an offsets topic that has so many `partitions`, as Kafka computes it."""
+    """Return the group's partition of an offsets topic with this number of `partitions`, as Kafka computes it."""
     code = java_hash(group_id)
     # Java's smallest int has no positive counterpart: Kafka's abs makes it 0.
     return 0 if code == -(2**31) else abs(code) % partitions

@@ -53,7 +53,7 @@ def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
 
 
 def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], int]:
-    """Return at most so many rows, and the number of all rows; the others are counted without being decoded."""
+    """Return at most this many rows, and the number of all rows; the others are counted without being decoded."""
     first: list[Row] = []
     count = 0
     for batch in batches:

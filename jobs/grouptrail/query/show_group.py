@@ -78,7 +78,7 @@ def show_group(
     format: Literal["table", "json"],
     out: TextIO,
 ) -> None:
-    """Print a group as it is now or was `at` a time, with so many of its last generations.
+    """Print a group as it is now or was `at` a time, with this many of its last generations.
 
     Raises QueryError for a group without a history at that time."""
     found = describe_group(config, group_id, at=at, generations=generations)

@@ -116,7 +116,9 @@ def parsed_moment(text: str) -> datetime:
 def _values(call: ViewCall, now: datetime) -> dict[str, Value]:
     view, given = call.view, call.arguments
     if not view.required <= len(given) <= len(view.parameters):
-        raise QueryError(f"{view.signature}: not with {len(given)} arguments: write it as in {view.example}")
+        raise QueryError(
+            f"{view.signature} cannot be called with {len(given)} arguments: write it as in {view.example}"
+        )
     values = default_values(view) | {"now": now}
     for parameter, argument in zip(view.parameters, given, strict=False):
         try:

@@ -49,7 +49,7 @@ function drawHead(element, view) {
   element.setAttribute("height", HEAD_HEIGHT);
 }
 
-/** A mark that the Tab key reaches, if it is the first; the arrow keys go on from one to the next. */
+/** A mark. The Tab key focuses the first one; the arrow keys move to the next. */
 function drawMark(mark, y, tabindex) {
   const sorts = new Set(mark.of.map((rebalance) => rebalance.sort));
   const sort = sorts.size === 1 ? mark.of[0].sort : "mixed";
@@ -152,24 +152,24 @@ function drawStates(view, top) {
 }
 
 /** Tooltip lines of the item under the pointer, in the rows above the lanes. */
-function tellHead(view, x, y) {
+function headTooltip(view, x, y) {
   const at = view.at(x);
   if (y < HEAD.axis) return [time(Math.round(at)), "drag to zoom in, wheel to zoom, shift and drag to move"];
   if (y < HEAD.axis + HEAD.rebalances) {
     const near = rebalanceMarks(view).find((mark) => Math.abs(mark.x - x) < MARK / 2 + 4);
     const storm = storms.find((one) => one.began <= at && at <= one.until);
-    if (!near) return storm && tellStorm(storm);
-    return [...rebalanceLines(near.of), storm && tellStorm(storm).join(", ")];
+    if (!near) return storm && stormLines(storm);
+    return [...rebalanceLines(near.of), storm && stormLines(storm).join(", ")];
   }
   if (y < HEAD.axis + HEAD.rebalances + HEAD.generations) {
     const it = generations.findLast((one) => one.started_at <= at && at < (one.ended_at ?? DATA.known));
-    return it && tellGeneration(it);
+    return it && generationLines(it);
   }
   const it = states.findLast((one) => one.started_at <= at && at < (one.ended_at ?? DATA.known));
-  return it && tellState(it);
+  return it && stateLines(it);
 }
 
-function tellStorm(it) {
+function stormLines(it) {
   return [
     `a storm of ${plural(it.rebalances, "rebalance")}`,
     `${time(it.began)} to ${time(it.until)} UTC`,
@@ -183,7 +183,7 @@ function span(begun, ended) {
     : `${time(begun)} to ${time(ended)} UTC (${duration(ended - begun)})`;
 }
 
-function tellGeneration(it) {
+function generationLines(it) {
   const own = { true: "the assignor's own", false: "not the assignor's own" };
   return [
     `${it.group_kind === "classic" ? "generation" : "epoch"} ${it.generation}`,
@@ -198,7 +198,7 @@ function tellGeneration(it) {
   ];
 }
 
-function tellState(it) {
+function stateLines(it) {
   return [
     it.state,
     span(it.started_at, it.ended_at),

@@ -90,7 +90,7 @@ function runs(points, least) {
   return found;
 }
 
-function tellLag(view, verdicts, x, y) {
+function lagTooltip(view, verdicts, x, y) {
   if (!lag.length) return undefined;
   const at = view.at(x);
   if (y < LAG.verdicts) {

@@ -274,8 +274,8 @@ class Lanes {
     }
     const found = this.spanAt(x, y);
     if (!found) return row?.lane && x < GUTTER ? [row.lane.name] : undefined;
-    if (found.life) return tellLife(found.life);
-    return tellSpan(found);
+    if (found.life) return membershipLines(found.life);
+    return spanLines(found);
   }
 }
 
@@ -305,7 +305,7 @@ function memberLines(number) {
   return [parts.join(", "), member.id !== member.label && `member id ${member.id}`];
 }
 
-function tellSpan({ lane, span: it, at }) {
+function spanLines({ lane, span: it, at }) {
   const verdict = lane.verdicts.findLast((one) => one.from <= at && at < one.until);
   const judged = verdict && `${verdict.status}: ${verdict.reason}`;
   if (!it) return [`${lane.name}: no owner`, `${time(Math.round(at))} UTC`, judged];
@@ -326,7 +326,7 @@ function nearest(rebalances, at) {
   return rebalances.toSorted((one, other) => Math.abs(one.at - at) - Math.abs(other.at - at))[0];
 }
 
-function tellLife(life) {
+function membershipLines(life) {
   return [
     DATA.members[life.member].label,
     ...memberLines(life.member),

@@ -56,7 +56,7 @@ function plural(count, noun) {
   return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** As much of a text as fits into so many pixels of the small type. */
+/** As much of a text as fits into this many pixels of the small font. */
 function fitting(text, pixels) {
   const most = Math.floor(pixels / 6.4);
   if (text.length <= most) return text;

@@ -17,8 +17,8 @@ function draw() {
   drawHead(byId("head"), view);
   lanes.draw();
   drawLag(byId("lag"), view, verdicts);
-  drawUntold();
-  tellView();
+  shadeUnknown();
+  showView();
 }
 
 function drawSoon() {
@@ -26,8 +26,8 @@ function drawSoon() {
   isDue = true;
 }
 
-/** Shades what lies before the history begins and after it ends. */
-function drawUntold() {
+/** Shades the time before the history begins and after it ends. */
+function shadeUnknown() {
   for (const [id, from, to] of [["before", 0, DATA.first], ["after", DATA.known, DATA.until]]) {
     const [left, right] = [from, to].map((at) => Math.min(Math.max(view.x(at), GUTTER), view.width));
     byId(id).style.left = `${left}px`;
@@ -35,7 +35,7 @@ function drawUntold() {
   }
 }
 
-function tellView() {
+function showView() {
   byId("shown").textContent = `${time(Math.round(view.from))} to ${time(Math.round(view.to))} UTC`;
   const shown = rebalances.filter((it) => view.from <= it.at && it.at <= view.to);
   const more = shown.length > MOST_ROWS ? `, the last ${MOST_ROWS} shown: zoom in for others` : "";
@@ -64,7 +64,7 @@ function rebalanceRow(it) {
   ];
 }
 
-function tellMembers() {
+function showMembers() {
   const lives = DATA.people.flat().filter((life) => lanes.filter === null || lanes.filter([life.member]));
   byId("members-about").textContent =
     number(lives.length) + (lives.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown: filter for others` : "");
@@ -94,7 +94,7 @@ function chooseMembers() {
   if (text) lanes.sections.at(-1).open = true;
   byId("unpin").hidden = pinned === null;
   byId("unpin").textContent = pinned === null ? "" : `only ${DATA.members[pinned].label} ✕`;
-  tellMembers();
+  showMembers();
   drawSoon();
 }
 
@@ -134,16 +134,16 @@ function hovered(event) {
   const [x, y] = [event.clientX - box.left, event.clientY - box.top];
   cursor.style.left = `${x}px`;
   const describe = {
-    head: () => x >= GUTTER && tellHead(view, x, y),
+    head: () => x >= GUTTER && headTooltip(view, x, y),
     lanes: () => lanes.describe(x, y),
-    lag: () => x >= GUTTER && tellLag(view, verdicts, x, y),
+    lag: () => x >= GUTTER && lagTooltip(view, verdicts, x, y),
   };
   const lines = describe[panel.id]();
   if (lines) showTip(lines, event.clientX, event.clientY);
   else hideTip();
 }
 
-function tellFacts() {
+function showFacts() {
   byId("group").textContent = DATA.group;
   const kind = DATA.kind ? `${DATA.kind} group` : "group";
   const facts = [
@@ -164,7 +164,7 @@ function tellFacts() {
 }
 
 function start() {
-  tellFacts();
+  showFacts();
   view.changed = drawSoon;
   const isDragging = listen(picture, view, byId("brush"), clicked);
   picture.addEventListener("pointermove", (event) => isDragging() || hovered(event));
@@ -189,7 +189,7 @@ function start() {
   };
   for (const [id, act] of Object.entries(actions)) byId(id).addEventListener("click", act);
   draw();
-  tellMembers();
+  showMembers();
   document.documentElement.dataset.drawnMs = performance.now().toFixed(1);
 }
 

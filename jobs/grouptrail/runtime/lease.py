@@ -98,9 +98,7 @@ def _locked(path: Path, job: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
-        raise AlreadyRunningError(
-            f"{path} cannot be written ({error.strerror}): give the right to write there"
-        ) from error
+        raise AlreadyRunningError(f"{path} cannot be written ({error.strerror}): grant write access") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

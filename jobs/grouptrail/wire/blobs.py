@@ -1,7 +1,7 @@
 """The blobs that group protocols put inside records: subscriptions, assignments and assignors' user data.
 
-Which blob lies where follows from the group's protocol type and protocol (ConsumerProtocol of KIP-429 and KIP-881,
-the sticky assignors' user data, Connect's protocol of KIP-415); all others are opaque.
+The group's protocol type and protocol decide which field contains which blob (ConsumerProtocol of KIP-429 and
+KIP-881, the sticky assignors' user data, Connect's protocol of KIP-415); all others are opaque.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ Modules:
 - `classic`: the coordinator of classic groups; `consumer`: that of KIP-848 groups; `assignors`: who gets what;
 - `strategies`: schedules at random.
 
-How long requests, heartbeats and metadata take is drawn from the schedule's seed. A run goes on for `SETTLE_MS` after
-the last action. Not modelled: a static member that comes back with the other protocol, share and streams groups,
-Connect.
+The durations of requests, heartbeats and metadata updates are drawn from the schedule's seed. A run continues for
+`SETTLE_MS` after the last action. Not modelled: a static member that returns with the other protocol, share and
+streams groups, Connect.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class BaseClient:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """What it tells the coordinator that it subscribes to."""
+        """The topics in the subscription that it sends to the coordinator."""
         return self.topics
 
     @property
@@ -258,7 +258,7 @@ class ClassicClient(BaseClient):
         return self.topics
 
     def poke(self, within_ms: int = HEARTBEAT_MS) -> None:
-        """Something changed: the next heartbeat tells the consumer."""
+        """Schedule a heartbeat, whose response informs the consumer that something changed."""
         if not self.is_silent:
             session = self.session
             self.cluster.later(self.cluster.random.randrange(1, within_ms), lambda: self._heartbeat(session))

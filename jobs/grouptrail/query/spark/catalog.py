@@ -67,15 +67,15 @@ def install_views(config: Config, *, schema: str, report: Report) -> None:
         f"cluster {config.cluster}"
     )
     if done.waiting:
-        report(f"not there before their tables are: {', '.join(done.waiting)}; then install them again")
+        report(f"not installed, because their tables do not exist yet: {', '.join(done.waiting)}; repeat this later")
 
 
 def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
     """Install the tables, views and functions in a schema.
 
-    With `tables_schema` the tables lie there, and the schema has views of them, which Spark lets nobody write to.
-    Raises CatalogError if a table of that name is another one. Spark 4.0 replaces no function that its session has
-    called: do this first.
+    With `tables_schema` the tables are registered there, and `schema` contains views of them, which Spark does not
+    allow to be written to. Raises CatalogError if a table of that name has another location. Spark 4.0 does not
+    replace a function that its session has called: install before the first query.
     """
     names = [name for name in contracts.tables() if table_exists(spark, config, name)]
     for own in filter(None, (schema, tables_schema)):

@@ -97,6 +97,6 @@ def _report_addresses(config: Config, listening: Listening, done: Installed, rep
     )
     if not is_uri(config.warehouse) and os.access(config.warehouse, os.W_OK):
         report(
-            f"this user may write to {config.warehouse}, and so may whoever connects: "
-            "run it as a user that may only read there"
+            f"this user may write to {config.warehouse}, and so may every client: "
+            "run it as a user with read-only access"
         )
