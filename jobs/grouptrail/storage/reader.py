@@ -18,6 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from grouptrail import contracts
+from grouptrail.errors import first_cause
 from grouptrail.spark import object_stores
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.schema import gathered
@@ -142,7 +143,7 @@ class OpenTables:
         try:
             found = pa.table(self._engine.execute(query))
         except READ_ERRORS as error:
-            raise TableError(f"{self._config.warehouse} cannot be read: {first_line(error)}") from error
+            raise TableError(f"{self._config.warehouse} cannot be read: {first_cause(error)}") from error
         plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
         return found.cast(pa.schema(plain))
 
@@ -267,11 +268,6 @@ def one_line(message: str) -> str:
     text = re.sub(r"^((Error during planning|Schema error|External error|Arrow error|Internal error): )+", "", text)
     lines = [line.strip(" ↳") for line in text.splitlines() if line.strip()]
     return " ".join(lines)[:300].rstrip(".:? ") or "no reason given"
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its class."""
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _moved_on(table: OpenTable) -> bool:
