@@ -240,8 +240,8 @@ def newest_commit(config: Config, name: str) -> Commit | None:
 
 
 def store_fault(location: str, options: Mapping[str, str]) -> str | None:
-    """Return why an object store cannot be read, in one line; None if it can, or delta-rs does not support it."""
-    if not object_stores.is_store(location):
+    """Return why a location cannot be read, in one line; None if it can, or delta-rs does not support it."""
+    if not object_stores.is_known(location):
         return None
     try:
         DeltaTable.is_deltatable(location, {**_FIRST_TRY, **options})

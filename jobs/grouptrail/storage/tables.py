@@ -283,7 +283,7 @@ def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: st
     (`with_retries`).
     """
     frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
-    _overwriting(frame, f"{own_rows(config)} AND {condition}").save(config.table_path(name))
+    overwriting(frame, f"{own_rows(config)} AND {condition}").save(config.table_path(name))
 
 
 def own_rows(config: Config) -> str:
@@ -292,11 +292,12 @@ def own_rows(config: Config) -> str:
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    writer = _overwriting(rows, where).options(**options)
+    writer = overwriting(rows, where).options(**options)
     _one_writer(lambda: writer.save(config.table_path(name)), config, name)
 
 
-def _overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+def overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+    """Return a writer that replaces the rows that match an SQL condition, in one commit."""
     return rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
 
 
