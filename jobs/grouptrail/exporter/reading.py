@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.storage.reader import NewFiles, OpenTable, own_rows, table_id
+from grouptrail.storage.reader import OpenTable, table_id
+from grouptrail.storage.rows import NewFiles, own_rows
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:

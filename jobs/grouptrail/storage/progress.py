@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from grouptrail.storage import reader, tables
+from grouptrail.storage import tables
+from grouptrail.storage.rows import read_rows
 from grouptrail.storage.schema import SEGMENTS, table_schema
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def decoded_to(progress: DataFrame) -> dict[int, int]:
 
 def read_decoded_to(config: Config) -> dict[int, int]:
     """Return the end offset by partition, read without a JVM."""
-    rows = pa.concat_tables([_READ.empty_table(), *reader.rows(config, PROGRESS, _READ)])
+    rows = pa.concat_tables([_READ.empty_table(), *read_rows(config, PROGRESS, _READ)])
     ends = rows.group_by("record_partition").aggregate([("end_offset", "max")]).to_pylist()
     return {row["record_partition"]: row["end_offset_max"] for row in ends}
 
