@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,3 +54,11 @@ def test_only_storage_reads_or_writes_delta_with_spark() -> None:
     named = [source for source in SOURCES if DELTA.search(source.read_text("utf-8"))]
     assert named
     assert [str(source) for source in named if STORAGE not in source.parents] == []
+
+
+def test_queries_start_without_pyarrow() -> None:
+    """It and what it imports take four times as long to import as all the rest of `grouptrail sql`."""
+    heavy = "{'pyarrow', 'numpy', 'pandas', 'pyspark'}"
+    code = f"import sys, grouptrail.query.sql; print({heavy} & sys.modules.keys())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"

@@ -18,7 +18,7 @@ from grouptrail.quality import check
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
 from grouptrail.spark.streams import start_query
-from grouptrail.storage import tables
+from grouptrail.storage import tables, upkeep
 from grouptrail.storage.progress import PROGRESS
 from support.frozen_warehouse import NOON as WRITTEN
 from support.frozen_warehouse import thaw
@@ -164,12 +164,12 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
     tables.ensure_table(spark, config, "log_offsets")
     tries: list[str] = []
 
-    def optimize(_: SparkSession, path: str, table: Any) -> None:
-        tries.append(table.name)
-        if table.name == "log_offsets":
+    def optimize(_: SparkSession, __: Config, name: str) -> None:
+        tries.append(name)
+        if name == "log_offsets":
             raise RuntimeError("[DELTA_CONCURRENT_APPEND] Files were added by a concurrent update")
 
-    monkeypatch.setattr(maintain, "_optimize", optimize)
+    monkeypatch.setattr(upkeep, "optimize", optimize)
     with pytest.raises(
         maintain.MaintenanceError, match=r"^log_offsets: other writers committed first, 3 times: not maintained"
     ):

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
-from grouptrail.storage.reader import AppendedRows
+from grouptrail.storage.rows import AppendedRows
 from support import small_tables
 
 COLUMNS = pa.schema({"record_offset": pa.int64(), "topic": pa.string(), "cluster": pa.string()})

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.storage.reader import NewFiles, OpenTable, first_line, own_rows, table_id
+from grouptrail.storage.reader import OpenTable, table_id
+from grouptrail.storage.rows import NewFiles, own_rows
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Totals:
             for rows in self._files.rows(table):
                 totals = self._folded([totals, _above(self._counted(rows), marks)])
         except OSError as error:
-            raise ExporterError(f"{table.table_uri} cannot be read: {first_line(error)}") from error
+            raise ExporterError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
         self._totals = totals
         return totals
 

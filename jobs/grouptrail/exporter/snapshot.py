@@ -22,7 +22,8 @@ from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.reading import Rising, Totals
 from grouptrail.storage import positions
-from grouptrail.storage.reader import OpenTables, table_id
+from grouptrail.storage.reader import table_id
+from grouptrail.storage.rows import OpenTables
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
 

@@ -24,8 +24,9 @@ from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.jobs import HISTORY, Progress, Start
 from grouptrail.spark.streams import query_id, start_query
-from grouptrail.storage import checkpoints, reader, tables
+from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import PROGRESS, OffsetRanges
+from grouptrail.storage.rows import dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -223,7 +224,7 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
     rows = rows.append_column("open_bucket", pc.if_else(is_open, own["open_bucket"], None))
     if table != "rebalances" or found.handovers is None:
         return rows
-    return fill_commits(rows, reader.dataset(config, "offset_commits"), config.cluster, _lookback(config))
+    return fill_commits(rows, dataset(config, "offset_commits"), config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

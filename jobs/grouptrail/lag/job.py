@@ -35,9 +35,9 @@ from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id, start_query
-from grouptrail.storage import checkpoints, reader, tables
+from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.reader import AppendedRows
+from grouptrail.storage.rows import AppendedRows, own_rows, read_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
 
@@ -252,19 +252,19 @@ class LagProcessor:
     def _resume(self, *, before: int) -> None:
         """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
         calculator = LagCalculator(self._config.cluster, rules_of(self._config), self._last_commits)
-        committed = pa.concat_tables([STORED.empty_table(), *reader.rows(self._config, COMMITTED, STORED)])
+        committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED)])
         commits, newest = from_stored(committed)
         calculator.positions.add(commits)
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, reader.own_rows(self._config, is_newer)
+        commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, own_rows(self._config, is_newer)
         self._commits = AppendedRows(*commits_of, self._config.storage_options())
         for sample in self._kept_samples(before):
             calculator.add_sample(sample)
         since = before - round(self._config.lag.window_seconds * _MICROS)
         recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
-        lag = pa.concat_tables([COLUMNS.empty_table(), *reader.rows(self._config, TABLE, COLUMNS, recent)])
+        lag = pa.concat_tables([COLUMNS.empty_table(), *read_rows(self._config, TABLE, COLUMNS, recent)])
         for sample in split_samples(lag, ints(lag["sampled_at"]), self._apart_seconds):
             calculator.add_stored_lag(sample)
         self._calculator = calculator
@@ -274,13 +274,13 @@ class LagProcessor:
         only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
         is_known = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
         times = [
-            ints(pc.unique(part["sampled_at"])) for part in reader.rows(self._config, SAMPLES, only_times, is_known)
+            ints(pc.unique(part["sampled_at"])) for part in read_rows(self._config, SAMPLES, only_times, is_known)
         ]
         stored = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
         spans = kept_times(stored, before, self._apart_seconds)
         kept = [time for time in stored.tolist() if any(first <= time <= last for first, last in spans)]
         among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
-        rows = pa.concat_tables([_ENDS.empty_table(), *reader.rows(self._config, SAMPLES, _ENDS, among)])
+        rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.storage.positions import newest
-from grouptrail.storage.reader import AppendedRows
+from grouptrail.storage.rows import AppendedRows
 
 _STORED = pa.schema(
     {

@@ -233,6 +233,7 @@ def _batches(spark: SparkSession, config: Config, name: str, bounds: dict[int, i
     rows = _rows(spark, config, name, where)
     removal = _all_of(rows, name, "batches of these records, replaced by one row", where)
     survivors = counted_records(spark, config, DECODED, _below(config, bounds, "record_offset", "<"))
+    survivors = survivors.drop("first_offset", "end_offset")
     summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
     counted = summed.fillna(0, list(DECODED))
     kept = " + ".join(DECODED)

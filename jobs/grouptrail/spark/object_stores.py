@@ -36,11 +36,6 @@ def is_s3(location: str) -> bool:
     return urlsplit(location).scheme in _S3
 
 
-def is_store(location: str) -> bool:
-    """Return whether a location is in an object store that delta-rs supports."""
-    return urlsplit(location).scheme in _OF_DELTA_RS
-
-
 def is_known(location: str) -> bool:
     """Return whether delta-rs supports a location's scheme."""
     return urlsplit(location).scheme in ("", "file", *_OF_DELTA_RS)

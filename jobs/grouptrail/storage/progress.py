@@ -112,18 +112,24 @@ def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
 def counted_records(spark: SparkSession, config: Config, decoded: Collection[str], where: str) -> DataFrame:
     """Count the records of some decoded tables that match an SQL condition, as `ingest_progress` has them.
 
-    Out: record_partition; for each table, under its name, a count (0 if there is no table); earliest_record_at and
-    latest_record_at.
+    Out: record_partition; for each table, under its name, a count (0 if there is no table); first_offset,
+    end_offset, earliest_record_at, latest_record_at.
     """
     from pyspark.sql import functions as F
 
     frames = [
         tables.read(spark, config, table)
         .where(where)
-        .select("record_partition", "record_at", F.lit(table).alias("of"))
+        .select("record_partition", "record_offset", "record_at", F.lit(table).alias("of"))
         for table in decoded
         if tables.table_exists(spark, config, table)
     ]
     counts = (F.count_if(F.col("of") == table).alias(table) for table in decoded)
-    times = F.min("record_at").alias("earliest_record_at"), F.max("record_at").alias("latest_record_at")
-    return reduce(type(frames[0]).unionByName, frames).groupBy("record_partition").agg(*counts, *times)
+    rows = reduce(type(frames[0]).unionByName, frames)
+    return rows.groupBy("record_partition").agg(
+        *counts,
+        F.min("record_offset").alias("first_offset"),
+        (F.max("record_offset") + 1).alias("end_offset"),
+        F.min("record_at").alias("earliest_record_at"),
+        F.max("record_at").alias("latest_record_at"),
+    )

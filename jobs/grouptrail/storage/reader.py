@@ -1,27 +1,19 @@
-"""Read the Delta tables with delta-rs, without a JVM: whole tables, new rows, SQL, and what their logs say."""
+"""Open the Delta tables with delta-rs, for SQL and for what their logs say, without a JVM or pyarrow."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from arro3.core import DataType
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
 
 from grouptrail import contracts
 from grouptrail.spark import object_stores
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.schema import gathered
-from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -32,7 +24,6 @@ OpenTable = DeltaTable
 READ_ERRORS = (DeltaError, OSError, ValueError)
 """What delta-rs raises if a table cannot be read, or a query is wrong."""
 
-_ROWS_AT_A_TIME = 1_000_000
 _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
@@ -49,91 +40,11 @@ def open_table(config: Config, name: str) -> OpenTable | None:
         raise TableError(f"{path} cannot be read ({reason}): check the warehouse and the access rights") from error
 
 
-def dataset(config: Config, name: str) -> ds.Dataset:
-    """Return the rows of all clusters of an existing table as a dataset."""
-    return DeltaTable(config.table_path(name), storage_options=config.storage_options()).to_pyarrow_dataset()
-
-
-def rows(config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None) -> Iterator[pa.Table]:
-    """Yield this cluster's rows that match `among`, about a million at a time; none if there is no table."""
-    if (table := open_table(config, name)) is not None:
-        yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
-
-
-def select(config: Config, name: str, columns: str, rest: str = "") -> list[dict[str, Any]]:
-    """Return rows of this cluster: `columns` of a table and the `rest` of the query after its WHERE condition.
-
-    None if there is no table.
-    """
-    if (table := open_table(config, name)) is None:
-        return []
-    query = f"SELECT {columns} FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} {rest}"
-    found: list[dict[str, Any]] = pa.table(query_engine({name: table}).execute(query)).to_pylist()
-    return found
-
-
-def has_columns(config: Config, name: str, columns: pa.Schema) -> bool:
-    """Return whether there is a table that has these columns."""
-    table = open_table(config, name)
-    there = pa.schema([]) if table is None else pa.schema(table.schema().to_arrow())
-    return all(there.field(one.name).type == one.type if one.name in there.names else False for one in columns)
-
-
 def landed(config: Config, name: str, app: str) -> int:
     """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
     table = open_table(config, name)
     version = None if table is None else table.transaction_version(app)
     return -1 if version is None else version
-
-
-def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expression:
-    """Return a condition: a row is of this cluster, and matches `among`."""
-    ours = pc.field("cluster") == config.cluster
-    return ours if among is None else ours & among
-
-
-class NewFiles:
-    """Reads each file of a table once; rows of a file that OPTIMIZE has rewritten come again.
-
-    `columns` are read of the rows that match `among`; `storage` are delta-rs's storage options of the table.
-    """
-
-    def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
-        self._columns = columns
-        self._among = among
-        self._storage = dict(storage or {})
-        self._read: set[str] = set()
-
-    def rows(self, table: OpenTable) -> Iterator[pa.Table]:
-        """Yield the rows of the files that are new since the last call that was read to its end.
-
-        About a million rows at a time: files are many and small, and one costs as much as a thousand.
-        """
-        there = set(table.get_add_actions()["path"].to_pylist())
-        if files := sorted(there - self._read):
-            source = PyFileSystem(DeltaStorageHandler(table.table_uri, self._storage))
-            found = ds.dataset(files, self._columns, format="parquet", filesystem=source)
-            batches = found.to_batches(filter=self._among)
-            yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
-        self._read = there
-
-
-class AppendedRows:
-    """New rows of a table as it grows, each file's once (see `NewFiles`)."""
-
-    def __init__(
-        self, table: str, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None
-    ) -> None:
-        self._table = DeltaTable(table, storage_options=dict(storage or {}))
-        self._files = NewFiles(columns, among, storage)
-        self._version = -1
-
-    def fresh(self) -> Iterator[pa.Table]:
-        """Yield the rows that were added since the last call, about a million at a time."""
-        self._table.update_incremental()
-        if self._table.version() != self._version:
-            yield from self._files.rows(self._table)
-            self._version = self._table.version()
 
 
 def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | None = None) -> QueryBuilder:
@@ -142,70 +53,6 @@ def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | 
     for name, table in tables.items():
         engine.register(name, table)
     return engine
-
-
-class OpenTables:
-    """The tables of a warehouse, opened once; all queries see the versions of the last `refresh`."""
-
-    def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
-        """`columns` are the columns to read, by table."""
-        self._config = config
-        self._columns = columns
-        self._tables: dict[str, OpenTable] = {}
-        self._engine = QueryBuilder()
-
-    def refresh(self) -> None:
-        """Update all tables to their newest versions. Raises TableError if one cannot be read."""
-        for name in self._columns:
-            self._refresh(name)
-        self._engine = query_engine(self._tables)
-
-    def get(self, name: str) -> OpenTable | None:
-        """Return the table; None if it does not exist yet."""
-        return self._tables.get(name)
-
-    def rows(self, query: str) -> pa.Table:
-        """Return the rows of a query. Raises TableError."""
-        try:
-            found = pa.table(self._engine.execute(query))
-        except READ_ERRORS as error:
-            raise TableError(f"{self._config.warehouse} cannot be read: {first_line(error)}") from error
-        plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
-        return found.cast(pa.schema(plain))
-
-    def newest(self, name: str, column: str) -> datetime | None:
-        """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
-        table = self._tables.get(name)
-        if table is None:
-            return None
-        files = pa.table(table.get_add_actions(flatten=True))
-        wanted = ("min.cluster", "max.cluster", f"max.{column}")
-        if not set(wanted) <= set(files.column_names):
-            return None
-        cluster = pa.scalar(self._config.cluster)
-        low, high = (pc.cast(files[bound], pa.string()) for bound in wanted[:2])
-        ours = files.filter(pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster)))
-        latest: datetime | None = pc.max(ours[wanted[2]]).as_py()
-        return latest
-
-    def _refresh(self, name: str) -> None:
-        table = self._tables.pop(name, None)
-        if table is None or not _moved_on(table):
-            # If there is no new version, the table may have been deleted and created again, with a new log.
-            table = open_table(self._config, name)
-            if table is None:
-                return
-            self._require_columns(name, table)
-        self._tables[name] = table
-
-    def _require_columns(self, name: str, table: OpenTable) -> None:
-        there = _columns(table)
-        missing = [column for column in self._columns[name] if column not in there]
-        if missing:
-            raise TableError(
-                f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
-                "`grouptrail run` of this version adds what is missing"
-            )
 
 
 def table_id(table: OpenTable) -> str:
@@ -253,7 +100,7 @@ def newest_commit(config: Config, name: str) -> Commit | None:
         table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
     except TableNotFoundError:
         return None
-    contract, there = contracts.tables()[name], _columns(table)
+    contract, there = contracts.tables()[name], column_names(table)
     # Unlike OPTIMIZE, VACUUM, redecode and retention. Redecode also merges, but not into history tables.
     by_batches = {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contract.partition_by else set())
     history = table.history(_COMMITS_SEARCHED)
@@ -266,8 +113,8 @@ def newest_commit(config: Config, name: str) -> Commit | None:
 
 
 def store_fault(location: str, options: Mapping[str, str]) -> str | None:
-    """Return why an object store cannot be read, in one line; None if it can, or delta-rs does not support it."""
-    if not object_stores.is_store(location):
+    """Return why a location cannot be read, in one line; None if it can, or delta-rs does not support it."""
+    if not object_stores.is_known(location):
         return None
     try:
         DeltaTable.is_deltatable(location, {**_FIRST_TRY, **options})
@@ -296,24 +143,6 @@ def one_line(message: str) -> str:
     return " ".join(lines)[:300].rstrip(".:? ") or "no reason given"
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its class."""
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
-
-
-def _moved_on(table: OpenTable) -> bool:
-    """Update a table; return whether it has a new version."""
-    version = table.version()
-    try:
-        table.update_incremental()
-    except READ_ERRORS:
-        return False
-    return table.version() > version
-
-
-def _columns(table: OpenTable) -> set[str]:
+def column_names(table: OpenTable) -> set[str]:
+    """Return the names of a table's columns."""
     return {field.name for field in table.schema().fields}
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return pa.string() if type_ == pa.string_view() else type_

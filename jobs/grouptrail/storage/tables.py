@@ -23,6 +23,8 @@ from grouptrail.storage import delta, reader
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
 from grouptrail.storage.positions import KEYS
+from grouptrail.storage.rows import has_columns
+from grouptrail.storage.rows import select as select_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_identifier, spark_literal
 
@@ -73,7 +75,7 @@ def check_warehouse(config: Config) -> None:
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
-    if object_stores.is_known(config.warehouse) and reader.has_columns(config, name, table_schema(name)):
+    if object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name)):
         return
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
@@ -281,7 +283,7 @@ def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: st
     (`with_retries`).
     """
     frame = spark.createDataFrame(rows, tables()[name].ddl()).coalesce(1)
-    _overwriting(frame, f"{own_rows(config)} AND {condition}").save(config.table_path(name))
+    overwriting(frame, f"{own_rows(config)} AND {condition}").save(config.table_path(name))
 
 
 def own_rows(config: Config) -> str:
@@ -290,11 +292,12 @@ def own_rows(config: Config) -> str:
 
 
 def _overwrite(rows: DataFrame, where: str, config: Config, name: str, options: Mapping[str, str | int]) -> None:
-    writer = _overwriting(rows, where).options(**options)
+    writer = overwriting(rows, where).options(**options)
     _one_writer(lambda: writer.save(config.table_path(name)), config, name)
 
 
-def _overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+def overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+    """Return a writer that replaces the rows that match an SQL condition, in one commit."""
     return rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
 
 
@@ -407,7 +410,7 @@ def select(
     Uses delta-rs where it supports the store, and else Spark: its first queries in a session take seconds.
     """
     if spark is None or object_stores.is_known(config.warehouse):
-        return reader.select(config, name, columns, rest)
+        return select_rows(config, name, columns, rest)
     query = f"SELECT {columns} FROM {table_in_sql(config, name)} WHERE {own_rows(config)} {rest}"
     return [row.asDict() for row in spark.sql(query).collect()]
 

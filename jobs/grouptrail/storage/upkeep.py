@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grouptrail.contracts import tables
-from grouptrail.storage.tables import table_in_sql
+from grouptrail.storage.tables import overwriting, table_in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,8 +25,7 @@ def delete(spark: SparkSession, config: Config, name: str, where: str, stays: Da
     if stays is None:
         spark.sql(f"DELETE FROM {table_in_sql(config, name)} WHERE {where}").collect()
     else:
-        writer = stays.write.format("delta").mode("overwrite").option("replaceWhere", where)
-        writer.save(config.table_path(name))
+        overwriting(stays, where).save(config.table_path(name))
 
 
 def optimize(spark: SparkSession, config: Config, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from grouptrail import contracts
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.query.views import SPARK, default_values, view_query
 from grouptrail.spark.jars import Report
 from grouptrail.spark.session import start_session
@@ -59,7 +59,7 @@ def install_views(config: Config, *, schema: str, report: Report) -> None:
             raise CatalogError(_IN_MEMORY)
         done = install(spark, config, schema=schema)
     except PySparkException as error:
-        raise CatalogError(f"{_first_line(error)}: check --schema, or the rights to the catalog") from error
+        raise CatalogError(f"{first_cause(error)}: check --schema, or the rights to the catalog") from error
     finally:
         spark.stop()
     report(
@@ -127,7 +127,3 @@ def _function(view: contracts.View, config: Config) -> str:
 
 
 _NOW: dict[str, Value] = {"now": Expression("current_timestamp()")}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]

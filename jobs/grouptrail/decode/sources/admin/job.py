@@ -25,7 +25,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS, decoded_to, read_ends
+from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, read_ends
 from grouptrail.storage.schema import ADMIN, table_schema
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 
@@ -133,7 +133,8 @@ class Polling:
 class PolledState:
     """The polled groups as the tables have them, and when each was last polled.
 
-    `recorded_to` is the end offset of `ingest_progress`, `orphans` sums up the rows of each table beyond it.
+    `recorded_to` is the end offset of `ingest_progress`, `orphans` counts the rows of each table beyond it
+    (`counted_records`; empty if there are none).
     """
 
     def __init__(
@@ -147,18 +148,10 @@ class PolledState:
     @classmethod
     def read(cls, spark: SparkSession, config: Config) -> PolledState:
         """Read the state from the newest row of each key."""
-        from pyspark.sql import functions as F
-
         groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
         recorded_to = decoded_to(read_ends(spark, config)).get(PARTITION, 0)
-        orphans: dict[str, Any] = {}
-        for table in TABLES:
-            rows = tables.read(spark, config, table)
-            beyond = rows.where(F.col("record_offset") >= recorded_to)
-            ends = F.count("*").alias("rows"), F.max("record_offset").alias("end")
-            times = F.min("record_at").alias("earliest"), F.max("record_at").alias("latest")
-            orphans[table] = beyond.agg(*ends, *times).collect()[0]
+        orphans = counted_records(spark, config, TABLES, f"record_offset >= {recorded_to}").first()
         for row in tables.read_newest(spark, config, _COMMITS):
             since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
             if not row["is_tombstone"]:
@@ -175,12 +168,12 @@ class PolledState:
                     part = (record.key.type, record.key.data.get("memberId", ""))
                     assert record.value is not None
                     groups.setdefault(row["group_id"], StoredGroup()).parts[part] = record.value.data
-        return cls(groups, since, recorded_to, orphans)
+        return cls(groups, since, recorded_to, orphans.asDict() if orphans else {})
 
     @property
     def has_unrecorded_rows(self) -> bool:
         """Whether the tables have rows that `ingest_progress` does not count yet."""
-        return any(found.rows for found in self._orphans.values())
+        return bool(self._orphans)
 
     def set_polled(self, poll: Poll) -> None:
         """Remember the poll's time: later changes of its groups happened after it."""
@@ -194,7 +187,7 @@ class PolledState:
         self, spark: SparkSession, config: Config, found: Sequence[PolledChange], at: float, *, app: str, batch: int
     ) -> dict[str, Any]:
         """Write changes, then their row of `ingest_progress`; return that row."""
-        first = max([self._recorded_to, *(one.end + 1 for one in self._orphans.values() if one.end is not None)])
+        first = self._orphans.get("end_offset", self._recorded_to)
         polled_at = datetime.fromtimestamp(int(at * 1000) / 1000, UTC)
         landed = dict.fromkeys(TABLES, 0)
         by_table: dict[str, list[pa.RecordBatch]] = {}
@@ -232,10 +225,9 @@ class PolledState:
     def _progress(
         self, landed: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int
     ) -> dict[str, Any]:
-        orphans = {table: one for table, one in self._orphans.items() if one.rows}
-        counts = {table: count + (orphans[table].rows if table in orphans else 0) for table, count in landed.items()}
-        times = [one.earliest for one in orphans.values()] + [one.latest for one in orphans.values()]
-        times = [time.astimezone(UTC) for time in times] + ([at] if at else [])
+        counts = {table: count + self._orphans.get(table, 0) for table, count in landed.items()}
+        known = (self._orphans.get(name) for name in ("earliest_record_at", "latest_record_at"))
+        times = [time.astimezone(UTC) for time in (*known, at) if time is not None]
         return {
             "record_partition": PARTITION,
             "batch_id": batch,

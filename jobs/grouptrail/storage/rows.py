@@ -1,0 +1,186 @@
+"""Rows of the Delta tables as Arrow tables, read with delta-rs: whole tables, new rows, results of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
+
+from grouptrail.errors import first_cause
+from grouptrail.storage.errors import TableError
+from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine
+from grouptrail.storage.schema import gathered
+from grouptrail.storage.sql import datafusion_literal
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_ROWS_AT_A_TIME = 1_000_000
+
+
+def dataset(config: Config, name: str) -> ds.Dataset:
+    """Return the rows of all clusters of an existing table as a dataset."""
+    return DeltaTable(config.table_path(name), storage_options=config.storage_options()).to_pyarrow_dataset()
+
+
+def read_rows(
+    config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None
+) -> Iterator[pa.Table]:
+    """Yield this cluster's rows that match `among`, about a million at a time; none if there is no table."""
+    if (table := open_table(config, name)) is not None:
+        yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
+
+
+def select(config: Config, name: str, columns: str, rest: str = "") -> list[dict[str, Any]]:
+    """Return rows of this cluster: `columns` of a table and the `rest` of the query after its WHERE condition.
+
+    None if there is no table.
+    """
+    if (table := open_table(config, name)) is None:
+        return []
+    query = f"SELECT {columns} FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} {rest}"
+    found: list[dict[str, Any]] = pa.table(query_engine({name: table}).execute(query)).to_pylist()
+    return found
+
+
+def has_columns(config: Config, name: str, columns: pa.Schema) -> bool:
+    """Return whether there is a table that has these columns."""
+    if (table := open_table(config, name)) is None:
+        return False
+    there = pa.schema(table.schema().to_arrow())
+    return all(there.get_field_index(one.name) >= 0 and there.field(one.name).type == one.type for one in columns)
+
+
+def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expression:
+    """Return a condition: a row is of this cluster, and matches `among`."""
+    ours = pc.field("cluster") == config.cluster
+    return ours if among is None else ours & among
+
+
+class NewFiles:
+    """Reads each file of a table once; rows of a file that OPTIMIZE has rewritten come again.
+
+    `columns` are read of the rows that match `among`; `storage` are delta-rs's storage options of the table.
+    """
+
+    def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
+        self._columns = columns
+        self._among = among
+        self._storage = dict(storage or {})
+        self._read: set[str] = set()
+
+    def rows(self, table: OpenTable) -> Iterator[pa.Table]:
+        """Yield the rows of the files that are new since the last call that was read to its end.
+
+        About a million rows at a time: files are many and small, and one costs as much as a thousand.
+        """
+        there = set(table.get_add_actions()["path"].to_pylist())
+        if files := sorted(there - self._read):
+            source = PyFileSystem(DeltaStorageHandler(table.table_uri, self._storage))
+            found = ds.dataset(files, self._columns, format="parquet", filesystem=source)
+            batches = found.to_batches(filter=self._among)
+            yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
+        self._read = there
+
+
+class AppendedRows:
+    """New rows of a table as it grows, each file's once (see `NewFiles`)."""
+
+    def __init__(
+        self, table: str, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None
+    ) -> None:
+        self._table = DeltaTable(table, storage_options=dict(storage or {}))
+        self._files = NewFiles(columns, among, storage)
+        self._version = -1
+
+    def fresh(self) -> Iterator[pa.Table]:
+        """Yield the rows that were added since the last call, about a million at a time."""
+        self._table.update_incremental()
+        if self._table.version() != self._version:
+            yield from self._files.rows(self._table)
+            self._version = self._table.version()
+
+
+class OpenTables:
+    """The tables of a warehouse, opened once; all queries see the versions of the last `refresh`."""
+
+    def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
+        """`columns` are the columns to read, by table."""
+        self._config = config
+        self._columns = columns
+        self._tables: dict[str, OpenTable] = {}
+        self._engine = query_engine({})
+
+    def refresh(self) -> None:
+        """Update all tables to their newest versions. Raises TableError if one cannot be read."""
+        for name in self._columns:
+            self._refresh(name)
+        self._engine = query_engine(self._tables)
+
+    def get(self, name: str) -> OpenTable | None:
+        """Return the table; None if it does not exist yet."""
+        return self._tables.get(name)
+
+    def rows(self, query: str) -> pa.Table:
+        """Return the rows of a query. Raises TableError."""
+        try:
+            found = pa.table(self._engine.execute(query))
+        except READ_ERRORS as error:
+            raise TableError(f"{self._config.warehouse} cannot be read: {first_cause(error)}") from error
+        plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
+        return found.cast(pa.schema(plain))
+
+    def newest(self, name: str, column: str) -> datetime | None:
+        """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
+        table = self._tables.get(name)
+        if table is None:
+            return None
+        files = pa.table(table.get_add_actions(flatten=True))
+        wanted = ("min.cluster", "max.cluster", f"max.{column}")
+        if not set(wanted) <= set(files.column_names):
+            return None
+        cluster = pa.scalar(self._config.cluster)
+        low, high = (pc.cast(files[bound], pa.string()) for bound in wanted[:2])
+        ours = files.filter(pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster)))
+        latest: datetime | None = pc.max(ours[wanted[2]]).as_py()
+        return latest
+
+    def _refresh(self, name: str) -> None:
+        table = self._tables.pop(name, None)
+        if table is None or not _moved_on(table):
+            # If there is no new version, the table may have been deleted and created again, with a new log.
+            table = open_table(self._config, name)
+            if table is None:
+                return
+            self._require_columns(name, table)
+        self._tables[name] = table
+
+    def _require_columns(self, name: str, table: OpenTable) -> None:
+        there = column_names(table)
+        missing = [column for column in self._columns[name] if column not in there]
+        if missing:
+            raise TableError(
+                f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
+                "`grouptrail run` of this version adds what is missing"
+            )
+
+
+def _moved_on(table: OpenTable) -> bool:
+    """Update a table; return whether it has a new version."""
+    version = table.version()
+    try:
+        table.update_incremental()
+    except READ_ERRORS:
+        return False
+    return table.version() > version
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return pa.string() if type_ == pa.string_view() else type_
