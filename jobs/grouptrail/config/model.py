@@ -114,6 +114,10 @@ class ExporterConfig(Section):
     """Topics not to export, even if allowed."""
     series_budget: int = Field(default=100_000, gt=0)
     """Maximum number of series; groups with the least lag are merged into the group `other`."""
+    page_bytes: int = Field(default=64_000_000, ge=1_000_000)
+    """Maximum size of the series of groups and topics as text; groups with the least lag are merged into `other`."""
+    label_bytes: int = Field(default=256, ge=64)
+    """Maximum size of a label value; a longer name is cut and ends with `~` and a hash of the whole name."""
     also_as: Annotated[
         tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
     ] = ()
