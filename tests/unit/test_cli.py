@@ -101,6 +101,17 @@ def test_decode_unusable_line_is_counted_on_stderr_and_exits_1() -> None:
     ]
 
 
+def test_decode_too_large_line_is_answered_and_the_message_names_the_option() -> None:
+    lines = f'{{"key_hex": "{KEY}"}}\n{{"key_hex": "{"0" * 200_000}"}}\n{{"key_hex": "{KEY}"}}'
+    run = grouptrail("decode", "--max-record-bytes", "1000", stdin=lines)
+    assert [json.loads(line)["error"] is None for line in run.stdout.splitlines()] == [True, False, True]
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "grouptrail: 1 line is not valid input, 1 because of more than 1,000 bytes: "
+        'look for "too_large" in the output, or raise --max-record-bytes'
+    ]
+
+
 def test_decode_open_stdin_pipe_answers_each_line_at_once() -> None:
     """A program can read each result without closing the pipe first."""
     command = [sys.executable, "-m", "grouptrail", "decode"]
