@@ -106,8 +106,8 @@ def test_start_session_shows_no_setting_on_a_command_line_and_leaves_no_file(sta
     files: set[tuple[int, int]] = set()
     while started.process.poll() is None:
         seen.update(started.lines())
-        for file in started.temporary.glob("grouptrail-*/*/spark.properties"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for file in started.temporary.glob("grouptrail-*/*/spark.properties"):
                 files.add((stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.parent.stat().st_mode)))
         time.sleep(POLL_SECONDS)
     assert started.process.stdout is not None

@@ -113,6 +113,33 @@ def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
     assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "a/../..", "/", "%2E%2E"])
+def test_checkpoint_path_any_cluster_name_is_one_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    """None is the checkpoint folder itself or lies above it."""
+    path = Path(Config(warehouse=str(tmp_path), cluster=name).checkpoint_path("decode"))
+    assert path.resolve().parent.parent == tmp_path / "_checkpoints"
+    assert path.parent.name not in (".", "..")
+    others = [
+        Config(warehouse=str(tmp_path), cluster=other).checkpoint_path("decode") for other in (".", "..", "...")
+    ]
+    assert len({str(path), *others}) == (3 if name in (".", "..", "...") else 4)
+
+
+@pytest.mark.parametrize(
+    "location", ["/data/a%20b", "s3://bucket/a%2Fb", "/data/a\\b", "/data/a\nb", "/data/\x1b[31m"]
+)
+def test_warehouse_read_differently_by_delta_rs_and_spark_is_refused(location: str) -> None:
+    [problem] = problems(None, flags={"warehouse": location})
+    assert "which delta-rs and Spark read differently: choose another folder" in problem
+    assert "\n" not in problem
+    assert "\x1b" not in problem
+
+
+@pytest.mark.parametrize("location", ["/data/100%", "/data/a b", "/data/50%zz", "s3://bucket/a+b"])
+def test_warehouse_other_special_characters_are_accepted(location: str) -> None:
+    assert load_config(None, {"warehouse": location}, {}).warehouse == location
+
+
 def test_load_config_reports_all_problems_with_their_sources() -> None:
     """Problems of all sources are reported together, one line each."""
     file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')

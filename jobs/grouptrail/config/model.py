@@ -13,7 +13,15 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
 from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
-from grouptrail.config.values import ClientSetting, ListenAddress, Location, Patterns, SplitText, ThinningSteps
+from grouptrail.config.values import (
+    ClientSetting,
+    ListenAddress,
+    Location,
+    Patterns,
+    SplitText,
+    ThinningSteps,
+    WarehouseLocation,
+)
 
 _TEN_YEARS_MINUTES = 10 * 366 * 24 * 60
 
@@ -168,7 +176,7 @@ class Config(Section):
 
     cluster: str = Field(default="default", min_length=1)
     """Name of the cluster in every row."""
-    warehouse: Location = "warehouse"
+    warehouse: WarehouseLocation = "warehouse"
     """Folder or URI of the Delta tables; a relative path in the file is relative to the file's folder."""
     checkpoints: Location | None = None
     """Folder or URI of the jobs' checkpoints; `<warehouse>/_checkpoints` by default."""
@@ -211,7 +219,8 @@ class Config(Section):
 
     def checkpoint_path(self, job: str) -> str:
         """Return the location of a job's checkpoint."""
-        cluster = quote(self.cluster, safe="")
+        # `quote` leaves dots, and a folder of that name is this or the parent folder.
+        cluster = quote(self.cluster, safe="") if self.cluster.strip(".") else "%2E" * len(self.cluster)
         return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}/{job}"
 
     def kafka_settings(self) -> dict[str, str]:

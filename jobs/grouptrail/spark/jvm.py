@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _LOOK_EVERY_SECONDS = 0.1
+_STOP_SECONDS = 0.2
 
 _processes: list[subprocess.Popen[bytes]] = []
 
@@ -106,11 +107,8 @@ def _escaped(text: str) -> str:
 def end_process(status: int) -> NoReturn:
     """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing."""
     for process in _processes:
-        # The script spark-submit, which becomes the JVM, has children until then.
-        for pid in list(_descendants(process.pid)):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        process.kill()
+        if process.poll() is None:
+            _kill_with_children(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
     if private_folder.cache_info().currsize:
@@ -120,12 +118,29 @@ def end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    """Yield a process's children and theirs, as far as the system (Linux) tells them."""
+def _kill_with_children(pid: int) -> None:
+    """Kill a process and, where the system (Linux) tells them, its children and theirs.
+
+    The script spark-submit becomes the JVM, but starts other processes first. While it is stopped it starts no more.
+    """
     with contextlib.suppress(OSError):
-        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
-            yield child
-            yield from _descendants(child)
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while _state(pid) not in "TtZX" and time.monotonic() < deadline:
+            time.sleep(_STOP_SECONDS / 100)
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        for child in map(int, children.read_text().split() if children.exists() else ()):
+            _kill_with_children(child)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as in `ps`, X if it is unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except (OSError, IndexError):
+        return "X"
 
 
 @contextlib.contextmanager
