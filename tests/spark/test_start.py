@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,13 +23,14 @@ DEADLINE_SECONDS = scaled(60)
 POLL_SECONDS = 0.02
 
 START = """
-import sys, time
-from grouptrail.config import load_config
+import json, os, time
+from grouptrail.config import Config
 from grouptrail.spark.session import start_session
-config = load_config(None, {"warehouse": "warehouse", **dict(part.split("=", 1) for part in sys.argv[1:])}, {})
+config = Config(warehouse="warehouse", spark=json.loads(os.environ["SETTINGS"]))
 spark = start_session(config, "start")
 print(spark.conf.get("spark.test"), end=" ")
 print(spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.encryption.key"), flush=True)
+print(*(spark._jvm.System.getProperty(name) for name in ("password", "two")), flush=True)
 spark.sql("SHOW TABLES").collect()
 time.sleep(1)
 spark.stop()
@@ -40,17 +43,22 @@ AWKWARD = " a=b:c \\ # \N{SNOWMAN} \U0001f600 é!"
 class Started:
     """A process that starts Spark in an empty folder, with a folder of its own for temporary files."""
 
-    def __init__(self, tmp_path: Path, *settings: str) -> None:
+    def __init__(self, tmp_path: Path, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self.folder, self.temporary = tmp_path / "here", tmp_path / "temporary"
         self.folder.mkdir()
         self.temporary.mkdir()
         paths = os.pathsep.join(path for path in sys.path if path)
         java_tmp = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={self.temporary}"
-        environ = {"PYTHONPATH": paths, "TMPDIR": str(self.temporary), "SPARK_SUBMIT_OPTS": java_tmp}
+        environ = {
+            "SETTINGS": json.dumps(dict(settings)),
+            "PYTHONPATH": paths,
+            "TMPDIR": str(self.temporary),
+            "SPARK_SUBMIT_OPTS": java_tmp,
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *settings],
+            [sys.executable, "-c", START],
             cwd=self.folder,
-            env=os.environ | environ,
+            env=os.environ | environ | {"TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -68,7 +76,7 @@ class Started:
         return found
 
     def is_java(self) -> bool:
-        return any("org.apache.spark.deploy.SparkSubmit" in line and "java" in line for line in self.lines())
+        return any("org.apache.spark.deploy.SparkSubmit --" in line for line in self.lines())
 
     def is_launching(self) -> bool:
         return any("spark-class" in line or "spark-submit" in line for line in self.lines())
@@ -81,8 +89,8 @@ class Started:
 def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     every: list[Started] = []
 
-    def started(*settings: str) -> Started:
-        every.append(Started(tmp_path, *settings))
+    def started(**settings: str) -> Started:
+        every.append(Started(tmp_path, settings))
         return every[-1]
 
     yield started
@@ -101,7 +109,13 @@ def until(happens: Callable[[], object]) -> None:
 
 def test_start_session_shows_no_setting_on_a_command_line_and_leaves_no_file(start: Callable[..., Started]) -> None:
     """The file with the settings is for this user only, and is gone when Spark runs."""
-    started = start(f"spark.spark.test={AWKWARD}", f"spark.spark.hadoop.fs.s3a.encryption.key={SECRET}")
+    started = start(
+        **{
+            "spark.test": AWKWARD,
+            "spark.hadoop.fs.s3a.encryption.key": SECRET,
+            "spark.driver.extraJavaOptions": f"""-Dpassword={SECRET} '-Dtwo=a "b" \\c'""",
+        }
+    )
     seen: set[str] = set()
     files: set[tuple[int, int]] = set()
     while started.process.poll() is None:
@@ -113,9 +127,11 @@ def test_start_session_shows_no_setting_on_a_command_line_and_leaves_no_file(sta
     assert started.process.stdout is not None
     printed = started.process.stdout.read()
     assert f"{AWKWARD} {SECRET}\n" in printed
-    java = [line for line in seen if "org.apache.spark.deploy.SparkSubmit" in line and "java" in line]
+    assert f'{SECRET} a "b" \\c\n' in printed
+    java = [line for line in seen if "org.apache.spark.deploy.SparkSubmit" in line]
     assert java
-    assert not [line for line in java if SECRET in line or "--conf" in line or "spark.test" in line]
+    assert not [line for line in seen if SECRET in line]
+    assert not [line for line in java if "--conf" in line or "spark.test" in line]
     assert files == {(0o600, 0o700)}
     assert list(started.folder.iterdir()) == []
     until(lambda: not started.running())

@@ -248,6 +248,59 @@ def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> N
     assert config.spark_settings()["spark.hadoop.fs.s3a.secret.key"] == SECRET
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("spark", "spark.hadoop.fs.s3a.encryption.key", SECRET),
+        ("spark", "spark.hadoop.fs.s3a.bucket.lake.encryption.key", SECRET),
+        ("spark", "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", SECRET),
+        ("spark", "spark.hadoop.fs.azure.sas.fixed.token.account", SECRET),
+        ("spark", "spark.driver.extraJavaOptions", f"-Djavax.net.ssl.trustStorePassword={SECRET}"),
+        ("spark", "spark.executorEnv.API", SECRET),
+        ("spark", "spark.sql.catalog.lake.uri", SECRET),
+        ("spark", "spark.acme.plugin.pin", SECRET),
+        ("spark", "spark.jars.repositories", f"https://user:{SECRET}@maven.example/repository"),
+        ("spark", "spark.eventLog.dir", f"https://logs.example/?sig={SECRET}"),
+        ("storage", "azure_storage_sas_key", SECRET),
+        ("storage", "aws_sse_customer_key_base64", SECRET),
+        ("storage", "google_service_account_key", SECRET),
+        ("storage", "endpoint_url", f"https://user:{SECRET}@s3.example"),
+        ("kafka", "acme.interceptor.pin", SECRET),
+    ],
+)
+def test_config_settings_not_known_to_be_harmless_are_hidden(section: str, name: str, value: str) -> None:
+    config = Config.model_validate({section: {name: value}})
+    assert SECRET not in repr(config) + str(config) + config.redacted_toml() + str(config.redacted())
+    clear = {"spark": config.spark_settings, "storage": config.storage_options, "kafka": config.kafka_settings}
+    assert clear[section]()[name] == value
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("spark", "spark.driver.memory", "4g"),
+        ("spark", "spark.sql.shuffle.partitions", "8"),
+        ("spark", "spark.ui.enabled", "true"),
+        ("spark", "spark.jars.packages", "org.apache.hadoop:hadoop-aws:3.4.1"),
+        ("spark", "spark.hadoop.fs.s3a.endpoint", "https://s3.example"),
+        ("spark", "spark.hadoop.fs.s3a.bucket.lake.endpoint.region", "eu-west-1"),
+        ("storage", "aws_region", "eu-west-1"),
+        ("storage", "AWS_ENDPOINT_URL", "https://s3.example"),
+        ("storage", "azure_storage_account_name", "lake"),
+        ("kafka", "security.protocol", "SASL_SSL"),
+    ],
+)
+def test_config_harmless_settings_are_shown(section: str, name: str, value: str) -> None:
+    assert Config.model_validate({section: {name: value}}).redacted()[section][name] == value
+
+
+def test_secret_encryption_key_in_a_flag_is_rejected() -> None:
+    for name in ("spark.hadoop.fs.s3a.encryption.key", "spark.hadoop.fs.azure.sas.container.account"):
+        [problem] = problems(flags={f"spark.{name}": SECRET})
+        assert "a secret in a flag is visible to every user" in problem
+        assert SECRET not in problem
+
+
 def test_config_error_does_not_contain_secrets() -> None:
     """Neither an invalid setting next to a secret nor a misplaced secret reveals it."""
     file = write(

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
@@ -210,8 +219,10 @@ class Config(Section):
 
     @field_validator("kafka", "spark", "storage", mode="after")
     @classmethod
-    def _hide_secrets(cls, settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
-        return hide_secrets(settings)
+    def _hide_secrets(
+        cls, settings: dict[str, str | SecretStr], section: ValidationInfo
+    ) -> dict[str, str | SecretStr]:
+        return hide_secrets(section.field_name or "", settings)
 
     def table_path(self, name: str) -> str:
         """Return the location of a Delta table."""

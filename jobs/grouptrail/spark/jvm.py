@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_SECONDS = 0.1
 _STOP_SECONDS = 0.2
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _processes: list[subprocess.Popen[bytes]] = []
 
@@ -62,9 +63,16 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
     from pyspark.find_spark_home import _find_spark_home
 
     with tempfile.TemporaryDirectory(dir=private_folder()) as folder:
-        properties, connection = Path(folder, "spark.properties"), Path(folder, "gateway")
-        with os.fdopen(os.open(properties, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+        properties, connection, options = (Path(folder, name) for name in ("spark.properties", "gateway", "options"))
+        if settings.get(_JAVA_OPTIONS):
+            # They would be on the command line, too, where Java also takes the name of a file with options.
+            _write_private(
+                options, "".join(f"{_quoted(option)}\n" for option in shlex.split(settings[_JAVA_OPTIONS]))
+            )
+            settings = {**settings, _JAVA_OPTIONS: f'"@{options}"'}
+        _write_private(
+            properties, "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+        )
         command = [
             *(f"{_find_spark_home()}/bin/spark-submit", "--load-spark-defaults"),
             *("--properties-file", str(properties)),
@@ -82,6 +90,17 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
         if not connection.is_file():
             raise RuntimeError("Java gateway process exited before sending its port number")
         return _read_connection(connection)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a new file that only this user can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _quoted(option: str) -> str:
+    """Return an option in the syntax of a Java argument file."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _ignore_interrupts() -> None:
