@@ -101,6 +101,17 @@ def test_decode_unusable_line_is_counted_on_stderr_and_exits_1() -> None:
     ]
 
 
+def test_decode_too_large_line_is_answered_and_the_message_names_the_option() -> None:
+    lines = f'{{"key_hex": "{KEY}"}}\n{{"key_hex": "{"0" * 200_000}"}}\n{{"key_hex": "{KEY}"}}'
+    run = grouptrail("decode", "--max-record-bytes", "1000", stdin=lines)
+    assert [json.loads(line)["error"] is None for line in run.stdout.splitlines()] == [True, False, True]
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "grouptrail: 1 line is not valid input, 1 because of more than 1,000 bytes: "
+        'look for "too_large" in the output, or raise --max-record-bytes'
+    ]
+
+
 def test_decode_open_stdin_pipe_answers_each_line_at_once() -> None:
     """A program can read each result without closing the pipe first."""
     command = [sys.executable, "-m", "grouptrail", "decode"]
@@ -405,3 +416,36 @@ def test_serve_sigterm_exits_143_without_traceback(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["\x1b[31mred"],
+        ["sql", "--\x1b[31mred"],
+        ["--\x1b[31mred"],
+        ["run", "--job", "\x1b[31mred"],
+        ["show", "\x1b[31mred"],
+        ["show", "lag", "--format", "\x1b[31mred"],
+        ["decode", "--max-record-bytes", "\x1b[31mred"],
+        ["config", "--set", "\x1b[31mred=1"],
+    ],
+    ids=lambda arguments: arguments[0].strip("\x1b"),
+)
+def test_usage_error_repeats_no_control_character_of_an_argument(arguments: list[str]) -> None:
+    run = grouptrail(*arguments)
+    assert run.returncode in (1, 2)
+    assert "\x1b" not in run.stdout + run.stderr
+    assert "\\x1b[31mred" in run.stderr
+
+
+def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None:
+    """Before Spark is started; so do the other commands that need tables."""
+    mistyped = tmp_path / "mistyped"
+    for command in (["check"], ["recover"], ["rebuild", "history"]):
+        run = grouptrail(*command, "--warehouse", str(mistyped))
+        assert run.returncode == 1
+        assert run.stderr.splitlines() == [
+            f"grouptrail: there is no warehouse {mistyped}: check --warehouse, or run grouptrail run first"
+        ]
+        assert list(tmp_path.iterdir()) == []

@@ -113,6 +113,33 @@ def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
     assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "a/../..", "/", "%2E%2E"])
+def test_checkpoint_path_any_cluster_name_is_one_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    """None is the checkpoint folder itself or lies above it."""
+    path = Path(Config(warehouse=str(tmp_path), cluster=name).checkpoint_path("decode"))
+    assert path.resolve().parent.parent == tmp_path / "_checkpoints"
+    assert path.parent.name not in (".", "..")
+    others = [
+        Config(warehouse=str(tmp_path), cluster=other).checkpoint_path("decode") for other in (".", "..", "...")
+    ]
+    assert len({str(path), *others}) == (3 if name in (".", "..", "...") else 4)
+
+
+@pytest.mark.parametrize(
+    "location", ["/data/a%20b", "s3://bucket/a%2Fb", "/data/a\\b", "/data/a\nb", "/data/\x1b[31m"]
+)
+def test_warehouse_read_differently_by_delta_rs_and_spark_is_refused(location: str) -> None:
+    [problem] = problems(None, flags={"warehouse": location})
+    assert "which delta-rs and Spark read differently: choose another folder" in problem
+    assert "\n" not in problem
+    assert "\x1b" not in problem
+
+
+@pytest.mark.parametrize("location", ["/data/100%", "/data/a b", "/data/50%zz", "s3://bucket/a+b"])
+def test_warehouse_other_special_characters_are_accepted(location: str) -> None:
+    assert load_config(None, {"warehouse": location}, {}).warehouse == location
+
+
 def test_load_config_reports_all_problems_with_their_sources() -> None:
     """Problems of all sources are reported together, one line each."""
     file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')
@@ -219,6 +246,59 @@ def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> N
     assert SECRET not in f"{config!r} {config} {config.redacted()}"
     assert config.spark_kafka_options()[f"kafka.{secret}"] == SECRET
     assert config.spark_settings()["spark.hadoop.fs.s3a.secret.key"] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("spark", "spark.hadoop.fs.s3a.encryption.key", SECRET),
+        ("spark", "spark.hadoop.fs.s3a.bucket.lake.encryption.key", SECRET),
+        ("spark", "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", SECRET),
+        ("spark", "spark.hadoop.fs.azure.sas.fixed.token.account", SECRET),
+        ("spark", "spark.driver.extraJavaOptions", f"-Djavax.net.ssl.trustStorePassword={SECRET}"),
+        ("spark", "spark.executorEnv.API", SECRET),
+        ("spark", "spark.sql.catalog.lake.uri", SECRET),
+        ("spark", "spark.acme.plugin.pin", SECRET),
+        ("spark", "spark.jars.repositories", f"https://user:{SECRET}@maven.example/repository"),
+        ("spark", "spark.eventLog.dir", f"https://logs.example/?sig={SECRET}"),
+        ("storage", "azure_storage_sas_key", SECRET),
+        ("storage", "aws_sse_customer_key_base64", SECRET),
+        ("storage", "google_service_account_key", SECRET),
+        ("storage", "endpoint_url", f"https://user:{SECRET}@s3.example"),
+        ("kafka", "acme.interceptor.pin", SECRET),
+    ],
+)
+def test_config_settings_not_known_to_be_harmless_are_hidden(section: str, name: str, value: str) -> None:
+    config = Config.model_validate({section: {name: value}})
+    assert SECRET not in repr(config) + str(config) + config.redacted_toml() + str(config.redacted())
+    clear = {"spark": config.spark_settings, "storage": config.storage_options, "kafka": config.kafka_settings}
+    assert clear[section]()[name] == value
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("spark", "spark.driver.memory", "4g"),
+        ("spark", "spark.sql.shuffle.partitions", "8"),
+        ("spark", "spark.ui.enabled", "true"),
+        ("spark", "spark.jars.packages", "org.apache.hadoop:hadoop-aws:3.4.1"),
+        ("spark", "spark.hadoop.fs.s3a.endpoint", "https://s3.example"),
+        ("spark", "spark.hadoop.fs.s3a.bucket.lake.endpoint.region", "eu-west-1"),
+        ("storage", "aws_region", "eu-west-1"),
+        ("storage", "AWS_ENDPOINT_URL", "https://s3.example"),
+        ("storage", "azure_storage_account_name", "lake"),
+        ("kafka", "security.protocol", "SASL_SSL"),
+    ],
+)
+def test_config_harmless_settings_are_shown(section: str, name: str, value: str) -> None:
+    assert Config.model_validate({section: {name: value}}).redacted()[section][name] == value
+
+
+def test_secret_encryption_key_in_a_flag_is_rejected() -> None:
+    for name in ("spark.hadoop.fs.s3a.encryption.key", "spark.hadoop.fs.azure.sas.container.account"):
+        [problem] = problems(flags={f"spark.{name}": SECRET})
+        assert "a secret in a flag is visible to every user" in problem
+        assert SECRET not in problem
 
 
 def test_config_error_does_not_contain_secrets() -> None:

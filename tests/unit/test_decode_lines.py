@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ VECTORS = [
 def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
     out = io.StringIO()
     unusable = decode_lines(lines, out)
-    return [json.loads(line) for line in out.getvalue().splitlines()], unusable
+    return [json.loads(line) for line in out.getvalue().splitlines()], unusable.total()
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
@@ -147,3 +150,53 @@ def test_arriving_lines_splits_only_at_newlines() -> None:
     answers, unusable = decoded(*lines)
     assert answers[0]["key"]["type"] == 2
     assert unusable == 1
+
+
+def test_arriving_lines_one_long_line_takes_linear_time_and_is_not_kept() -> None:
+    """A line without an end in sight: a hundred times as long, not ten thousand times as slow."""
+    chunk = b"0" * (1 << 16)
+
+    def seconds(chunks: int) -> float:
+        started = time.perf_counter()
+        [line] = arriving_lines(Pipe(*itertools.repeat(chunk, chunks)), lambda: None, max_record_bytes=200_000_000)
+        assert line is not None
+        assert len(line) == chunks * len(chunk)
+        return time.perf_counter() - started
+
+    seconds(10)
+    assert seconds(1600) < 100 * max(seconds(100), 0.01)
+
+
+def test_arriving_lines_too_long_line_is_none_and_the_next_is_read() -> None:
+    tracemalloc.start()
+    try:
+        lines = list(
+            arriving_lines(
+                Pipe(b"a\n" + b"0" * 60_000, *[b"1" * 65_536] * 400, b"2\nb\n" + b"3" * 70_000, b"4" * 50_000),
+                lambda: None,
+                max_record_bytes=1_000,
+            )
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert lines == ["a", None, "b", None]
+    assert peak < 2_000_000
+
+
+def test_decode_lines_too_large_key_value_or_line_is_answered_with_an_error() -> None:
+    """One answer for each line, as for any other error; what is just small enough is decoded."""
+    key = "00010001670001740000000a"
+    out = io.StringIO()
+    lines = [
+        json.dumps({"key_hex": key, "value_hex": "00" * 101}),
+        json.dumps({"key_hex": key + "00" * 100}),
+        None,
+        json.dumps({"key_hex": key, "value_hex": "00" * 100}),
+        json.dumps({"blob": "ConsumerProtocolAssignment", "value_hex": "00" * 101}),
+    ]
+    unusable = decode_lines(lines, out, max_record_bytes=100)
+    answers = [json.loads(line) for line in out.getvalue().splitlines()]
+    too_large = {"where": "input", "kind": "too_large", "position": 100}
+    assert [answer["error"] == too_large for answer in answers] == [True, True, True, False, True]
+    assert unusable == {"too_large": 4}

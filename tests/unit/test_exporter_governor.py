@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
 
+from grouptrail.config import Config
 from grouptrail.exporter.alias import ALIASES
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
+from grouptrail.exporter.labels import shorten
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 from grouptrail.exporter.text import Family
-from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now
+from support.exporter_tables import LONG_TOPIC, OPEN, configured, figures, lag_row, lag_table, now
 from support.small_tables import lay
 
 EVERY_ALIAS = [alias for aliases in ALIASES.values() for alias in aliases]
@@ -169,3 +174,85 @@ def test_governed_series_budget_of_one_serves_all_groups_as_other(snapshot: Snap
     families, _ = serve(snapshot, series_budget=1)
     assert groups(families) == {"other"}
     assert figures(families, "kafka_consumer_group_sum_lag") == {("other",): sum(10 * n for n in range(20))}
+
+
+# --- long names ---------------------------------------------------------------------------------------------
+
+HUGE_NAMES = [f"{'g' * 32_000}-{number}" for number in range(40)]
+
+
+def page_of(config: Config, *rows: dict[str, Any]) -> bytes:
+    snapshot = SnapshotReader(config).read(lag_table(*rows))
+    return b"".join(Page([ClusterPage(snapshot, config.exporter)]).text(openmetrics=False))
+
+
+def samples_of(page: bytes) -> list[Sample]:
+    return [sample for family in parse_text(page.decode()) for sample in family.samples]
+
+
+def test_page_of_groups_with_32_kb_names_is_small_and_keeps_them_apart(tmp_path: Path) -> None:
+    rows = [lag_row(number, group_id=group) for group in HUGE_NAMES for number in range(10)]
+    page = page_of(configured(tmp_path), *rows)
+    assert len(page) < 3_000_000
+    samples = samples_of(page)
+    assert len({(sample.name, *sorted(sample.labels.items())) for sample in samples}) == len(samples)
+    shown = {sample.labels["group"] for sample in samples if "group" in sample.labels}
+    assert len(shown) == len(HUGE_NAMES)
+    assert {len(group.encode()) for group in shown} == {256}
+    assert {group[:200] for group in shown} == {"g" * 200}
+
+
+def test_page_with_long_protocol_and_state_is_small(tmp_path: Path) -> None:
+    """Members choose the name of their assignor, too."""
+    config = configured(tmp_path)
+    group = {**OPEN, "group_id": "billing"}
+    lay(config, "group_states", {**group, "state": "S" * 32_000})
+    lay(config, "generations", {**group, "generation": 1, "protocol_type": "t" * 32_000, "protocol": "p" * 32_000})
+    page = page_of(config, lag_row())
+    assert len(page) < 100_000
+    assert {len(sample.labels["protocol"]) for sample in samples_of(page) if "protocol" in sample.labels} == {256}
+
+
+@pytest.mark.parametrize("aliases", ["", "kafka_exporter,kminion,burrow,kafka-lag-exporter"])
+def test_governed_page_bytes_keeps_groups_with_the_most_lag_and_counts_dropped_series(
+    tmp_path: Path, aliases: str
+) -> None:
+    """Names of which every character is escaped are the longest."""
+    config = configured(tmp_path, page_bytes=1_000_000, also_as=aliases)
+    names = {number: '"' * 240 + f"{number:03d}" for number in range(200)}
+    rows = [lag_row(number, group_id=names[number], lag=number) for number in names]
+    page = page_of(config, *rows)
+    heads = sum(len(line) + 1 for line in page.splitlines() if line.startswith(b"#"))
+    assert 700_000 < len(page) - heads < 1_020_000
+    samples = samples_of(page)
+    kept = {sample.labels["group"] for sample in samples if sample.name == "kafka_consumer_group_lag"}
+    assert 20 < len(kept) < 200
+    assert kept == set(list(names.values())[-len(kept) :])
+    sums = [sample.value for sample in samples if sample.name == "kafka_consumer_group_sum_lag"]
+    assert sum(sums) == sum(range(200))
+    dropped = {
+        sample.labels["reason"]: sample.value for sample in samples if sample.name == "grouptrail_series_dropped"
+    }
+    assert dropped["pattern"] == 0
+    assert dropped["budget"] > 0
+
+
+def test_governed_patterns_match_whole_names(tmp_path: Path) -> None:
+    config = configured(tmp_path, allow_groups="*-7")
+    page = page_of(config, *(lag_row(group_id=group) for group in HUGE_NAMES))
+    assert len({sample.labels["group"] for sample in samples_of(page) if "group" in sample.labels}) == 1
+
+
+@given(st.lists(st.text(st.sampled_from("ab~0\N{SNOWMAN}"), max_size=120), unique=True), st.integers(64, 70))
+def test_shorten_any_names_stay_different_and_within_the_limit(names: list[str], limit: int) -> None:
+    """Also those that are already a result."""
+    names = list(dict.fromkeys([*names, *(shorten(name, limit) for name in names)]))
+    shortened = [shorten(name, limit) for name in names]
+    assert len(set(shortened)) == len(names)
+    assert all(len(name.encode()) <= limit for name in shortened)
+    assert shortened == [shorten(name, limit) for name in names]
+
+
+def test_shorten_usual_names_are_unchanged() -> None:
+    for name in ("billing", "g" * 256, "billing~" + "0" * 32, LONG_TOPIC):
+        assert shorten(name, 256) == name

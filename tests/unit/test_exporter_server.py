@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import os
 import re
 import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -26,8 +29,9 @@ from pydantic import SecretStr
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.exporter import service
+from grouptrail.exporter import connections, service
 from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
 from support.certificates import self_signed
 from support.exporter_tables import (
@@ -367,6 +371,113 @@ def test_exporter_dropped_connections_do_not_affect_other_requests(
     assert get(f"{exporter.url}/healthz")[0] == 200
     silent.close()
     assert capfd.readouterr() == ("", "")
+
+
+LIMITED_PROCESS = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from grouptrail.exporter.service import Exporter
+from support.exporter_tables import configured, lay_everything
+config = configured(sys.argv[1], refresh_seconds=0.2)
+lay_everything(config)
+with Exporter([config], lambda _: None) as running:
+    while running.page is None:
+        time.sleep(0.05)
+    print(running.url, flush=True)
+    for line in sys.stdin:  # each line asks whether the process can still open files
+        print(len([open("/dev/null") for _ in range(50)]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["silent", "slow"])
+def test_exporter_many_more_slow_connections_than_file_descriptors_does_not_affect_process_or_scrapes(
+    tmp_path: Path, request_bytes: bytes
+) -> None:
+    """400 of them at 256 file descriptors: the process still opens files, and each scrape is answered in time."""
+    command = [sys.executable, "-c", LIMITED_PROCESS, str(tmp_path)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with (
+        contextlib.ExitStack() as open_until_the_end,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths}
+        ) as process,
+    ):
+        open_until_the_end.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(400):
+            client = open_until_the_end.enter_context(socket.create_connection((host, int(port)), DEADLINE_SECONDS))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(request_bytes)
+        for _ in range(3):
+            started = time.monotonic()
+            status, _, body = get(f"{url}/metrics")
+            assert (status, b"kafka_consumer_group_lag{" in body) == (200, True)
+            assert time.monotonic() - started < 10, "Prometheus gives up after ten seconds"
+        process.stdin.write("open\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "50\n"
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, **values: float) -> None:
+    for name, value in values.items():
+        monkeypatch.setattr(connections, name, value)
+
+
+def closed_within_deadline(client: socket.socket) -> bool:
+    """Whether the server ends the connection."""
+    client.settimeout(DEADLINE_SECONDS)
+    with contextlib.suppress(ConnectionError):
+        while client.recv(1 << 16):
+            pass
+    return True
+
+
+def test_exporter_request_sent_byte_by_byte_is_closed_at_the_deadline(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends a byte now and then does not get more time for each of them."""
+    limits(monkeypatch, REQUEST_SECONDS=1.0)
+    host, port = exporter.url.removeprefix("http://").split(":")
+    started = time.monotonic()
+    with socket.create_connection((host, int(port))) as client, contextlib.suppress(ConnectionError):
+        client.settimeout(0.1)
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        ended = False
+        while not ended:
+            assert time.monotonic() - started < DEADLINE_SECONDS
+            client.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                ended = client.recv(1) == b""
+
+
+def test_exporter_response_that_is_not_read_is_closed_for_the_next_client(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both connections of two are held by clients that do not read a long page."""
+    limits(monkeypatch, MAX_CONNECTIONS=2)
+    monkeypatch.setattr(Page, "text", lambda *_, **__: [b"x" * (64 << 20)])
+    host, port = exporter.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as open_until_the_end:
+        slow = [open_until_the_end.enter_context(socket.create_connection((host, int(port)))) for _ in range(4)]
+        for client in slow:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        started = time.monotonic()
+        assert get(f"{exporter.url}/healthz")[0] == 200
+        assert time.monotonic() - started < 10
+        assert all(closed_within_deadline(client) for client in slow)
+
+
+def test_exporter_request_with_oversized_headers_is_refused(exporter: Exporter) -> None:
+    """A hundred lines of 64 KB each would be 6 MB of memory for each connection."""
+    headers = {f"X-{number}": "x" * 60_000 for number in range(3)}
+    try:
+        status, _, _ = get(f"{exporter.url}/metrics", headers)
+    except (urllib.error.URLError, ConnectionError):
+        status = 431  # refused before all was sent
+    assert status == 431
 
 
 def test_exporter_port_in_use_or_unknown_host_raises(exporter: Exporter, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from grouptrail.config import Config
 from grouptrail.query import formats
 from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import whole_file
 from grouptrail.query.sql import DeltaRs, list_tables, print_columns, print_tables, run_sql, save_sql
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
@@ -314,3 +317,44 @@ def test_print_columns_prints_descriptions_and_unknown_table_raises() -> None:
     assert "the next offset to consume (null: tombstone)" in out.getvalue()
     with pytest.raises(QueryError, match="did you mean offset_commits"):
         print_columns("offset_comits", out)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.json", "rows.parquet"])
+def test_whole_file_planted_symbolic_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    """Another user may have foreseen the name of the temporary file."""
+    victim, planted = tmp_path / "victim", tmp_path / f".{name}.partial"
+    victim.write_text("precious")
+    planted.symlink_to(victim)
+    with whole_file(tmp_path / name) as partial:
+        assert not partial.is_symlink()
+        assert partial.parent == tmp_path
+        partial.write_text("rows")
+        assert not (tmp_path / name).exists()
+    assert victim.read_text() == "precious"
+    assert planted.is_symlink()
+    assert (tmp_path / name).read_text() == "rows"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, planted.name, victim.name])
+
+
+def test_whole_file_is_readable_as_the_umask_allows(tmp_path: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        with whole_file(tmp_path / "rows.csv") as partial:
+            partial.write_text("rows")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "rows.csv").stat().st_mode) == 0o640
+
+
+def test_whole_file_failure_leaves_nothing_and_taken_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / "rows.csv"):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")
+    (tmp_path / ".known.partial").symlink_to(tmp_path / "victim")
+    with pytest.raises(QueryError, match="cannot be written"), whole_file(tmp_path / "rows.csv"):
+        pass
+    assert (tmp_path / ".known.partial").is_symlink()
+    assert not (tmp_path / "victim").exists()

@@ -6,18 +6,45 @@ A command parses its options, calls a room below and prints. What it needs is im
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from grouptrail.cli import groups, maintenance, metrics, query, records, run
 from grouptrail.cli.command import add_command
+from grouptrail.console.text import harmless
+
+
+class _Group(TyperGroup):
+    """Commands whose errors of usage repeat no control characters of an argument to the terminal."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the options of the group itself."""
+        with _harmless_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, *args: Any, **options: Any) -> Any:
+        """Parse the options of a command, and run it."""
+        with _harmless_errors():
+            return super().invoke(*args, **options)
+
+
+@contextlib.contextmanager
+def _harmless_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = harmless(message)  # type: ignore[attr-defined]
+        raise
 
 
 def _group(name: str, text: str) -> typer.Typer:
     return typer.Typer(
-        name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+        cls=_Group, name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, TableOrJson, parse_names, parse_time
+from grouptrail.console.progress import print_now
 
 
 def group(
@@ -113,7 +114,7 @@ def timeline(
     from grouptrail.report.timeline import timeline_page
 
     write(timeline_page(config, group, since=since, until=until), out)
-    typer.echo(f"{out}: open it in a browser")
+    print_now(f"{out}: open it in a browser")
 
 
 def report(
@@ -126,4 +127,4 @@ def report(
     from grouptrail.report.report import report_page
 
     write(report_page(config), out)
-    typer.echo(f"{out}: open it in a browser")
+    print_now(f"{out}: open it in a browser")

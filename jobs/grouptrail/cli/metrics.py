@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from grouptrail.cli.options import ConfigOptions
+from grouptrail.console.text import harmless
 
 
 def serve(
@@ -30,4 +31,4 @@ def serve(
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
     from grouptrail.exporter.service import serve as run_exporter
 
-    run_exporter(configs, lambda line: typer.echo(line, err=True))
+    run_exporter(configs, lambda line: typer.echo(harmless(line, keep_lines=True), err=True))

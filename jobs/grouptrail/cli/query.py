@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grouptrail.cli.options import ConfigOptions
+from grouptrail.console.progress import print_now
+from grouptrail.console.text import harmless
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -58,7 +60,7 @@ def _open_engine(config: Config, name: str) -> Iterator[Engine]:
     if name == "spark":
         from grouptrail.query.spark.engine import spark_engine
 
-        with spark_engine(config, lambda line: typer.echo(line, err=True)) as engine:
+        with spark_engine(config, lambda line: typer.echo(harmless(line, keep_lines=True), err=True)) as engine:
             yield engine
     else:
         from grouptrail.query.sql import DeltaRs
@@ -97,7 +99,7 @@ def install(
     """Register the tables, views and table functions in Spark's catalog. Repeat after an upgrade."""
     from grouptrail.query.spark.catalog import install_views
 
-    install_views(options.load(), schema=schema, report=typer.echo)
+    install_views(options.load(), schema=schema, report=print_now)
 
 
 def serve_sql(
@@ -119,4 +121,4 @@ def serve_sql(
     from grouptrail.query.spark.server import Listening, serve_sql
 
     listening = Listening(host, connect_port if connect else None, thrift_port if thrift else None)
-    serve_sql(options.load(), listening, typer.echo)
+    serve_sql(options.load(), listening, print_now)

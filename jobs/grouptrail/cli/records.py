@@ -27,6 +27,10 @@ def decode(
     blob: Annotated[
         str | None, typer.Option(metavar="NAME", help="Decode the hex argument as this embedded blob instead.")
     ] = None,
+    max_record_bytes: Annotated[
+        int,
+        typer.Option(min=1, help="Maximum size of a key or value. Decoding takes up to thirty times as much memory."),
+    ] = 10_000_000,
 ) -> None:
     """Decode records from hex, or from JSON lines {"key_hex": ..., "value_hex": ...} on stdin, to JSON lines."""
     from grouptrail.decode.lines import arriving_lines, decode_lines
@@ -34,15 +38,19 @@ def decode(
     with contextlib.suppress(AttributeError):
         cast("Any", sys.stdout).reconfigure(encoding="utf-8", newline="\n", write_through=False)
     if hex_ or blob:
-        lines: Iterator[str] = iter([_hex_line(hex_ or [], blob)])
+        lines: Iterator[str | None] = iter([_hex_line(hex_ or [], blob)])
     else:
         if sys.stdin.isatty():
             typer.echo("reading JSON lines from the terminal; end with Ctrl-D", err=True)
-        lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush)
-    unusable = decode_lines(lines, sys.stdout)
+        lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush, max_record_bytes)
+    unusable = decode_lines(lines, sys.stdout, max_record_bytes)
     if unusable:
-        what = "line is" if unusable == 1 else "lines are"
-        raise GrouptrailError(f'{unusable} {what} not valid input: look for "where": "input" in the output')
+        count, too_large = unusable.total(), unusable["too_large"]
+        what = "line is" if count == 1 else "lines are"
+        if too_large:
+            what = f"{what} not valid input, {too_large} because of more than {max_record_bytes:,} bytes"
+            raise GrouptrailError(f'{count} {what}: look for "too_large" in the output, or raise --max-record-bytes')
+        raise GrouptrailError(f'{count} {what} not valid input: look for "where": "input" in the output')
 
 
 def _hex_line(given: list[str], blob: str | None) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from grouptrail.cli.command import EXIT_ERROR
 from grouptrail.cli.options import ConfigOptions, parse_names
+from grouptrail.console.text import harmless, harmless_json
 
 
 def run(
@@ -63,5 +64,5 @@ def config_(options: ConfigOptions) -> None:
     configs = options.load_all()
     for number, config in enumerate(configs):
         if len(configs) > 1:
-            typer.echo(("\n" if number else "") + f"# Configuration of cluster {config.cluster}")
-        typer.echo(config.redacted_toml(), nl=False)
+            typer.echo(("\n" if number else "") + f"# Configuration of cluster {harmless(config.cluster)}")
+        typer.echo(harmless_json(config.redacted_toml()), nl=False)  # TOML has JSON's escapes

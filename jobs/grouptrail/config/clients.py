@@ -35,7 +35,7 @@ _LIBRDKAFKA_NAMES = {
 
 # The settings of Kafka 4.3's consumer and admin clients, to distinguish a misspelt name from a plug-in's setting;
 # without sasl.oauthbearer's, which nothing here reads.
-_KAFKA_CLIENT_SETTINGS = """
+_KAFKA_CLIENT_NAMES = """
 allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers bootstrap.servers
 check.crcs client.dns.lookup client.id client.rack config.providers connections.max.idle.ms
 default.api.timeout.ms enable.auto.commit enable.metrics.push exclude.internal.topics fetch.max.bytes
@@ -59,6 +59,7 @@ ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl
 ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 value.deserializer
 """
+KAFKA_CLIENT_SETTINGS = tuple(_KAFKA_CLIENT_NAMES.split())
 
 
 def kafka_problem(name: str, value: Any) -> str | None:
@@ -69,7 +70,7 @@ def kafka_problem(name: str, value: Any) -> str | None:
         return f"is a librdkafka name: use the name of Kafka's Java client, {_LIBRDKAFKA_NAMES[name]}"
     if name == "bootstrap.servers" and not all(_SERVER.fullmatch(part.strip()) for part in str(value).split(",")):
         return "must be host:port, or several separated by commas"
-    known = _KAFKA_CLIENT_SETTINGS.split()
+    known = KAFKA_CLIENT_SETTINGS
     near = [] if name in known else get_close_matches(name, known, n=1, cutoff=0.85)
     return f"is not a setting of Kafka's client: did you mean {near[0]}?" if near else None
 

@@ -7,13 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
 from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
-from grouptrail.config.values import ClientSetting, ListenAddress, Location, Patterns, SplitText, ThinningSteps
+from grouptrail.config.values import (
+    ClientSetting,
+    ListenAddress,
+    Location,
+    Patterns,
+    SplitText,
+    ThinningSteps,
+    WarehouseLocation,
+)
 
 _TEN_YEARS_MINUTES = 10 * 366 * 24 * 60
 
@@ -114,6 +131,10 @@ class ExporterConfig(Section):
     """Topics not to export, even if allowed."""
     series_budget: int = Field(default=100_000, gt=0)
     """Maximum number of series; groups with the least lag are merged into the group `other`."""
+    page_bytes: int = Field(default=64_000_000, ge=1_000_000)
+    """Maximum size of the series of groups and topics as text; groups with the least lag are merged into `other`."""
+    label_bytes: int = Field(default=256, ge=64)
+    """Maximum size of a label value; a longer name is cut and ends with `~` and a hash of the whole name."""
     also_as: Annotated[
         tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
     ] = ()
@@ -164,7 +185,7 @@ class Config(Section):
 
     cluster: str = Field(default="default", min_length=1)
     """Name of the cluster in every row."""
-    warehouse: Location = "warehouse"
+    warehouse: WarehouseLocation = "warehouse"
     """Folder or URI of the Delta tables; a relative path in the file is relative to the file's folder."""
     checkpoints: Location | None = None
     """Folder or URI of the jobs' checkpoints; `<warehouse>/_checkpoints` by default."""
@@ -198,8 +219,10 @@ class Config(Section):
 
     @field_validator("kafka", "spark", "storage", mode="after")
     @classmethod
-    def _hide_secrets(cls, settings: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
-        return hide_secrets(settings)
+    def _hide_secrets(
+        cls, settings: dict[str, str | SecretStr], section: ValidationInfo
+    ) -> dict[str, str | SecretStr]:
+        return hide_secrets(section.field_name or "", settings)
 
     def table_path(self, name: str) -> str:
         """Return the location of a Delta table."""
@@ -207,7 +230,8 @@ class Config(Section):
 
     def checkpoint_path(self, job: str) -> str:
         """Return the location of a job's checkpoint."""
-        cluster = quote(self.cluster, safe="")
+        # `quote` leaves dots, and a folder of that name is this or the parent folder.
+        cluster = quote(self.cluster, safe="") if self.cluster.strip(".") else "%2E" * len(self.cluster)
         return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}/{job}"
 
     def kafka_settings(self) -> dict[str, str]:

@@ -49,6 +49,14 @@ def _check_address(value: str) -> str:
     return value
 
 
+def _check_warehouse(location: str) -> str:
+    """Refuse locations that delta-rs and Spark would take for different folders."""
+    odd = re.search(r"%[0-9a-fA-F]{2}", location) or re.search(r"\\|[\x00-\x1f\x7f]", location)
+    if odd:
+        raise ValueError(f"contains {odd[0]!r}, which delta-rs and Spark read differently: choose another folder")
+    return location
+
+
 def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
     """Return pairs of days and seconds, from texts like `7:600`."""
     steps = _split(value) if isinstance(value, (str, list, tuple)) else [value]
@@ -63,6 +71,7 @@ def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
 
 ClientSetting = Annotated[str | SecretStr, PlainValidator(_as_text)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(normalized)]
+WarehouseLocation = Annotated[Location, AfterValidator(_check_warehouse)]
 SplitText = BeforeValidator(_split)
 Patterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_check_patterns)]
 ListenAddress = Annotated[str, AfterValidator(_check_address)]

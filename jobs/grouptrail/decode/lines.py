@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from typing import Any, TextIO
@@ -13,7 +14,11 @@ from grouptrail.wire.blobs import decode_blob, is_blob
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import blob_json, record_json
 
+# Kafka's own limit of a record is 1 MB by default (message.max.bytes). Decoded, a record takes thirty times its size.
+MAX_RECORD_BYTES = 10_000_000
 _CHUNK_BYTES = 1 << 16
+# Of a line, beside its key and value.
+_OTHER_BYTES = 1 << 16
 _NOT_HEX = re.compile(r"[^0-9a-fA-F\s]")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
@@ -23,6 +28,7 @@ class _LineError(Exception):
 
     def __init__(self, kind: str, position: int = 0) -> None:
         super().__init__(kind)
+        self.kind = kind
         self.answer = {
             "key": None,
             "value": None,
@@ -30,34 +36,51 @@ class _LineError(Exception):
         }
 
 
-def decode_lines(lines: Iterable[str], out: TextIO) -> int:
-    """Write one line for each line, in order; return how many had no bytes to decode.
+def decode_lines(lines: Iterable[str | None], out: TextIO, max_record_bytes: int = MAX_RECORD_BYTES) -> Counter[str]:
+    """Write one line for each line, in order; return how many had no bytes to decode, by kind.
 
     A line is `{"key_hex", "value_hex"}`, a null or absent value_hex being a tombstone, or `{"blob", "value_hex"}` for
     a blob by the name of its layout; other fields are ignored. A record's answer is `{"key", "value", "error"}`,
     a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}`. The error of a line without bytes is
-    "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex or unknown_blob.
+    "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex, unknown_blob or too_large (a key
+    or value of more than `max_record_bytes`, or a line that `arriving_lines` yields as None).
     """
-    unusable = 0
+    unusable: Counter[str] = Counter()
     for line in lines:
         try:
-            answer = _answer(_parsed(line))
+            if line is None:
+                raise _LineError("too_large", max_record_bytes)
+            answer = _answer(_parsed(line), max_record_bytes)
         except _LineError as fault:
             answer = fault.answer
-            unusable += 1
+            unusable[fault.kind] += 1
         out.write(harmless_json(_encode(answer)) + "\n")
     return unusable
 
 
-def arriving_lines(stream: BufferedIOBase, flush: Callable[[], None]) -> Iterator[str]:
-    """Yield the lines of a stream as soon as they arrive; call `flush` before waiting for more."""
-    rest = b""
+def arriving_lines(
+    stream: BufferedIOBase, flush: Callable[[], None], max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[str | None]:
+    """Yield the lines of a stream as soon as they arrive; call `flush` before waiting for more.
+
+    None stands for a line too long for a key and a value of `max_record_bytes` each; it is not kept in memory.
+    """
+    most = 4 * max_record_bytes + _OTHER_BYTES  # two hexadecimal digits a byte
+    pieces: list[bytes] = []
+    size = 0
     while chunk := stream.read1(_CHUNK_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in whole)
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield None if size + len(end) > most else b"".join([*pieces, end]).decode("utf-8", "replace")
+            pieces, size = [], 0
+        size += len(rest)
+        if size <= most:
+            pieces.append(rest)
+        else:
+            pieces.clear()
         flush()
-    if rest:
-        yield rest.decode("utf-8", "replace")
+    if size:
+        yield None if size > most else b"".join(pieces).decode("utf-8", "replace")
 
 
 def _parsed(line: str) -> dict[str, Any]:
@@ -72,13 +95,15 @@ def _parsed(line: str) -> dict[str, Any]:
     return parsed
 
 
-def _answer(line: dict[str, Any]) -> dict[str, Any]:
+def _answer(line: dict[str, Any], max_bytes: int) -> dict[str, Any]:
     blob = line.get("blob")
     if blob is not None:
-        return _blob_answer(blob, _bytes(line.get("value_hex")))
+        return _blob_answer(blob, _bytes(line.get("value_hex"), max_bytes))
     if "key_hex" not in line:
         raise _LineError("no_key")
-    return record_json(decode_record(_bytes(line["key_hex"]), _bytes(line.get("value_hex")), strict=False))
+    return record_json(
+        decode_record(_bytes(line["key_hex"], max_bytes), _bytes(line.get("value_hex"), max_bytes), strict=False)
+    )
 
 
 def _blob_answer(name: Any, content: bytes | None) -> dict[str, Any]:
@@ -90,13 +115,16 @@ def _blob_answer(name: Any, content: bytes | None) -> dict[str, Any]:
     return answer if answer["error"] is None else {"blob": name, "error": answer["error"]}
 
 
-def _bytes(text: Any) -> bytes | None:
+def _bytes(text: Any, max_bytes: int) -> bytes | None:
     if text is None:
         return None
     try:
-        return bytes.fromhex(text)
+        content = bytes.fromhex(text)
     except TypeError:
         raise _LineError("not_hex") from None
     except ValueError:
         wrong = _NOT_HEX.search(text)
         raise _LineError("not_hex", wrong.start() if wrong else len(text)) from None
+    if len(content) > max_bytes:
+        raise _LineError("too_large", max_bytes)
+    return content

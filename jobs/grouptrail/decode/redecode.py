@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import print_now
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
@@ -23,7 +24,7 @@ class NothingToDecodeError(GrouptrailError):
     """There is no table of undecodable records."""
 
 
-def redecode(config: Config, report: Callable[[str], None] = print) -> None:
+def redecode(config: Config, report: Callable[[str], None] = print_now) -> None:
     """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and report it."""
     spark = start_session(config, "grouptrail-redecode", report)
     try:

@@ -1,4 +1,4 @@
-"""Select the series of a snapshot that are served: by the patterns, the granularity and the series budget."""
+"""Select the series of a snapshot that are served: by the patterns, the granularity and the budgets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from grouptrail.exporter.alias import Alias, alias_families
 from grouptrail.exporter.families import OTHER, group_families, other_families
+from grouptrail.exporter.labels import shorten_names
 from grouptrail.exporter.snapshot import Snapshot
-from grouptrail.exporter.text import Family
+from grouptrail.exporter.text import Family, row_bytes
 
 if TYPE_CHECKING:
     from grouptrail.config import ExporterConfig
@@ -23,6 +24,8 @@ _FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topi
 
 # The maximum number of series with `group="other"`, in our metrics and again in their aliases.
 _OTHER_SERIES = 16
+# Their labels are our own words, and the cluster's name.
+_OTHER_SERIES_BYTES = 512
 
 
 # A group with series of its own is replaced by one with so many times its lag, as lag rises and falls all the time.
@@ -51,14 +54,26 @@ def governed(
         everything = [*own, *alias_families(own, aliases)]
         return [family for family in everything if not any(name in finer for name in family.labels.values())]
 
+    # Patterns apply to whole names.
     allowed = _allowed(snapshot, config)
+    pattern = 0
+    if allowed is not snapshot:
+        everything = families(group_families(shorten_names(snapshot, config.label_bytes)))
+        pattern = _series(everything)
+    allowed = shorten_names(allowed, config.label_bytes)
     wanted = families(group_families(allowed))
     count = _series(wanted)
-    pattern = 0 if allowed is snapshot else _series(families(group_families(snapshot))) - count
-    if count <= config.series_budget:
+    pattern = max(0, pattern - count)
+    if count <= config.series_budget and _bytes(wanted) <= config.page_bytes:
         return Governed(wanted, {"pattern": pattern, "budget": 0})
+    others = _OTHER_SERIES * (1 + bool(aliases))
     kept = _greatest(
-        allowed, _costs(allowed, wanted), config.series_budget - _OTHER_SERIES * (1 + bool(aliases)), before
+        allowed,
+        [
+            (_costs(allowed, wanted), config.series_budget - others),
+            (_costs(allowed, wanted, in_bytes=True), config.page_bytes - others * _OTHER_SERIES_BYTES),
+        ],
+        before,
     )
     served = families(group_families(allowed.of(kept)))
     rest = families(other_families(allowed.of(_groups(allowed) - kept)))
@@ -83,27 +98,38 @@ def _matches(name: str, allow: Iterable[str], deny: Iterable[str]) -> bool:
     )
 
 
-def _greatest(snapshot: Snapshot, costs: Mapping[str, int], budget: int, before: Collection[str]) -> set[str]:
-    """Return the groups with the most lag whose series fit the budget, without one that is named `OTHER`."""
+def _greatest(
+    snapshot: Snapshot, budgets: Sequence[tuple[Mapping[str, int], int]], before: Collection[str]
+) -> set[str]:
+    """Return the groups with the most lag whose costs fit every budget, without one that is named `OTHER`."""
     sums = snapshot.lag.group_by("group_id").aggregate([("lag", "sum")])
     lag = dict(zip(sums["group_id"].to_pylist(), sums["lag_sum"].to_pylist(), strict=True))
     weight = {group: (lag.get(group) or 0) * (_STAYS if group in before else 1) for group in _groups(snapshot)}
+    left = [budget for _, budget in budgets]
     kept = set()
     for group in sorted(weight.keys() - {OTHER}, key=lambda group: (-weight[group], group not in before, group)):
-        if costs[group] <= budget:
+        after = [budget - costs[group] for budget, (costs, _) in zip(left, budgets, strict=True)]
+        if min(after) >= 0:
             kept.add(group)
-            budget -= costs[group]
+            left = after
     return kept
 
 
-def _costs(snapshot: Snapshot, families: Iterable[Family]) -> Counter[str]:
-    """Return an upper bound of each group's number of series, with those of its topics' logs."""
+def _costs(snapshot: Snapshot, families: Iterable[Family], *, in_bytes: bool = False) -> Counter[str]:
+    """Return an upper bound of each group's number of series, or of their bytes, with those of its topics' logs."""
     costs: Counter[str] = Counter()
     partitions = _counts(snapshot.lag["group_id"])
     for family in families:
-        rows = _counts(family.rows["group"]) if "group" in family.labels.values() else partitions
-        of_a_row = family.series_a_row
-        costs.update({group: count * of_a_row for group, count in rows.items()})
+        if "group" not in family.labels.values():
+            of_a_row = (pc.max(row_bytes(family)).as_py() or 0) if in_bytes else family.series_a_row
+            costs.update({group: count * of_a_row for group, count in partitions.items()})
+        elif in_bytes:
+            sizes = pa.table({"group": family.rows["group"], "bytes": row_bytes(family)}).group_by("group")
+            rows = sizes.aggregate([("bytes", "sum")])
+            costs.update(dict(zip(rows["group"].to_pylist(), rows["bytes_sum"].to_pylist(), strict=True)))
+        else:
+            counts = _counts(family.rows["group"])
+            costs.update({group: count * family.series_a_row for group, count in counts.items()})
     return costs
 
 
@@ -130,3 +156,7 @@ def _groups(snapshot: Snapshot) -> set[str]:
 
 def _series(families: Iterable[Family]) -> int:
     return sum(family.series for family in families)
+
+
+def _bytes(families: Iterable[Family]) -> int:
+    return sum(pc.sum(row_bytes(family)).as_py() or 0 for family in families)

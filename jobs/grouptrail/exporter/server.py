@@ -1,30 +1,33 @@
-"""The HTTP server of /metrics, /ready and /healthz, with a thread for each connection."""
+"""The HTTP server of /metrics, /ready and /healthz."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import hmac
+import http.client
+import io
 import ipaddress
 import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
+from grouptrail.exporter.connections import REQUEST_SECONDS, Connection, LimitedServer
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 
 if TYPE_CHECKING:
     from grouptrail.config import ExporterConfig
 
-_WAITING = 128
-_PATIENCE_SECONDS = 30
+# The first line and the headers of a request.
+_MAX_REQUEST_BYTES = 1 << 16
 _NUMBER = re.compile(r"\d(\.\d*)?")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 _PLAIN = "text/plain; charset=utf-8"
@@ -78,18 +81,10 @@ class Server:
         self._http.server_close()
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = _WAITING
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up or do not speak TLS."""
-
-
-def _listening(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Listener:
+def _listening(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> LimitedServer:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
-    class Listener(_Listener):
+    class Listener(LimitedServer):
         address_family = family
 
     return Listener((host, port), handler)
@@ -122,12 +117,20 @@ class _Handler(BaseHTTPRequestHandler):
     page: Callable[[], Page | None]
     problem: Callable[[], str | None]
     credentials: bytes | None
-    timeout = _PATIENCE_SECONDS
+    timeout = REQUEST_SECONDS
     server_version = "grouptrail"
     sys_version = ""
 
+    def setup(self) -> None:
+        """Limit the request's size, and record the response's progress."""
+        super().setup()
+        self._client = cast("LimitedServer", self.server).connection(self.request)
+        self.rfile = _LimitedReader(self.rfile)
+        self.wfile = _Writer(self._client)
+
     def do_GET(self) -> None:
         """Answer the three paths."""
+        self._client.prepare()
         answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive, "/": self._index}
         answer = answers.get(self.path.partition("?")[0])
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -185,6 +188,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: scrapes come every few seconds."""
+
+
+class _LimitedReader(io.BufferedIOBase):
+    """Reads the lines of a request up to a number of bytes in all; http.server answers the error with 431."""
+
+    def __init__(self, reader: io.BufferedIOBase) -> None:
+        self._reader = reader
+        self._left = _MAX_REQUEST_BYTES
+
+    def readline(self, _size: int | None = -1, /) -> bytes:
+        """Return the next line. Raises LineTooLong once the limit is exceeded."""
+        line = self._reader.readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise http.client.LineTooLong("request")
+        return line
+
+    def close(self) -> None:
+        """Close the reader of the socket."""
+        self._reader.close()
+        super().close()
+
+
+class _Writer(io.BufferedIOBase):
+    """Writes to a connection, without a buffer."""
+
+    def __init__(self, client: Connection) -> None:
+        self._client = client
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Send all of `data`."""
+        self._client.send(data)
+        return len(data)
 
 
 def _quality(accepted: str, name: str) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from grouptrail.console import signals
+from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import Server
@@ -35,7 +36,7 @@ class Exporter:
     waits for a newer sample.
     """
 
-    def __init__(self, configs: Sequence[Config], report: Report = print, *, awaits_lag: bool = False) -> None:
+    def __init__(self, configs: Sequence[Config], report: Report = print_now, *, awaits_lag: bool = False) -> None:
         self._clusters = {config.cluster: _Cluster(config, report, awaits_lag=awaits_lag) for config in configs}
         self._report = report
         self._refresh_seconds = configs[0].exporter.refresh_seconds
@@ -146,7 +147,7 @@ class _Cluster:
         self.page = ClusterPage(snapshot, self._config.exporter, errors=lambda: self._errors, before=self.page)
 
 
-def serve(configs: Sequence[Config], report: Report = print) -> None:
+def serve(configs: Sequence[Config], report: Report = print_now) -> None:
     """Serve metrics from the tables until SIGINT or SIGTERM, which end the process with 130 or 143."""
     await_end = signals.ending()
     with Exporter(configs, report) as exporter:

@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 
 EOF = b"# EOF\n"
 
+# The longest number, 26 characters, and the characters between a series' parts.
+_NUMBERS_BYTES = 32
+
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ('"', '\\"'))
 
 
@@ -43,6 +46,22 @@ class Family:
     def series(self) -> int:
         """Return how many lines its text has, if no row has a null."""
         return len(self.rows) * self.series_a_row
+
+
+def row_bytes(family: Family) -> pa.Array:
+    """Return for each row of a family how many bytes the text of its series has at most."""
+    names = len(f"{family.name}_bucket") + sum(len(f'{label}="",') for label in (*family.labels, "le"))
+    fixed = sum(len(_escaped(value).encode()) + len(f'{label}="",') for label, value in family.fixed.items())
+    total: pa.Array = pa.repeat(pa.scalar(names + fixed + _NUMBERS_BYTES, pa.int64()), len(family.rows))
+    for column in family.labels.values():
+        values = family.rows[column]
+        if pa.types.is_string(values.type):
+            different = pc.unique(values)
+            lengths = pc.cast(pc.binary_length(_escaped(different)), pa.int64())
+            total = pc.add(total, pc.fill_null(pc.take(lengths, pc.index_in(values, value_set=different)), 0))
+        else:
+            total = pc.add(total, _NUMBERS_BYTES)
+    return pc.multiply(total, family.series_a_row)
 
 
 def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:

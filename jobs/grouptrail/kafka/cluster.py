@@ -34,6 +34,7 @@ from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
 GROUP_PREFIX = "grouptrail"
 
 UNKNOWN_TOPIC = 3
+DESCRIBE_DENIED = "DESCRIBE is denied"
 
 # Requested in this order, a log that grows meanwhile still has log start <= last stable <= log end.
 BOUND_REQUESTS = (
@@ -47,7 +48,7 @@ _NO_OFFSET = {
     3: "topic deleted",
     5: "leader not available",
     6: "not led by this broker",
-    29: "DESCRIBE is denied",
+    29: DESCRIBE_DENIED,
 }
 
 _NO_ANSWER = (client_errors.IncompatibleBrokerVersion, client_errors.RequestTimedOutError)
@@ -61,18 +62,20 @@ T = TypeVar("T")
 class Cluster:
     """A cluster over one connection, which is kept between calls and opened again after a failure.
 
-    `settings` are those of Kafka's Java client. Each method raises KafkaUnreachableError (after at most about 10 s),
-    KafkaDeniedError or KafkaSettingError.
+    `settings` are those of Kafka's Java client. Each method raises KafkaUnreachableError (after at most about
+    `deadline_seconds`, twice that if a kept connection is lost), KafkaDeniedError or KafkaSettingError.
     """
 
     _denied = "describe its topics: grant the principal DESCRIBE on them"
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], deadline_seconds: float = DEADLINE_SECONDS) -> None:
         adapt_kafka_python()
-        self._arguments = client_arguments(settings)
+        self._arguments = client_arguments(settings, deadline_seconds)
+        self._deadline_seconds = deadline_seconds
         self._servers = settings["bootstrap.servers"]
         self._protocol = self._arguments["security_protocol"]
         self._admin: Any = None
+        self._has_answered = False
 
     def __enter__(self) -> Self:
         return self
@@ -108,9 +111,7 @@ class Cluster:
     ) -> dict[tuple[str, int], LogBounds | str]:
         """Return the bounds of logs that one broker leads, or why there are none; sends three requests to it."""
         asked = [kafka.TopicPartition(*at) for at in partitions]
-        answers = [
-            self._ask(_offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS
-        ]
+        answers = [self._ask(offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS]
         return {at: bounds_or_reason([answer.get(at, (-1, -1)) for answer in answers]) for at in partitions}
 
     def close(self) -> None:
@@ -125,12 +126,17 @@ class Cluster:
         if self._admin is None:
             self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
         try:
-            return question(self._admin)
+            answer = question(self._admin)
+            self._has_answered = True
+            return answer
         except client_errors.KafkaError as error:
             self.close()
             if is_kept and not isinstance(error, _DENIED):
                 return self._ask(question)
             self._explain(error)
+        except Exception as error:
+            self.close()
+            raise client_failure(error) from error
 
     def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
         network = Network()
@@ -144,7 +150,7 @@ class Cluster:
     def _answering_servers(self) -> list[str]:
         """Return the bootstrap servers that accept a connection: kafka-python would spend its time on the others."""
         servers = [server.strip() for server in self._servers.split(",")]
-        deadline = time.monotonic() + DEADLINE_SECONDS - 1
+        deadline = time.monotonic() + 0.9 * self._deadline_seconds
         answering, reasons = [], []
         for index, server in enumerate(servers):
             host, port = _host_and_port(server)
@@ -201,6 +207,11 @@ class Cluster:
             raise KafkaSettingError(f"kafka: {_first_line(error)}: check these settings") from error
         if isinstance(error, client_errors.BrokerResponseError) and not isinstance(error, _NO_ANSWER):
             raise ClusterError(f"{self._servers} answers {_first_line(error)}: see the broker's log") from error
+        if self._has_answered:
+            raise KafkaUnreachableError(
+                f"{self._servers} no longer answers ({type(error).__name__}): check that its brokers run "
+                "and that the network reaches them"
+            ) from error
         keystore = 'kafka."ssl.keystore.location", ' if self._protocol.endswith("SSL") else ""
         raise KafkaUnreachableError(
             f"what listens at {self._servers} does not answer as a Kafka broker does under {self._protocol} "
@@ -209,7 +220,7 @@ class Cluster:
         ) from error
 
 
-def _offsets_at(
+def offsets_at(
     leader: int, asked: dict[Any, Any], isolation: Any
 ) -> Callable[[Any], dict[tuple[str, int], tuple[int, int]]]:
     """Request offsets from one broker: returns error code and offset by topic and partition.
@@ -262,6 +273,14 @@ def partitions_of(
             else:
                 error = "no such partition" if leader is None else "leader not available"
                 yield PartitionMetadata(name, partition, topic_id, error=error)
+
+
+def client_failure(error: Exception) -> ClusterError:
+    """Return the error for what kafka-python does not expect, such as a response that it cannot read."""
+    return ClusterError(
+        f"the Kafka client failed ({type(error).__name__}: {_first_line(error)}): see the brokers' log; if they run "
+        "without errors, report it"
+    )
 
 
 def server_of(host: str, port: int) -> str:

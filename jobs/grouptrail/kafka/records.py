@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import kafka
 from kafka import errors as client_errors
 
-from grouptrail.kafka.cluster import Cluster
+from grouptrail.kafka.cluster import DESCRIBE_DENIED, Cluster, client_failure, offsets_at
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 
 # Records arrive in batches; only the first record of each partition is needed.
@@ -22,18 +23,20 @@ class RecordReader(Cluster):
 
     _denied = "read a topic: grant the principal READ on the topics of lag.exact_groups, or on all of them"
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Mapping[str, str], deadline_seconds: float) -> None:
+        super().__init__(settings, deadline_seconds)
+        # Also if the settings allow a request more: the lag of all other groups waits for this one.
+        timeout_ms = self._arguments["request_timeout_ms"]
+        self._arguments["request_timeout_ms"] = min(timeout_ms, round(deadline_seconds * 1000))
         self._consumers: dict[bool, Any] = {}
 
-    def first_records(
-        self, wanted: Collection[RecordRequest], *, seconds: float
-    ) -> dict[RecordRequest, FirstRecord | None]:
+    def first_records(self, wanted: Collection[RecordRequest]) -> dict[RecordRequest, FirstRecord | None]:
         """Return the first record at or after each offset, None where the log ends before one.
 
-        Records that are not found within `seconds` are left out.
+        Left out are records of partitions that do not exist or have no leader, and those that are not found within
+        the deadline.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self._deadline_seconds
         found: dict[RecordRequest, FirstRecord | None] = {}
         for is_isolated in (False, True):
             # A consumer has one offset in a partition at a time.
@@ -55,24 +58,63 @@ class RecordReader(Cluster):
         self, at: Mapping[Any, RecordRequest], deadline: float, *, is_isolated: bool
     ) -> dict[RecordRequest, FirstRecord | None]:
         found: dict[RecordRequest, FirstRecord | None] = {}
+        ends = self._log_ends(at, is_isolated=is_isolated)
+        for partition, end in ends.items():
+            if at[partition].offset >= end:
+                found[at[partition]] = None
+        reading = {partition: end for partition, end in ends.items() if at[partition] not in found}
+        if not reading:
+            return found
+        consumer = self._consumer(is_isolated=is_isolated)
         try:
-            consumer = self._consumer(is_isolated=is_isolated)
-            consumer.assign(list(at))
-            consumer.resume(*at)
-            for partition, wanted in at.items():
-                consumer.seek(partition, wanted.offset)
-            ends = consumer.end_offsets(list(at))
-            while len(found) < len(at) and time.monotonic() < deadline:
-                for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
-                    found[at[partition]] = FirstRecord(records[0].offset, records[0].timestamp * 1000)
-                    consumer.pause(partition)
-                for partition, wanted in at.items():
-                    if wanted not in found and consumer.position(partition) >= ends[partition]:
-                        found[wanted] = None
+            consumer.assign(list(reading))
+            consumer.resume(*reading)
+            for partition in reading:
+                consumer.seek(partition, at[partition].offset)
+            return found | self._poll(consumer, at, reading, deadline)
         except client_errors.KafkaError as error:
             self.close()
             self._explain(error)
+        except Exception as error:
+            self.close()
+            raise client_failure(error) from error
+
+    @staticmethod
+    def _poll(
+        consumer: Any, at: Mapping[Any, RecordRequest], ends: Mapping[Any, int], deadline: float
+    ) -> dict[RecordRequest, FirstRecord | None]:
+        """Return the first record of each partition, None where there is none before its end."""
+        found: dict[RecordRequest, FirstRecord | None] = {}
+        while len(found) < len(ends) and time.monotonic() < deadline:
+            for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
+                found[at[partition]] = FirstRecord(records[0].offset, records[0].timestamp * 1000)
+                consumer.pause(partition)
+            for partition, end in ends.items():
+                if at[partition] not in found and consumer.position(partition) >= end:
+                    found[at[partition]] = None
         return found
+
+    def _log_ends(self, at: Mapping[Any, RecordRequest], *, is_isolated: bool) -> dict[Any, int]:
+        """Return the log end offsets of those partitions that have a leader.
+
+        Not with the consumer's `end_offsets`: it raises KeyError for a topic that is not in its metadata yet, and
+        for one that does not exist it waits until its deadline.
+        """
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in at:
+            topics[topic].append(partition)
+        led_by: dict[int, list[Any]] = defaultdict(list)
+        for metadata in self.partition_metadata(topics):
+            if metadata.leader is not None:
+                led_by[metadata.leader].append(kafka.TopicPartition(metadata.topic, metadata.partition))
+            elif metadata.error == DESCRIBE_DENIED:
+                self._explain(client_errors.TopicAuthorizationFailedError())
+        level = kafka.IsolationLevel.READ_COMMITTED if is_isolated else kafka.IsolationLevel.READ_UNCOMMITTED
+        ends: dict[Any, int] = {}
+        for leader, partitions in led_by.items():
+            answer = self._ask(offsets_at(leader, dict.fromkeys(partitions, kafka.OffsetSpec.LATEST), level))
+            ends |= {kafka.TopicPartition(*place): offset for place, (code, offset) in answer.items() if not code}
+        return ends
 
     def _consumer(self, *, is_isolated: bool) -> Any:
         level = "read_committed" if is_isolated else "read_uncommitted"

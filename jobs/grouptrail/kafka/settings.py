@@ -40,7 +40,7 @@ _UNDERSTOOD = re.compile(
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 
 
-def client_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
     """Return kafka-python's arguments for settings of the Java client; tuning that it lacks is left out.
 
     Raises KafkaSettingError for settings that decide on security and cannot be followed.
@@ -50,8 +50,8 @@ def client_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
         raise KafkaSettingError(f'kafka."security.protocol" is {protocol}: give one of {", ".join(_PROTOCOLS)}')
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.get("bootstrap.servers", "").split(","),
-        "bootstrap_timeout_ms": DEADLINE_SECONDS * 1000,
-        "request_timeout_ms": DEADLINE_SECONDS * 1000,
+        "bootstrap_timeout_ms": round(deadline_seconds * 1000),
+        "request_timeout_ms": round(deadline_seconds * 1000),
         "client_id": settings.get("client.id", "grouptrail"),
         "security_protocol": protocol,
     }

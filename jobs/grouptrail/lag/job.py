@@ -165,7 +165,7 @@ class LagProcessor:
         self._app = app
         self._report = report
         self._groups = GroupStatuses(config)
-        self._records = RecordReader(config.kafka_settings())
+        self._records = RecordReader(config.kafka_settings(), _BROKER_TIMEOUT_SECONDS)
         self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
         self._calculator: LagCalculator | None = None
         self._commits: AppendedRows | None = None
@@ -286,7 +286,7 @@ class LagProcessor:
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""
         try:
-            return self._records.first_records(wanted, seconds=_BROKER_TIMEOUT_SECONDS)
+            return self._records.first_records(wanted)
         except ClusterError as error:
             what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
             self._report_failure(f"lag: {what} cannot be fetched: {error}")

@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 
 from grouptrail import contracts
+from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.retention import ORDER, Removal, removals
 from grouptrail.query.formats import console_on, displayed
@@ -35,7 +36,7 @@ class MaintenanceError(GrouptrailError):
 
 
 def maintain(
-    config: Config, names: tuple[str, ...] = (), *, dry_run: bool = False, out: TextIO, report: Report = print
+    config: Config, names: tuple[str, ...] = (), *, dry_run: bool = False, out: TextIO, report: Report = print_now
 ) -> None:
     """Maintain the named tables, or all existing ones; a `dry_run` only shows what would be deleted.
 

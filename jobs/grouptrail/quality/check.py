@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grouptrail import contracts
+from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
@@ -89,7 +90,7 @@ def check(
     since: datetime | None,
     docs: Path | None,
     out: TextIO,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = print_now,
 ) -> None:
     """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
@@ -97,7 +98,7 @@ def check(
     """
     from grouptrail.spark.session import start_session
 
-    tables.check_warehouse(config)
+    tables.check_warehouse_exists(config)
     spark = start_session(config, "grouptrail-check", report)
     try:
         checked = run(spark, config, names, since=since, docs=docs)

@@ -9,7 +9,9 @@ import base64
 import csv
 import json
 import math
+import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -134,15 +136,21 @@ def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) ->
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` on success. Raises QueryError if it cannot be written."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Yield a temporary path that is renamed to `path` on success. Raises QueryError if it cannot be written.
+
+    The temporary file is a new one, whose name nobody can foresee: in a folder such as /tmp another user could have
+    put a symbolic link in its place, and the rows would overwrite the file that it points to.
+    """
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        yield partial
-        partial.replace(path)
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        try:
+            yield partial
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise QueryError(f"{path} cannot be written ({error.strerror or error}): give another --out") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:

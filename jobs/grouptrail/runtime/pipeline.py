@@ -49,27 +49,28 @@ def run(
     With one cluster, a job that fails stops the others and raises JobFailedError. With several, a cluster that fails
     does not stop the others: it is tried again after a pause, or with `once` reported at the end.
     """
+    from grouptrail.spark import jvm
     from grouptrail.spark.session import start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
         _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
     ]
-    # While Spark starts, metrics are served from the tables.
-    with contextlib.nullcontext() if once else _metrics(configs, wanted, report) as exporter:
+    with contextlib.ExitStack() as ending:
+        # While Spark starts, metrics are served from the tables.
+        exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
         _check(clusters)
-        spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
-        collect_garbage_sooner()
-        try:
-            with stop_signals(spark) as signals:
-                if once:
-                    _run_once(spark, clusters, signals, report)
-                else:
-                    _run_on(spark, clusters, exporter, signals, report)
-        finally:
+        with jvm.ended_by_signals():
+            spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
+            ending.callback(spark.stop)
             for cluster in clusters:
-                cluster.release()
-            spark.stop()
+                ending.callback(cluster.release)
+            collect_garbage_sooner()
+            signals = ending.enter_context(stop_signals())
+        if once:
+            _run_once(spark, clusters, signals, report)
+        else:
+            _run_on(spark, clusters, exporter, signals, report)
     if signals:
         raise SystemExit(128 + signals[0])
 
@@ -101,7 +102,7 @@ class _Cluster:
         names = [job.name for job in self._jobs]
         self._held.enter_context(
             sole_driver(
-                spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(spark, loss, self.report)
+                spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(loss, self.report)
             )
         )
 

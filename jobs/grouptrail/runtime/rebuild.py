@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from grouptrail.config import Config
+from grouptrail.console.progress import print_now
 from grouptrail.history.rebuild import rebuild
 from grouptrail.jobs import HISTORY, Progress
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.spark.session import start_session
+from grouptrail.storage import tables
 
 
-def rebuild_history(config: Config, report: Progress = print) -> None:
+def rebuild_history(config: Config, report: Progress = print_now) -> None:
     """Rebuild in a Spark session of its own, while no other driver runs the history job."""
+    tables.check_warehouse_exists(config)
     spark = start_session(config, "grouptrail-rebuild-history", report)
     try:
         with sole_driver(spark, config, [HISTORY.name], report):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import print_now
 from grouptrail.jobs import DECODE, JOBS, Job, Progress
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.spark.session import start_session
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 
-def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), report: Progress = print) -> None:
+def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), report: Progress = print_now) -> None:
     """Recover, in every cluster, the jobs that no query can continue, or the named ones in any case."""
+    for config in configs:
+        tables.check_warehouse_exists(config)
     spark = start_session(configs[0], "grouptrail-recover", report)
     try:
         for config in configs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
 import signal
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.spark import jvm
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -84,7 +84,7 @@ def stopped_at_exit(
         if not _await_landing(queries) and signals:
             # Stopping a query waits for its batch, however long that takes.
             report("the current batch takes too long: the next run repeats it")
-            _end_at_once(spark, 128 + signals[0])
+            jvm.end_process(128 + signals[0])
         running = [query for query in queries if query.isActive]
         if running:  # Spark would log errors of a batch that is interrupted
             spark.sparkContext.setLogLevel("OFF")
@@ -93,7 +93,7 @@ def stopped_at_exit(
 
 
 @contextlib.contextmanager
-def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
+def stop_signals() -> Iterator[list[int]]:
     """Yield a list that receives SIGINT and SIGTERM; a second signal ends the process.
 
     Replaces Spark's own handler, which cancels the batch that is being written.
@@ -103,7 +103,7 @@ def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
     def receive(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if len(received) > 1:
-            _end_at_once(spark, 128 + number)
+            jvm.end_process(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -116,18 +116,10 @@ def stop_signals(spark: SparkSession) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _end_at_once(spark: SparkSession, status: int) -> NoReturn:
-    """End the process like a crash, after which the next run loses and duplicates nothing."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
-    if process is not None:
-        process.kill()
-    os._exit(status)
-
-
-def end_taken_over(spark: SparkSession, loss: str, report: Callable[[str], None]) -> NoReturn:
+def end_taken_over(loss: str, report: Callable[[str], None]) -> NoReturn:
     """End the process because another driver has taken over: this one was suspended or disconnected for too long."""
     report(f"grouptrail: {loss}")
-    _end_at_once(spark, 1)
+    jvm.end_process(1)
 
 
 class Clock:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grouptrail.config import is_secret
 from grouptrail.errors import GrouptrailError
-from grouptrail.spark import class_data, object_stores
+from grouptrail.spark import class_data, jvm, object_stores
 from grouptrail.spark.jars import Report, fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
 
@@ -152,19 +150,20 @@ def start_session(config: Config, app: str, report: Report = silent) -> SparkSes
     defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
     JVM of this process.
     """
-    from pyspark.sql import SparkSession
+    with jvm.ended_by_signals():
+        from pyspark.sql import SparkSession
 
-    settings = settings_of(config, report)
-    builder = SparkSession.builder.appName(app)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    try:
-        if not _is_submitted():
-            _start_jvm(settings)
-        return builder.getOrCreate()
-    except Exception as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
+        settings = settings_of(config, report)
+        builder = SparkSession.builder.appName(app)
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        try:
+            if not _is_submitted():
+                jvm.start(settings)
+            return builder.getOrCreate()
+        except Exception as error:
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
 def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
@@ -172,17 +171,6 @@ def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
     of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
     of_place = _submitted() if _is_submitted() else _embedded(config, report)
     return _SETTINGS | of_store | of_place | config.spark_settings()
-
-
-def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM without secrets, which the session gets later.
-
-    pyspark puts all settings on the JVM's command line, where everybody on the machine can read them (ps).
-    """
-    from pyspark import SparkConf, SparkContext
-
-    shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))
 
 
 def _is_submitted() -> bool:
@@ -209,13 +197,23 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
     options = [driver_java_options(), collector_options(config)]
     if len(folders) == 1:  # the whole class path must be the archive's
         options.append(class_data.options(class_data_archive(java)))
+    # The folder of Spark's default database, which nothing here uses; a Hive catalog may have tables there.
+    folder = {} if _has_hive(config) else {"spark.sql.warehouse.dir": str(jvm.private_folder() / "spark-warehouse")}
     has_ui = config.spark_settings().get("spark.ui.enabled", "").lower() == "true"
-    return ({} if has_ui else _UNSEEN) | {
-        # A task whose Python worker was killed is retried, as on a cluster.
-        "spark.master": "local[*, 4]",
-        "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
-        "spark.driver.defaultJavaOptions": " ".join(filter(None, options)),
-    }
+    return (
+        ({} if has_ui else _UNSEEN)
+        | folder
+        | {
+            # A task whose Python worker was killed is retried, as on a cluster.
+            "spark.master": "local[*, 4]",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraClassPath": os.pathsep.join(f"{folder}/*" for folder in folders),
+            "spark.driver.defaultJavaOptions": " ".join(filter(None, options)),
+        }
+    )
+
+
+def _has_hive(config: Config) -> bool:
+    return config.spark_settings().get("spark.sql.catalogImplementation", "").lower() == "hive"

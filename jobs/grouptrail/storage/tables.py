@@ -73,6 +73,15 @@ def check_warehouse(config: Config) -> None:
         ) from error
 
 
+def check_warehouse_exists(config: Config) -> None:
+    """Like `check_warehouse`, for commands that need tables: raises TableError where there is no folder."""
+    from grouptrail.config import is_uri
+
+    if not is_uri(config.warehouse) and not Path(config.warehouse).is_dir():
+        raise TableError(f"there is no warehouse {config.warehouse}: check --warehouse, or run grouptrail run first")
+    check_warehouse(config)
+
+
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
     if object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name)):
