@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.storage import tables
+from grouptrail.storage.sql import spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,8 +32,8 @@ class TopicNames:
     def __init__(self, spark: SparkSession, config: Config) -> None:
         self._spark = spark
         self._config = config
-        rows = tables.read(spark, config, TABLE).select("topic_id", "topic").collect()
-        self._names: dict[str, str] = {row.topic_id: row.topic for row in rows}
+        rows = tables.select(spark, config, TABLE, "topic_id, topic")
+        self._names: dict[str, str] = {row["topic_id"]: row["topic"] for row in rows}
         self._nameless: set[str] = set()
 
     def known(self) -> dict[str, str]:
@@ -80,13 +81,13 @@ class TopicNames:
             return {}
 
     def _names_in_commits(self, wanted: set[str]) -> dict[str, str]:
-        from pyspark.sql import functions as F
-
         if not wanted:
             return {}
-        commits = tables.read(self._spark, self._config, "offset_commits")
-        found = commits.where(F.col("topic_id").isin(*wanted)).select("topic_id", "topic").distinct().collect()
-        return {row.topic_id: row.topic for row in found}
+        among = ", ".join(map(spark_literal, sorted(wanted)))
+        rows = tables.select(
+            self._spark, self._config, "offset_commits", "DISTINCT topic_id, topic", f"AND topic_id IN ({among})"
+        )
+        return {row["topic_id"]: row["topic"] for row in rows}
 
     def _learn(self, source: str, names: dict[str, str], wanted: set[str]) -> None:
         new = {topic_id: names[topic_id] for topic_id in sorted(wanted & names.keys() - self._names.keys())}

@@ -50,7 +50,7 @@ def run(
     does not stop the others: it is tried again after a pause, or with `once` reported at the end.
     """
     from grouptrail.spark import jvm
-    from grouptrail.spark.session import start_session
+    from grouptrail.spark.session import begun_session, start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
@@ -59,9 +59,11 @@ def run(
     with contextlib.ExitStack() as ending:
         # While Spark starts, metrics are served from the tables.
         exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
-        _check(clusters)
         with jvm.ended_by_signals():
-            spark = start_session(configs[0], f"grouptrail-{'-'.join(config.cluster for config in configs)}", report)
+            with begun_session(configs[0], report) as begun:
+                _check(clusters)
+            name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
+            spark = start_session(configs[0], name, report, begun=begun)
             ending.callback(spark.stop)
             for cluster in clusters:
                 ending.callback(cluster.release)

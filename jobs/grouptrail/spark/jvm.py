@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import shlex
 import shutil
@@ -125,16 +126,22 @@ def _escaped(text: str) -> str:
 
 def end_process(status: int) -> NoReturn:
     """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing."""
-    for process in _processes:
-        if process.poll() is None:
-            _kill_with_children(process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
+    logging.disable()  # py4j would report the lost connection with stack traces
+    kill()
     if private_folder.cache_info().currsize:
         shutil.rmtree(private_folder(), ignore_errors=True)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(status)
+
+
+def kill() -> None:
+    """End the JVMs that this process started."""
+    for process in _processes:
+        if process.poll() is None:
+            _kill_with_children(process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
 
 
 def _kill_with_children(pid: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,27 +147,66 @@ def class_data_archive(java: Java) -> Path:
     return class_data.archive("spark", java, [*connector_jars().iterdir(), *_pyspark_jars().iterdir()])
 
 
-def start_session(config: Config, app: str, report: Report = silent) -> SparkSession:
+@contextlib.contextmanager
+def begun_session(config: Config, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
+    """Start the JVM of an embedded session in the background; yield the settings, for `start_session`.
+
+    If the block fails, the JVM is ended.
+    """
+    begun: Future[dict[str, str]] = Future()
+
+    def begin() -> None:
+        try:
+            begun.set_result(_start_jvm(config, report))
+        except Exception as error:
+            begun.set_exception(error)
+
+    threading.Thread(target=begin, name="begin-session", daemon=True).start()
+    try:
+        yield begun
+    except BaseException:
+        jvm.kill()
+        begun.exception()
+        raise
+
+
+def start_session(
+    config: Config, app: str, report: Report = silent, *, begun: Future[dict[str, str]] | None = None
+) -> SparkSession:
     """Return the Spark session of this process; the `[spark]` section overrides grouptrail's defaults.
 
     Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
     defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
-    JVM of this process.
+    JVM of this process. `begun`: what `begun_session` yielded for this configuration.
     """
     with jvm.ended_by_signals():
         from pyspark.sql import SparkSession
 
-        settings = settings_of(config, report)
+        settings = _start_jvm(config, report) if begun is None else begun.result()
         builder = SparkSession.builder.appName(app)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        try:
-            if not _is_submitted():
-                jvm.start(settings)
+        with _errors_in_one_line():
             return builder.getOrCreate()
-        except Exception as error:
-            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
+
+
+def _start_jvm(config: Config, report: Report) -> dict[str, str]:
+    """Start the JVM of an embedded session; return the session's settings."""
+    settings = settings_of(config, report)
+    with _errors_in_one_line():
+        if not _is_submitted():
+            jvm.start(settings)
+    return settings
+
+
+@contextlib.contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Raise any error as SessionError."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
 def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
