@@ -314,9 +314,11 @@ class MemberApart(Member):
     """A member in a process of its own, which can be killed."""
 
     def _live(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
+        # Forked from a server that has imported everything: a static member has to be back within its session.
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload([__name__])
+        ours, theirs = server.Pipe()
+        self._process = server.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
         self._process.start()
         theirs.close()
         with contextlib.suppress(EOFError):
