@@ -140,6 +140,7 @@ class ClassicClient(BaseClient):
         self.joined_from = View(cluster.now, {})
         self.joined_topics = self.topics
         self.join_reasons = frozenset[str]()
+        self.awaits_topics = False
         self.join_soon()
 
     # Joining
@@ -160,6 +161,9 @@ class ClassicClient(BaseClient):
         if self.stalled is not None or not self.cluster.is_available:
             self.joining = False
             self.poke()
+            return
+        if self._has_no_topics:
+            self._await_topics()
             return
         from support.coordinator_model.classic import group_to_join
 
@@ -340,7 +344,10 @@ class ClassicClient(BaseClient):
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
-        if self.topics != self.joined_topics:
+        if self.awaits_topics and not self._has_no_topics:
+            self.awaits_topics = False
+            self.join_again("subscription_changed")
+        elif self.topics != self.joined_topics:
             self.rejoin("subscription_changed")
 
     def rejoin(self, reason: str = "forced") -> None:
@@ -371,9 +378,32 @@ class ClassicClient(BaseClient):
             self.cluster.later(self.cluster.random.choice(delays), self.fetch_metadata)
 
     def fetch_metadata(self) -> None:
-        if not self.is_silent:
-            self.view = self._present()
+        if self.is_over or self.stalled == "frozen":
+            return
+        self.view = self._present()
+        if self._has_no_topics:
+            self._await_topics()
+        elif self.awaits_topics:
+            self.awaits_topics = False
+            self.join_again()
+        else:
             self._look_at_metadata()
+
+    @property
+    def _has_no_topics(self) -> bool:
+        return self.spec.library == "librdkafka" and not self.named_topics
+
+    def _await_topics(self) -> None:
+        """Librdkafka neither joins nor heartbeats while there is none of its topics."""
+        self.awaits_topics = self.joining = True
+        self.owned = NOTHING
+        self.session += 1
+        if self.group is not None:
+            self.group.fell_silent(self.member_id)
+
+    @property
+    def is_silent(self) -> bool:
+        return super().is_silent or self.awaits_topics
 
     def _look_at_metadata(self) -> None:
         """A leader joins again where partitions differ from those that it assigned."""

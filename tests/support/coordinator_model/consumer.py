@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from support.coordinator_model.classic import ClassicGroup
     from support.coordinator_model.clients import ClassicClient
 
-SESSION_MS = 45_000
 ASSIGNMENT_INTERVAL_MS = 1_000
 STABLE, UNREVOKED, UNRELEASED = 0, 1, 2
 AWAY = -2
@@ -181,7 +180,7 @@ class ConsumerMember:
 
     @property
     def session_ms(self) -> int:
-        return SESSION_MS if self.classic is None else self.classic.session_ms
+        return self.client.cluster.consumer_session_ms if self.classic is None else self.classic.session_ms
 
     @property
     def is_silent(self) -> bool:
