@@ -154,7 +154,7 @@ def move_coordinator(cluster: Cluster, how: str) -> None:
     cluster.is_available = False
     if cluster.group is not None:
         cluster.group = cluster.group.reload()
-    away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000))
+    away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000, 20_000))
     for client in cluster.clients.values():
         client.coordinator_away(away_ms)
     cluster.run_for(away_ms)

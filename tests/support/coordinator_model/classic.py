@@ -458,6 +458,7 @@ class ClassicGroup:
         if client.spec.library == "java" and self.cluster.random.random() < 0.7:  # at times the answer comes too late
             client.learn(topics)
         view_of_leader = client.view_to_assign()
+        client.tracked = set(topics)
         known = {topic: view_of_leader.get(topic) for topic in topics}
         view = View(self.cluster.now, known)
         if self.assigned_from is not None:

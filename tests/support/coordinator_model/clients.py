@@ -132,9 +132,11 @@ class ClassicClient(BaseClient):
         self.generation = -1
         self.joining = False
         self.session = 0  # requests of before are answered in vain
+        # What a leader of kafka-python fetches metadata of: its own topics and, later, those of its group.
+        self.tracked = set(spec.topics)
         # A new consumer may become leader before it has fetched all metadata.
         knows_all = spec.library == "librdkafka"
-        present = self._present().items()
+        present = self._fetched().items()
         self.view = {topic: one for topic, one in present if knows_all or cluster.random.random() < 0.85}
         self.assigned_from: View | None = None
         self.joined_from = View(cluster.now, {})
@@ -344,6 +346,9 @@ class ClassicClient(BaseClient):
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
+        self.tracked = set(topics)
+        if self.spec.library == "kafka-python":
+            self.cluster.later(self.cluster.random.choice((1, 100, 500)), self.fetch_metadata)
         if self.awaits_topics and not self._has_no_topics:
             self.awaits_topics = False
             self.join_again("subscription_changed")
@@ -366,6 +371,13 @@ class ClassicClient(BaseClient):
     def _present(self) -> dict[str, tuple[str, int]]:
         return {topic: (known.topic_id, known.partitions) for topic, known in self.cluster.topics.items()}
 
+    def _fetched(self) -> dict[str, tuple[str, int]]:
+        """What a request for metadata returns."""
+        present = self._present()
+        if self.spec.library != "kafka-python":
+            return present
+        return {topic: one for topic, one in present.items() if topic in self.tracked}
+
     def learn(self, topics: Iterable[str]) -> None:
         """Fetch metadata of topics that are new to it."""
         present = self._present()
@@ -380,7 +392,7 @@ class ClassicClient(BaseClient):
     def fetch_metadata(self) -> None:
         if self.is_over or self.stalled == "frozen":
             return
-        self.view = self._present()
+        self.view = self._fetched()
         if self._has_no_topics:
             self._await_topics()
         elif self.awaits_topics:
