@@ -176,8 +176,10 @@ class ClassicClient(BaseClient):
             return
         if group.protocol_of(self) != COOPERATIVE or not self.member_id:
             self.owned = NOTHING
-        # What it no longer subscribes to it gives up before (ConsumerCoordinator.onJoinPrepare).
-        self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
+        # What it no longer subscribes to it gives up before (ConsumerCoordinator.onJoinPrepare); librdkafka when it
+        # subscribes to other topics, but not where a static member has come back with others.
+        if self.spec.library != "librdkafka":
+            self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
         self.joined_topics = self.topics
         self.joined_from = self._subscribed_view()
         group.join(self)
@@ -346,6 +348,8 @@ class ClassicClient(BaseClient):
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
+        if self.spec.library == "librdkafka":
+            self.owned = frozenset(place for place in self.owned if place[0] in topics)
         self.tracked = set(topics)
         if self.spec.library == "kafka-python":
             self.cluster.later(self.cluster.random.choice((1, 100, 500)), self.fetch_metadata)
