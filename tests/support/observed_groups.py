@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import Any, Literal, Self
 
 import confluent_kafka as kafka_offsets
 import kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, ShareConsumer
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -24,7 +26,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from support.deadlines import scaled
-from support.kafka_clients import poll
+from support.kafka_clients import await_that, poll
 
 Partition = tuple[str, int]
 Partitions = frozenset[Partition]
@@ -72,6 +74,7 @@ class Post:
     session_ms: int = 30_000
     metadata_age_ms: int = 300_000
     commits: bool = False
+    heartbeat_ms: int = HEARTBEAT_MS
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def _live_with_kafka_python(post: Post, write: Write, orders: Orders) -> None:
         group_instance_id=post.instance_id,
         partition_assignment_strategy=(ASSIGNORS[post.assignor],),
         session_timeout_ms=post.session_ms,
-        heartbeat_interval_ms=HEARTBEAT_MS,
+        heartbeat_interval_ms=post.heartbeat_ms,
         metadata_max_age_ms=post.metadata_age_ms,
         enable_auto_commit=False,
         metrics_enabled=False,
@@ -177,6 +180,8 @@ def _live_with_kafka_python(post: Post, write: Write, orders: Orders) -> None:
                 consumer.subscribe(order, listener=listener)
             try:
                 poll(consumer, KAFKA_PYTHON_POLL_MS)
+            except kafka.errors.FencedInstanceIdError:
+                return
             except kafka.errors.RetriableError:
                 time.sleep(POLL_SECONDS)  # the broker is away
             diary.polled()
@@ -207,7 +212,7 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
         settings |= {
             "partition.assignment.strategy": post.assignor,
             "session.timeout.ms": post.session_ms,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "heartbeat.interval.ms": post.heartbeat_ms,
         }
     consumer = Consumer(settings)
 
@@ -237,11 +242,17 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
                 with contextlib.suppress(KafkaException):  # of an illegal generation: the group goes on rebalancing
                     _commit_in_a_transaction(post, consumer, diary.last.holds)
                     commit_is_due = False
-            consumer.poll(POLL_SECONDS)
+            message = consumer.poll(POLL_SECONDS)
+            if message is not None and message.error() is not None and message.error().code() in _FATAL:
+                return
             diary.polled()
     finally:
         consumer.close()
         diary.gone()
+
+
+# After these a consumer of librdkafka does nothing any more.
+_FATAL = (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID)
 
 
 def _commit_in_a_transaction(post: Post, consumer: Consumer, partitions: Partitions) -> None:
@@ -288,6 +299,17 @@ class Member:
         """Tell it to do something."""
         self._orders.put(order)
 
+    def retire(self) -> None:
+        """Note that it does not have its partitions any more, whatever it may believe."""
+        if self.notes:
+            last = self.notes[-1]
+            self.notes.append(replace(last, at_ms=now_ms(), what="gone", partitions=last.holds, holds=frozenset()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, by itself or by an order."""
+        return not self._thread.is_alive()
+
     def send_home(self) -> None:
         self.order("leave")
 
@@ -313,6 +335,25 @@ class Member:
 class MemberApart(Member):
     """A member in a process of its own, which can be killed."""
 
+    @property
+    def pid(self) -> int:
+        """Of its process, once it has one."""
+        await_that(lambda: hasattr(self, "_process") and self._process.pid is not None)
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.retire()
+
+    def thaw(self) -> None:
+        """SIGCONT; it still has what it had, as far as it knows."""
+        if self.notes:
+            gone = self.notes[-1]
+            self.notes.append(replace(gone, what="joined", partitions=frozenset(), holds=gone.partitions))
+        os.kill(self.pid, signal.SIGCONT)
+
     def _live(self) -> None:
         # Forked from a server that has imported everything: a static member has to be back within its session.
         server = multiprocessing.get_context("forkserver")
@@ -321,7 +362,7 @@ class MemberApart(Member):
         self._process = server.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, BrokenPipeError):
             while True:
                 if order := self._next_order():
                     ours.send(order)
@@ -332,10 +373,9 @@ class MemberApart(Member):
 
     def crash(self) -> None:
         """SIGKILL."""
-        self._process.kill()
+        os.kill(self.pid, signal.SIGKILL)
         self._thread.join(PATIENCE_SECONDS)
-        last = self.notes[-1]
-        self.notes.append(replace(last, at_ms=now_ms(), what="gone", partitions=last.holds, holds=frozenset()))
+        self.retire()
 
 
 def _attend_apart(post: Post, parent: Connection) -> None:
@@ -373,7 +413,9 @@ class Rest:
     sight: Sight
 
 
-def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) -> Rest:
+def find_rest(
+    look: Callable[[], Sight | None], standing: Callable[[], object], *, pause_seconds: float = POLL_SECONDS
+) -> Rest:
     """Waits until two looks, one after the other, see the same; the error names `standing` if they never do."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
@@ -386,7 +428,7 @@ def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) 
         except (kafka.errors.KafkaError, KafkaException) as error:
             fault = error
         assert time.monotonic() < deadline, f"found no rest: {standing()}; {fault!r}"
-        pause.wait(POLL_SECONDS)
+        pause.wait(pause_seconds)
 
 
 class Troupe:
