@@ -18,7 +18,7 @@ RUNS = [pytest.param(one, run, id=f"{one.version}-{run.group_id}") for one in RE
 
 # Runs that the model cannot follow, and why.
 EXCEPTIONS = {
-    ("4.1.1", "static-python"): "its process took longer to start again than its session of 6 s lasted",
+    ("4.1.1", "killed-kip-848"): "the coordinator did not know its topic yet, created just before the first join",
 }
 WANTED_FACTS = 10_000
 
@@ -43,6 +43,8 @@ def test_model_follows_the_recorded_run(recording: Recording, run: Run, seeds: d
 
 @pytest.mark.parametrize(("recording", "run"), RUNS)
 def test_model_writes_each_kind_of_operation_of_the_recorded_run(recording: Recording, run: Run) -> None:
+    if reason := EXCEPTIONS.get((recording.version, run.group_id)):
+        pytest.skip(reason)
     assert not missing_shapes(ALL[run.group_id], recording.version, run.records(recording.records))
 
 
