@@ -16,10 +16,6 @@ from support.recordings import Recording, load_recordings
 RECORDINGS = load_recordings()
 RUNS = [pytest.param(one, run, id=f"{one.version}-{run.group_id}") for one in RECORDINGS for run in one.runs]
 
-# Runs that the model cannot follow, and why.
-EXCEPTIONS = {
-    ("4.1.1", "killed-kip-848"): "the coordinator did not know its topic yet, created just before the first join",
-}
 WANTED_FACTS = 10_000
 
 
@@ -35,16 +31,12 @@ def test_model_follows_the_recorded_run(recording: Recording, run: Run, seeds: d
     """The same generations or epochs, each with as many members and shares as large."""
     records = run.records(recording.records)
     seed = seeds[recording.version][run.group_id]
-    if reason := EXCEPTIONS.get((recording.version, run.group_id)):
-        assert seed is None, f"no longer an exception: {reason}"
-    else:
-        assert agrees(ALL[run.group_id], recording.version, records, seed)
+    assert seed is not None
+    assert agrees(ALL[run.group_id], recording.version, records, seed)
 
 
 @pytest.mark.parametrize(("recording", "run"), RUNS)
 def test_model_writes_each_kind_of_operation_of_the_recorded_run(recording: Recording, run: Run) -> None:
-    if reason := EXCEPTIONS.get((recording.version, run.group_id)):
-        pytest.skip(reason)
     assert not missing_shapes(ALL[run.group_id], recording.version, run.records(recording.records))
 
 
