@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.full]
 
 RUNS = 50
 WANTED_FACTS = 1_000
+WANTED_AGREEING = 35
 _AT_ONCE = 25
 
 
@@ -43,7 +44,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_model_predicts_what_the_broker_wrote(recording: Recording, capsys: pytest.CaptureFixture[str]) -> None:
-    """In nearly all: a few runs need a coincidence that none of the tried seeds hits upon."""
+    """In most: some runs need a coincidence that no seed hits upon, or depend on what the model does not have."""
     unlike: dict[str, str] = {}
     for run in recording.runs:
         assert run.schedule is not None
@@ -56,7 +57,7 @@ def test_model_predicts_what_the_broker_wrote(recording: Recording, capsys: pyte
     with capsys.disabled():
         sys.stdout.write(f"\nKafka {recording.version}: the model agrees with {RUNS - len(unlike)} of {RUNS} runs\n")
         sys.stdout.writelines(f"  {group_id}: {how}\n" for group_id, how in unlike.items())
-    assert len(unlike) <= 0.1 * RUNS
+    assert RUNS - len(unlike) >= WANTED_AGREEING
 
 
 def test_history_of_random_runs_is_never_wrong(recording: Recording, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 Compared is the *path* of a group: every generation and epoch in order, with the members of each (client id,
 instance id, subscription), the protocol, and what each member was assigned. Of `range` and `roundrobin` these are the
 partitions themselves; of the sticky assignors and of KIP-848 how many each has, because which partition moves is up
-to the implementation. The coordinator of KIP-848 passes over the assignment of an epoch if the next one comes soon:
+to the implementation, and nothing (of KIP-848: how many all have) where subscriptions differ, because so is which
+balance is possible. The coordinator of KIP-848 passes over the assignment of an epoch if the next one comes soon:
 compared are the assignments of those epochs for which both wrote one. Besides, the model has to write the same types
 of records and tombstones, and every kind of operation (`model_calibration.Shape`) that the broker wrote.
 
@@ -41,8 +42,8 @@ from support.recorded_runs import Run
 
 SEEDS_FILE = Path(__file__).parents[1] / "data" / "random-runs-seeds.json"
 SEEDS = range(200)
-_BRANCHES = 8
-_MOST_RUNS = 20_000
+_BRANCHES = 2
+_MOST_RUNS = 6_000
 _REST_MS = 60_000
 
 Described = tuple[Any, ...]
@@ -78,14 +79,16 @@ def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
         random = Random(seed)
         starts[len(spaced)] = seed
         spaced += _timed(segment, random)
-        # A group may rest before all clients have learnt of a topic.
-        has_new_metadata = any(isinstance(one, _METADATA) for one in segment)
-        spaced.append(actions.Wait(random.choice((_REST_MS, _REST_MS, 2_000)) if has_new_metadata else _REST_MS))
+        # A group may be found at rest before all clients have noticed what was done.
+        is_noticed_late = any(isinstance(one, _NOTICED_LATE) for one in segment)
+        spaced.append(
+            actions.Wait(random.choice((_REST_MS, _REST_MS, 2_000, 10) if is_noticed_late else (_REST_MS,)))
+        )
     return coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts).records
 
 
 # How long a client takes (ms) to start or to close, where the machine has little or much to do.
-_TAKES_MS = ((0, 0, 20), (0, 100, 500), (20, 500, 1_500, 4_000))
+_TAKES_MS = ((0, 0, 20), (0, 100, 500), (20, 500, 1_500, 4_000), (500, 3_000, 8_000))
 
 
 def _timed(segment: Sequence[Action], random: Random) -> Iterator[Action]:
@@ -100,8 +103,9 @@ def _timed(segment: Sequence[Action], random: Random) -> Iterator[Action]:
             continue
         client: str = getattr(action, "client", "")
         at = max(now, ready.get(client, 0))
-        if isinstance(action, actions.Join):
-            at = ready[client] = at + random.choice(takes)
+        if isinstance(action, actions.Join | actions.Subscribe):
+            at = at + random.choice(takes)
+            ready[client] = at + random.choice((0, 50))
         else:
             now = at + random.choice(takes)
         due.append((at, index, action))
@@ -113,7 +117,10 @@ def _timed(segment: Sequence[Action], random: Random) -> Iterator[Action]:
         last = max(last, at)
 
 
-_METADATA = actions.AddPartitions | actions.CreateTopic | actions.DeleteTopic
+_NOTICED_LATE = (
+    *(actions.AddPartitions, actions.CreateTopic, actions.DeleteTopic),
+    *(actions.Subscribe, actions.MoveCoordinator),
+)
 
 
 def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Followed:
@@ -124,23 +131,23 @@ def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Foll
     runs = 0
 
     def search(seeds: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Depth first, what leads farthest first, and little of what leads as far."""
         nonlocal best, runs
-        found: list[tuple[int, int]] = []
+        found: dict[int, list[int]] = {}
+        is_last = len(seeds) + 1 == count
         for seed in SEEDS:
-            if len(found) == _BRANCHES or runs > _MOST_RUNS:
+            if runs > _MOST_RUNS:
                 break
             runs += 1
             now = path(model_run(schedule, (*seeds, seed)), group_id)
-            is_last = len(seeds) + 1 == count
-            if not wanted.begins_with(now) or (is_last and len(now) != len(wanted)):
-                continue
-            found.append((len(now), seed))
-            if (len(seeds) + 1, len(now)) > (len(best.seeds), best.matched):
-                best = Followed((*seeds, seed), is_last, len(now))
+            if wanted.begins_with(now):
+                found.setdefault(len(now), []).append(seed)
+        for length, each in sorted(found.items(), reverse=True):
+            if (len(seeds) + 1, length) > (len(best.seeds), best.matched):
+                best = Followed((*seeds, each[0]), False, length)
             if is_last:
-                return (*seeds, seed)
-            # Depth first, but not twice what has led as far.
-            if all(length != len(now) for length, _ in found[:-1]) or len(found) < _BRANCHES // 2:
+                return (*seeds, each[0]) if length == len(wanted) else None
+            for seed in each[:_BRANCHES]:
                 deeper = search((*seeds, seed))
                 if deeper is not None:
                     return deeper
@@ -242,6 +249,7 @@ class _Now:
         self._group_id = group_id
         self._members: dict[str, Described] = {}
         self._targets: dict[str, int] = {}
+        self._was_modern = False
 
     def step(self, record: Record) -> Step | None:
         """Return what a record says of a whole generation or epoch, if it does."""
@@ -249,7 +257,12 @@ class _Now:
         match record.type.removeprefix("ConsumerGroup"):
             case _ if record.type == CLASSIC:
                 self._members, self._targets = {}, {}
-                return ("classic", None) if body is None else ("classic", *_classic(body, self._group_id))
+                if body is None:
+                    return "classic", None
+                # A group that has become a classic one has the assignment and the random ids of the other protocol.
+                self._was_modern = self._was_modern and bool(body["members"])
+                has_own_places = body["protocol"] in ("range", "roundrobin") and not self._was_modern
+                return "classic", *_classic(body, self._group_id, has_own_places=has_own_places)
             case "MemberMetadata":
                 self._members.pop(name, None)
                 if body is not None:
@@ -259,9 +272,12 @@ class _Now:
                 if body is not None:
                     self._targets[name] = sum(len(one["partitions"]) for one in body["topicPartitions"])
             case "TargetAssignmentMetadata" if body is not None:
-                return "assigned", body["assignmentEpoch"], tuple(sorted(self._targets.values()))
+                alike = len({one[2:4] for one in self._members.values()}) <= 1
+                sizes = sorted(self._targets.values())
+                return "assigned", body["assignmentEpoch"], tuple(sizes) if alike else (sum(sizes),)
             case "Metadata":
                 epoch = None if body is None else body["epoch"]
+                self._was_modern = True
                 return "consumer", epoch, tuple(sorted(self._members.values(), key=repr))
         return None
 
@@ -273,8 +289,7 @@ def _described(body: Mapping[str, Any], group_id: str) -> Described:
     return _plain(body["clientId"], group_id), body.get("instanceId"), topics, pattern != "", is_classic
 
 
-def _classic(body: Mapping[str, Any], group_id: str) -> tuple[Any, ...]:
-    has_own_places = body["protocol"] in ("range", "roundrobin")
+def _classic(body: Mapping[str, Any], group_id: str, *, has_own_places: bool) -> tuple[Any, ...]:
     found = []
     sizes = []
     for member in body["members"]:
@@ -289,6 +304,8 @@ def _classic(body: Mapping[str, Any], group_id: str) -> tuple[Any, ...]:
         described = (_plain(member["client_id"], group_id), member["group_instance_id"], topics)
         found.append((*described, places) if has_own_places else described)
         sizes.append(len(places))
+    if not has_own_places and len({one[2] for one in found}) > 1:
+        sizes = []
     return body["generation"], body["protocol"], tuple(sorted(found, key=repr)), tuple(sorted(sizes))
 
 
@@ -298,29 +315,29 @@ def _plain(name: str, group_id: str) -> str:
 
 
 def main() -> None:
-    """Look for the seeds of each kept recording, and say how many have some and what is different in the others."""
+    """Look for the seeds of each kept recording, and say how many have some and where the others stop."""
     from support.recordings import load_recordings
 
     [recording] = load_recordings("random")
+    recorded = [(run, run.records(recording.records)) for run in recording.runs]
+    found: dict[str, list[int] | None] = {}
     with ProcessPoolExecutor() as pool:
-        found = dict(pool.map(_followed, ((run, run.records(recording.records)) for run in recording.runs)))
-    kept = {group_id: one.seeds if one.agrees else None for group_id, one in found.items()}
-    SEEDS_FILE.write_text(f"{json.dumps(kept)}\n".replace("], ", "],\n ").replace("null, ", "null,\n "), "utf-8")
-    sys.stdout.write(
-        f"Kafka {recording.version}: {sum(one.agrees for one in found.values())} of {len(found)} agree\n"
-    )
-    for run in recording.runs:
-        one = found[run.group_id]
-        if not one.agrees:
-            steps = path(run.records(recording.records), run.group_id)
-            then = steps.steps[one.matched : one.matched + 1]
-            sys.stdout.write(f"{run.group_id}: {one.matched} of {len(steps)}; then {then}\n")
+        for (run, records), one in zip(recorded, pool.map(_followed, recorded), strict=True):
+            found[run.group_id] = list(one.seeds) if one.agrees else None
+            if not one.agrees:
+                then = path(records, run.group_id).steps[one.matched : one.matched + 1]
+                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} rests: {then}\n")
+                sys.stdout.flush()
+    lines = ",\n ".join(f"{json.dumps(group_id)}: {json.dumps(seeds)}" for group_id, seeds in found.items())
+    SEEDS_FILE.write_text(f"{{\n {lines}\n}}\n", "utf-8")
+    agreeing = sum(seeds is not None for seeds in found.values())
+    sys.stdout.write(f"Kafka {recording.version}: {agreeing} of {len(found)} runs agree\n")
 
 
-def _followed(recorded: tuple[Run, list[Record]]) -> tuple[str, Followed]:
+def _followed(recorded: tuple[Run, list[Record]]) -> Followed:
     run, records = recorded
     assert run.schedule is not None
-    return run.group_id, follow(run.schedule, records, run.group_id)
+    return follow(run.schedule, records, run.group_id)
 
 
 if __name__ == "__main__":
