@@ -88,7 +88,7 @@ layouts: $(READY) ## Compare the record layouts with those of a Kafka release: K
 	@PYTHONPATH=deploy $(BIN)/python -m demo.layouts $(KAFKA)
 
 facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count the correct facts of the history.
-	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py
+	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py tests/broker/test_random_runs.py
 
 pins: ## Update requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)

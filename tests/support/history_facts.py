@@ -136,6 +136,8 @@ def _members(rest: Rest | None) -> set[str]:
 
 def _cause(run: Run, before: Rest | None, step: Step, rows: list[Row]) -> Iterator[Fact]:
     """What was done is a cause, or an alternative, of a rebalance; and no rebalance has a cause that cannot be."""
+    if step.action is None:
+        return
     truths = causes_of(step, before)
     said = [(row["cause"], row["certainty"], row["cause_note"]) for row in rows]
     if not truths:
@@ -186,14 +188,23 @@ def causes_of(step: Step, before: Rest | None) -> set[str]:
             return {"group_emptied"}
         return {"member_left" if isinstance(step.action, actions.Leave) else "member_expired", "protocol_migrated"}
     if isinstance(step.action, actions.MoveCoordinator):
-        return {LEADER} if before is not None and before.sight != step.rest.sight else set()
-    return _CAUSES.get(type(step.action), set())
+        # A client that finds no coordinator for longer than its session joins as a new member.
+        anew = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
+        return {LEADER} | anew if before is not None and before.sight != step.rest.sight else set()
+    causes = _CAUSES.get(type(step.action), set())
+    if isinstance(step.action, actions.CreateTopic | actions.DeleteTopic):
+        # librdkafka is a member only while there is one of its topics.
+        causes = causes | ({"member_joined", "group_started"} if now - members else set())
+        causes = causes | ({"member_expired", "group_emptied"} if members - now else set())
+    return causes
 
 
 def _memberships(run: Run, before: Rest | None, step: Step, history: History, from_ms: int) -> Iterator[Fact]:
-    """Which members joined and left, when, and how."""
+    """Which members joined and left, when, and how; of several actions at once, which and when."""
     had, has = _members(before), _members(step.rest)
     until_ms = step.rest.at_ms
+    # After a rest, what went before may still have effects, as on a client that has not noticed yet that it was away.
+    began_ms = from_ms if step.action is None else step.began_ms
     rows: dict[str, list[Row]] = {}
     for row in history.of("memberships", run.group_id):
         rows.setdefault(row["member_id"], []).append(row)
@@ -201,11 +212,11 @@ def _memberships(run: Run, before: Rest | None, step: Step, history: History, fr
     for member_id in sorted(has - had):
         said = [(row["began"], row["joined_at"]) for row in rows.get(member_id, ())]
         truth = "replaced" if _came_back(step) else "joined"
-        window = (truth, step.began_ms, until_ms)
-        times = any(step.began_ms <= at <= until_ms for _, at in said)
+        window = (truth, began_ms, until_ms)
+        times = any(began_ms <= at <= until_ms for _, at in said)
         began = {began for began, _ in said}
         verdict: Verdict = "wrong"
-        if times and (truth in began or is_moved):
+        if times and (truth in began or is_moved or step.action is None):
             verdict = "right"
         elif times and began & {"there", "rejoined"}:
             verdict = "admitted"
@@ -213,14 +224,14 @@ def _memberships(run: Run, before: Rest | None, step: Step, history: History, fr
     for member_id in sorted(had - has):
         ended = [(row["ended"], row["left_at"]) for row in rows.get(member_id, ()) if row["left_at"] is not None]
         truth = _departure(step)
-        times = any(step.began_ms - 1 <= at <= until_ms for _, at in ended)
+        times = any(began_ms - 1 <= at <= until_ms for _, at in ended)
         possible = {one for said, _ in ended for one in ENDINGS.get(said, {said})}
         verdict = "wrong"
-        if times and possible == {truth}:
+        if times and (possible == {truth} or step.action is None):
             verdict = "right"
         elif times and (truth in possible or is_moved):
             verdict = "admitted"
-        yield Fact(run.group_id, "left", (member_id, truth, step.began_ms, until_ms), ended, verdict)
+        yield Fact(run.group_id, "left", (member_id, truth, began_ms, until_ms), ended, verdict)
 
 
 def _came_back(step: Step) -> bool:
@@ -255,10 +266,14 @@ def _moves(
     moved = {partition for partition in had.keys() & has.keys() if had[partition] != has[partition]}
     handed_over = {(one["topic"], one["partition"]) for one in row["handed_over"]}
     yield Fact(run.group_id, "handed over", moved, handed_over, _judged(moved, handed_over))
-    kept = len(_owners(before).items() & has.items())
-    counts = (len(moved), kept, len(has.keys() - had.keys()))
-    said = (row["partitions_moved"], row["partitions_kept"], row["partitions_added"])
-    yield Fact(run.group_id, "moved, kept, added", counts, said, _judged(counts, said))
+    counts = [len(moved), len(has.keys() - had.keys()), len(_owners(before).items() & has.items())]
+    said = [row["partitions_moved"], row["partitions_added"], row["partitions_kept"]]
+    ids = _ids(step.rest)
+    if any(
+        ids.get(one, had_id) != had_id for one, had_id in _ids(before).items()
+    ):  # it came back before the rebalance and kept, or with it and did not
+        del counts[2], said[2]
+    yield Fact(run.group_id, "moved, added, kept", counts, said, _judged(counts, said))
 
 
 def _owners(rest: Rest) -> dict[Partition, str]:
@@ -267,6 +282,11 @@ def _owners(rest: Rest) -> dict[Partition, str]:
         for member_id, seat in rest.sight.members.items()
         for partition in seat.partitions
     }
+
+
+def _ids(rest: Rest) -> dict[str, str]:
+    """The member ids of static members that are there, by instance id."""
+    return {seat.instance_id: name for name, seat in rest.sight.members.items() if seat.instance_id is not None}
 
 
 # What each client received
@@ -297,9 +317,9 @@ def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
     """A partition is owned for as long as its member had it."""
     rows = history.of("partition_ownership", run.group_id)
     # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
-    # joins again before it has called its user back.
-    delay_ms = 2_000 if member.post.client == "librdkafka" else 0
-    for partition, member_id, since, until in held_intervals(member.notes):
+    # joins again before it has called its user back, which it may do only after the next generation.
+    delay_ms = 2_000 + member.post.heartbeat_ms if member.post.client == "librdkafka" else 0
+    for partition, member_id, since, until in held_intervals(member.notes, with_lost=False):
         owned = [
             (row["owned_from"], row["owned_until"])
             for row in rows

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import Any, Literal, Self
 
 import confluent_kafka as kafka_offsets
 import kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, ShareConsumer
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -24,7 +26,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from support.deadlines import scaled
-from support.kafka_clients import poll
+from support.kafka_clients import await_that, poll
 
 Partition = tuple[str, int]
 Partitions = frozenset[Partition]
@@ -72,6 +74,7 @@ class Post:
     session_ms: int = 30_000
     metadata_age_ms: int = 300_000
     commits: bool = False
+    heartbeat_ms: int = HEARTBEAT_MS
 
 
 @dataclass(frozen=True)
@@ -128,15 +131,21 @@ class Diary:
         self._write(self.last)
 
 
-def held_intervals(notes: Iterable[Note]) -> Iterator[tuple[Partition, str, int, int]]:
-    """Yield (partition, member id, since, until) of every partition that a member received and then gave up."""
+def held_intervals(notes: Iterable[Note], *, with_lost: bool = True) -> Iterator[tuple[Partition, str, int, int]]:
+    """Yield (partition, member id, since, until) of every partition that a member received and then gave up.
+
+    A member learns late that it has lost partitions because it is no member any more.
+    """
     since: dict[Partition, tuple[str, int]] = {}
     for note in notes:
         if note.what == "assigned":
             since |= dict.fromkeys(note.partitions, (note.member_id, note.at_ms))
         elif note.what in ("revoked", "gone"):
+            is_lost = note.what == "revoked" and note.generation < 0
             for partition in note.partitions & since.keys():
-                yield partition, *since.pop(partition), note.at_ms
+                member_id, from_ms = since.pop(partition)
+                if with_lost or not is_lost:
+                    yield partition, member_id, from_ms, note.at_ms
 
 
 def _pairs(partitions: Iterable[Any]) -> Partitions:
@@ -168,7 +177,7 @@ def _live_with_kafka_python(post: Post, write: Write, orders: Orders) -> None:
         group_instance_id=post.instance_id,
         partition_assignment_strategy=(ASSIGNORS[post.assignor],),
         session_timeout_ms=post.session_ms,
-        heartbeat_interval_ms=HEARTBEAT_MS,
+        heartbeat_interval_ms=post.heartbeat_ms,
         metadata_max_age_ms=post.metadata_age_ms,
         enable_auto_commit=False,
         metrics_enabled=False,
@@ -188,6 +197,8 @@ def _live_with_kafka_python(post: Post, write: Write, orders: Orders) -> None:
                 consumer.subscribe(order, listener=listener)
             try:
                 poll(consumer, KAFKA_PYTHON_POLL_MS)
+            except kafka.errors.FencedInstanceIdError:
+                return
             except kafka.errors.RetriableError:
                 time.sleep(POLL_SECONDS)  # the broker is away
             diary.polled()
@@ -218,7 +229,7 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
         settings |= {
             "partition.assignment.strategy": post.assignor,
             "session.timeout.ms": post.session_ms,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "heartbeat.interval.ms": post.heartbeat_ms,
         }
     consumer = Consumer(settings)
 
@@ -248,11 +259,17 @@ def _live_with_librdkafka(post: Post, write: Write, orders: Orders) -> None:
                 with contextlib.suppress(KafkaException):  # of an illegal generation: the group is still rebalancing
                     _commit_in_a_transaction(post, consumer, diary.last.holds)
                     commit_is_due = False
-            consumer.poll(POLL_SECONDS)
+            message = consumer.poll(POLL_SECONDS)
+            if message is not None and message.error() is not None and message.error().code() in _FATAL:
+                return
             diary.polled()
     finally:
         consumer.close()
         diary.gone()
+
+
+# After these a consumer of librdkafka does nothing any more.
+_FATAL = (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID)
 
 
 def _commit_in_a_transaction(post: Post, consumer: Consumer, partitions: Partitions) -> None:
@@ -299,6 +316,17 @@ class Member:
         """Queue an instruction for the member."""
         self._orders.put(order)
 
+    def retire(self) -> None:
+        """Note that it does not have its partitions any more, whatever it may believe."""
+        if self.notes:
+            last = self.notes[-1]
+            self.notes.append(replace(last, at_ms=now_ms(), what="gone", partitions=last.holds, holds=frozenset()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, by itself or by an order."""
+        return not self._thread.is_alive()
+
     def send_home(self) -> None:
         self.order("leave")
 
@@ -324,13 +352,34 @@ class Member:
 class MemberApart(Member):
     """A member in a process of its own, which can be killed."""
 
+    @property
+    def pid(self) -> int:
+        """Of its process, once it has one."""
+        await_that(lambda: hasattr(self, "_process") and self._process.pid is not None)
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.retire()
+
+    def thaw(self) -> None:
+        """SIGCONT; it still has what it had, as far as it knows."""
+        if self.notes:
+            gone = self.notes[-1]
+            self.notes.append(replace(gone, what="joined", partitions=frozenset(), holds=gone.partitions))
+        os.kill(self.pid, signal.SIGCONT)
+
     def _live(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
+        # Forked from a server that has imported everything: a static member has to be back within its session.
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload([__name__])
+        ours, theirs = server.Pipe()
+        self._process = server.Process(target=_attend_apart, args=(self.post, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, BrokenPipeError):
             while True:
                 if order := self._next_order():
                     ours.send(order)
@@ -341,10 +390,9 @@ class MemberApart(Member):
 
     def crash(self) -> None:
         """SIGKILL."""
-        self._process.kill()
+        os.kill(self.pid, signal.SIGKILL)
         self._thread.join(PATIENCE_SECONDS)
-        last = self.notes[-1]
-        self.notes.append(replace(last, at_ms=now_ms(), what="gone", partitions=last.holds, holds=frozenset()))
+        self.retire()
 
 
 def _attend_apart(post: Post, parent: Connection) -> None:
@@ -382,7 +430,9 @@ class Rest:
     sight: Sight
 
 
-def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) -> Rest:
+def find_rest(
+    look: Callable[[], Sight | None], standing: Callable[[], object], *, pause_seconds: float = POLL_SECONDS
+) -> Rest:
     """Waits until two looks, one after the other, see the same; the error names `standing` if they never do."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
@@ -395,7 +445,7 @@ def find_rest(look: Callable[[], Sight | None], standing: Callable[[], object]) 
         except (kafka.errors.KafkaError, KafkaException) as error:
             fault = error
         assert time.monotonic() < deadline, f"found no rest: {standing()}; {fault!r}"
-        pause.wait(POLL_SECONDS)
+        pause.wait(pause_seconds)
 
 
 class Troupe:

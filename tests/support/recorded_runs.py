@@ -24,7 +24,7 @@ from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record
 from grouptrail.history.rows import TABLES
 from grouptrail.history.state import FoldState
 from support.coordinator_model import schedule as actions
-from support.coordinator_model.schedule import Action, Join
+from support.coordinator_model.schedule import Action, Join, Schedule
 from support.history_tables import History
 from support.kafka_clients import await_that
 from support.observed_groups import (
@@ -44,13 +44,13 @@ from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSI
 
 @dataclass(frozen=True)
 class Step:
-    """An action, when it was begun, and the rest that the group came to after it.
+    """An action, when it was begun, and the rest that the group came to after it; None for several actions at once.
 
     `member` is the one that a join started, or that the action was about; `returned` of a join the one whose instance
     id it has, as long as the group kept its place.
     """
 
-    action: Action
+    action: Action | None
     began_ms: int
     rest: Rest
     member: Member | None = None
@@ -59,12 +59,13 @@ class Step:
 
 @dataclass
 class Run:
-    """One group's schedule, played; names of topics begin with the group's."""
+    """One group's schedule, played; names of topics begin with the group's. `schedule` is of random ones."""
 
     group_id: str
     library: Client
     steps: list[Step] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
+    schedule: Schedule | None = None
 
     def records(self, of_groups: Mapping[str, tuple[int, list[Record]]]) -> list[Record]:
         """The group's records up to its last rest: what follows is its end, which no action asked for."""
@@ -99,7 +100,7 @@ class Player:
         self._away: dict[str, Member] = {}
         self._bootstrap = stage.broker.bootstrap
         self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
-        self._troupe = _MixedTroupe(self._bootstrap, run.group_id)
+        self._troupe = MixedTroupe(self._bootstrap, run.group_id)
         for topic, partitions in topics.items():
             self._create(topic, partitions)
 
@@ -137,9 +138,15 @@ class Player:
         self._clients = {name: one for name, one in self._clients.items() if one is not member}
 
     def _join(self, join: Join) -> Member:
+        member = (MemberApart if join.client in self._crashing else Member)(self._post(join))
+        self._clients[join.client] = member
+        self._run.members.append(member)
+        return member
+
+    def _post(self, join: Join) -> Post:
         is_new_protocol = join.protocol == "consumer"
         cooperative = join.assignors == ("cooperative-sticky",)
-        post = Post(
+        return Post(
             self._bootstrap,
             self._run.group_id,
             join.client_id or f"{self._run.group_id}-{join.client}",
@@ -150,10 +157,6 @@ class Player:
             session_ms=SESSION_MS if join.instance_id is None else STATIC_SESSION_MS,
             metadata_age_ms=METADATA_AGE_MS,
         )
-        member = (MemberApart if join.client in self._crashing else Member)(post)
-        self._clients[join.client] = member
-        self._run.members.append(member)
-        return member
 
     def _topic(self, topic: str) -> str:
         return f"{self._run.group_id}.{topic}"
@@ -224,7 +227,7 @@ class Player:
         self._troupe.topics[name] = partitions
 
 
-class _MixedTroupe(Troupe):
+class MixedTroupe(Troupe):
     """A group whose members may be of either protocol, and change it."""
 
     def __init__(self, bootstrap: str, group_id: str) -> None:

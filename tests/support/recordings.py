@@ -1,7 +1,7 @@
 """Recorded runs as files: what was done, what each client received, what an admin client saw, and the records.
 
-`tests/data/recorded-runs-VERSION.json.gz` hold those that the unit tests read; the broker test writes such files into
-pytest's folder of temporary files.
+`tests/data/recorded-runs-VERSION.json.gz` and `random-runs-VERSION.json.gz` hold those that the unit tests read; the
+broker tests write such files into pytest's folder of temporary files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from grouptrail.history.operations import Record
-from support.coordinator_model.schedule import action_from_values
+from support.coordinator_model.schedule import Schedule, action_from_values
 from support.observed_groups import Member, Note, Partition, Post, Rest, Seat, Sight
 from support.recorded_runs import Run, Step
 
@@ -32,19 +32,19 @@ class Recording:
     names: dict[str, str]
 
 
-def load_recordings() -> list[Recording]:
+def load_recordings(kind: str = "recorded") -> list[Recording]:
     """Return the recordings that are kept, by version."""
-    return [_load(path) for path in sorted(FOLDER.glob("recorded-runs-*.json.gz"))]
+    return [_load(path) for path in sorted(FOLDER.glob(f"{kind}-runs-*.json.gz"))]
 
 
-def save(recording: Recording, folder: Path) -> Path:
+def save(recording: Recording, folder: Path, kind: str = "recorded") -> Path:
     """Write a recording of complete runs; return the file."""
     values = {
         "version": recording.version,
         "names": recording.names,
         "runs": [_of_run(run, *recording.records[run.group_id]) for run in recording.runs],
     }
-    path = folder / f"recorded-runs-{recording.version}.json.gz"
+    path = folder / f"{kind}-runs-{recording.version}.json.gz"
     text = json.dumps(values, separators=(",", ":"), default=sorted)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
     return path
@@ -55,10 +55,11 @@ def _of_run(run: Run, partition: int, records: Iterable[Record]) -> dict[str, An
     return {
         "group_id": run.group_id,
         "library": run.library,
+        "schedule": run.schedule and json.loads(run.schedule.to_json()),
         "members": [[_values(one.post), [list(_values(note).values()) for note in one.notes]] for one in run.members],
         "steps": [
             {
-                "action": {"action": type(step.action).__name__, **_values(step.action)},
+                "action": step.action and {"action": type(step.action).__name__, **_values(step.action)},
                 "began_ms": step.began_ms,
                 "at_ms": step.rest.at_ms,
                 "sight": _values(step.rest.sight)
@@ -100,7 +101,7 @@ def _run(values: dict[str, Any]) -> Run:
 
     steps = [
         Step(
-            action_from_values(one["action"]),
+            one["action"] and action_from_values(one["action"]),
             one["began_ms"],
             Rest(one["at_ms"], _sight(one["sight"])),
             member(one["member"]),
@@ -108,7 +109,9 @@ def _run(values: dict[str, Any]) -> Run:
         )
         for one in values["steps"]
     ]
-    return Run(values["group_id"], values["library"], steps, members)
+    schedule = values.get("schedule")
+    played = None if schedule is None else Schedule.from_json(json.dumps(schedule))
+    return Run(values["group_id"], values["library"], steps, members, played)
 
 
 def _member(post: dict[str, Any], notes: list[list[Any]]) -> Member:

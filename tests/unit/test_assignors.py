@@ -107,6 +107,17 @@ def test_explain_java_client_before_3_5_ignores_owned_partitions_of_older_genera
     assert explain("cooperative-sticky", STALE, ORDERS, assigned).is_own
 
 
+def test_explain_cooperative_member_keeps_what_it_does_not_subscribe_to_is_not_known() -> None:
+    """A recorded run of librdkafka 2.16: a static member came back with other topics."""
+    members = [subscriber("a", "orders", owned="audit:0,1", generation=1, instance_id="a"), subscriber("c")]
+    assigned = assignment(a="orders:0,2,4,6 audit:0,1", c="orders:1,3,5")
+    explained = explain("cooperative-sticky", members, ORDERS, assigned)
+    assert explained.is_own is None
+    assert explained.note == "a has audit-0 but does not subscribe to audit: librdkafka leaves members what they have"
+    assert explain("cooperative-sticky", [subscriber("a"), subscriber("c")], ORDERS, assigned).is_own is False
+    assert explain("range", members, ORDERS, assigned).is_own is False
+
+
 def test_explain_note_names_the_client_where_clients_differ() -> None:
     mixed = [subscriber("a", instance_id="x"), subscriber("b"), subscriber("c", instance_id="w")]
     # kafka-python 3.0 forgets the first, as a dynamic member comes between it and the other static one.

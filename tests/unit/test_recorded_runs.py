@@ -16,10 +16,6 @@ from support.recordings import Recording, load_recordings
 RECORDINGS = load_recordings()
 RUNS = [pytest.param(one, run, id=f"{one.version}-{run.group_id}") for one in RECORDINGS for run in one.runs]
 
-# Runs that the model cannot follow, and why.
-EXCEPTIONS = {
-    ("4.1.1", "static-python"): "its process took longer to start again than its session of 6 s lasted",
-}
 WANTED_FACTS = 10_000
 
 
@@ -35,10 +31,8 @@ def test_model_follows_the_recorded_run(recording: Recording, run: Run, seeds: d
     """Generations or epochs are equal, with equal numbers of members and of partitions per member."""
     records = run.records(recording.records)
     seed = seeds[recording.version][run.group_id]
-    if reason := EXCEPTIONS.get((recording.version, run.group_id)):
-        assert seed is None, f"no longer an exception: {reason}"
-    else:
-        assert agrees(ALL[run.group_id], recording.version, records, seed)
+    assert seed is not None
+    assert agrees(ALL[run.group_id], recording.version, records, seed)
 
 
 @pytest.mark.parametrize(("recording", "run"), RUNS)

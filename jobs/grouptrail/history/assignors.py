@@ -82,7 +82,7 @@ def explain(
         return Explanation(None, "no members")
     topics = sorted({topic for member in subscribers for topic in member.topics})
     counts = {topic: partition_counts[topic] for topic in topics if partition_counts.get(topic, 0) > 0}
-    fault = _fault(subscribers, counts, assigned)
+    fault = _fault(protocol, subscribers, counts, assigned)
     if fault is not None:
         return fault
     owners = {partition: member_id for member_id, partitions in assigned.items() for partition in partitions}
@@ -98,7 +98,10 @@ def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
 
 
 def _fault(
-    subscribers: Sequence[Subscriber], counts: Mapping[str, int], assigned: Mapping[str, Collection[Partition]]
+    protocol: str,
+    subscribers: Sequence[Subscriber],
+    counts: Mapping[str, int],
+    assigned: Mapping[str, Collection[Partition]],
 ) -> Explanation | None:
     """Return what no assignor does, or a sign that the leader knew other partition counts; else None."""
     members = {member.member_id: member for member in subscribers}
@@ -109,7 +112,11 @@ def _fault(
         for partition in sorted(partitions):
             topic, number = partition
             if topic not in members[member_id].topics:
-                return Explanation(False, f"{member_id} has {_name(partition)} but does not subscribe to {topic}")
+                unsubscribed = f"{member_id} has {_name(partition)} but does not subscribe to {topic}"
+                # librdkafka's, after a static member has come back with other topics.
+                if protocol == "cooperative-sticky" and partition in members[member_id].owned:
+                    return Explanation(None, f"{unsubscribed}: librdkafka leaves members what they have")
+                return Explanation(False, unsubscribed)
             if number >= counts.get(topic, 0):
                 return Explanation(
                     None, f"{_name(partition)} is not among the {counts.get(topic, 0)} known partitions of {topic}"

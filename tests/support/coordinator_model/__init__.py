@@ -70,10 +70,15 @@ class Run:
     refused: list[str]
 
 
-def run(schedule: Schedule) -> Run:
-    """Do what the schedule says; return the records and the truth."""
+def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
+    """Do what the schedule says; return the records and the truth.
+
+    `seeds`, by the index of an action, take the place of the schedule's seed from that action on.
+    """
     cluster = Cluster(schedule)
-    for action in schedule.actions:
+    for index, action in enumerate(schedule.actions):
+        if seeds and index in seeds:
+            cluster.random.seed(seeds[index])
         name = getattr(action, "client", None)
         client = cluster.clients.get(name or "")
         if isinstance(action, Join):
@@ -149,7 +154,7 @@ def move_coordinator(cluster: Cluster, how: str) -> None:
     cluster.is_available = False
     if cluster.group is not None:
         cluster.group = cluster.group.reload()
-    away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000))
+    away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000, 20_000))
     for client in cluster.clients.values():
         client.coordinator_away(away_ms)
     cluster.run_for(away_ms)

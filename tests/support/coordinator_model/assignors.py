@@ -19,8 +19,18 @@ class Subscriber(Protocol):
 Assigned = dict[str, frozenset[Partition]]
 
 
-def assign(protocol: str, members: Sequence[Subscriber], counts: Mapping[str, int], random: Random) -> Assigned:
-    """Return what each member gets of topics with so many partitions; which ones sticky assignors move is drawn."""
+def assign(
+    protocol: str,
+    members: Sequence[Subscriber],
+    counts: Mapping[str, int],
+    random: Random,
+    *,
+    keeps_unsubscribed: bool = False,
+) -> Assigned:
+    """Return what each member gets of topics with so many partitions; which ones sticky assignors move is drawn.
+
+    `keeps_unsubscribed`: the cooperative one leaves members what they have of topics that nobody subscribes to.
+    """
     if protocol == "range":
         return _range(members, counts)
     if protocol == "roundrobin":
@@ -32,8 +42,10 @@ def assign(protocol: str, members: Sequence[Subscriber], counts: Mapping[str, in
         return given
     # CooperativeStickyAssignor: what another member still has is given in the next round.
     owners = {partition: name for name, partitions in had.items() for partition in partitions}
+    subscribed = {topic for wanted in topics.values() for topic in wanted}
     return {
         name: frozenset(partition for partition in partitions if owners.get(partition, name) == name)
+        | frozenset(one for one in had[name] if keeps_unsubscribed and one[0] not in subscribed)
         for name, partitions in given.items()
     }
 

@@ -455,9 +455,10 @@ class ClassicGroup:
     def _assign(self, leader: ClassicMember) -> None:
         client = leader.client
         topics = sorted({topic for member in self.members.values() for topic in member.topics})
-        if client.spec.library == "java" and self.cluster.random.random() < 0.7:  # at times the answer comes too late
+        if client.spec.library != "librdkafka" and self.cluster.random.random() < 0.7:  # at times it comes too late
             client.learn(topics)
         view_of_leader = client.view_to_assign()
+        client.tracked = set(topics)
         known = {topic: view_of_leader.get(topic) for topic in topics}
         view = View(self.cluster.now, known)
         if self.assigned_from is not None:
@@ -467,7 +468,13 @@ class ClassicGroup:
         self.assigned_from = client.assigned_from = view
         counts = {topic: one[1] for topic, one in known.items() if one is not None}
         assert self.protocol is not None
-        given = assign(self.protocol, list(self.members.values()), counts, self.cluster.random)
+        given = assign(
+            self.protocol,
+            list(self.members.values()),
+            counts,
+            self.cluster.random,
+            keeps_unsubscribed=client.spec.library == "librdkafka",
+        )
         for member in self.members.values():
             member.assignment = given.get(member.member_id)
         self.state = "Stable"

@@ -132,14 +132,17 @@ class ClassicClient(BaseClient):
         self.generation = -1
         self.joining = False
         self.session = 0  # requests of before are answered in vain
+        # What a leader of kafka-python fetches metadata of: its own topics and, later, those of its group.
+        self.tracked = set(spec.topics)
         # A new consumer may become leader before it has fetched all metadata.
         knows_all = spec.library == "librdkafka"
-        present = self._present().items()
+        present = self._fetched().items()
         self.view = {topic: one for topic, one in present if knows_all or cluster.random.random() < 0.85}
         self.assigned_from: View | None = None
         self.joined_from = View(cluster.now, {})
         self.joined_topics = self.topics
         self.join_reasons = frozenset[str]()
+        self.awaits_topics = False
         self.join_soon()
 
     # Joining
@@ -161,6 +164,9 @@ class ClassicClient(BaseClient):
             self.joining = False
             self.poke()
             return
+        if self._has_no_topics:
+            self._await_topics()
+            return
         from support.coordinator_model.classic import group_to_join
 
         group = group_to_join(self.cluster, self)
@@ -170,8 +176,10 @@ class ClassicClient(BaseClient):
             return
         if group.protocol_of(self) != COOPERATIVE or not self.member_id:
             self.owned = NOTHING
-        # What it no longer subscribes to it gives up before (ConsumerCoordinator.onJoinPrepare).
-        self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
+        # What it no longer subscribes to it gives up before (ConsumerCoordinator.onJoinPrepare); librdkafka when it
+        # subscribes to other topics, but not where a static member has come back with others.
+        if self.spec.library != "librdkafka":
+            self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
         self.joined_topics = self.topics
         self.joined_from = self._subscribed_view()
         group.join(self)
@@ -340,7 +348,15 @@ class ClassicClient(BaseClient):
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
-        if self.topics != self.joined_topics:
+        if self.spec.library == "librdkafka":
+            self.owned = frozenset(place for place in self.owned if place[0] in topics)
+        self.tracked = set(topics)
+        if self.spec.library == "kafka-python":
+            self.cluster.later(self.cluster.random.choice((1, 100, 500)), self.fetch_metadata)
+        if self.awaits_topics and not self._has_no_topics:
+            self.awaits_topics = False
+            self.join_again("subscription_changed")
+        elif self.topics != self.joined_topics:
             self.rejoin("subscription_changed")
 
     def rejoin(self, reason: str = "forced") -> None:
@@ -359,6 +375,13 @@ class ClassicClient(BaseClient):
     def _present(self) -> dict[str, tuple[str, int]]:
         return {topic: (known.topic_id, known.partitions) for topic, known in self.cluster.topics.items()}
 
+    def _fetched(self) -> dict[str, tuple[str, int]]:
+        """What a request for metadata returns."""
+        present = self._present()
+        if self.spec.library != "kafka-python":
+            return present
+        return {topic: one for topic, one in present.items() if topic in self.tracked}
+
     def learn(self, topics: Iterable[str]) -> None:
         """Fetch metadata of topics that are new to it."""
         present = self._present()
@@ -371,9 +394,32 @@ class ClassicClient(BaseClient):
             self.cluster.later(self.cluster.random.choice(delays), self.fetch_metadata)
 
     def fetch_metadata(self) -> None:
-        if not self.is_silent:
-            self.view = self._present()
+        if self.is_over or self.stalled == "frozen":
+            return
+        self.view = self._fetched()
+        if self._has_no_topics:
+            self._await_topics()
+        elif self.awaits_topics:
+            self.awaits_topics = False
+            self.join_again()
+        else:
             self._look_at_metadata()
+
+    @property
+    def _has_no_topics(self) -> bool:
+        return self.spec.library == "librdkafka" and not self.named_topics
+
+    def _await_topics(self) -> None:
+        """Librdkafka neither joins nor heartbeats while there is none of its topics."""
+        self.awaits_topics = self.joining = True
+        self.owned = NOTHING
+        self.session += 1
+        if self.group is not None:
+            self.group.fell_silent(self.member_id)
+
+    @property
+    def is_silent(self) -> bool:
+        return super().is_silent or self.awaits_topics
 
     def _look_at_metadata(self) -> None:
         """A leader joins again where partitions differ from those that it assigned."""

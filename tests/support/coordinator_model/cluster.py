@@ -24,7 +24,6 @@ Body = dict[str, Any]
 
 START_MS = 1_795_000_000_000
 HEARTBEAT_MS = 3_000
-CLEANUP_MS = 600_000
 RETENTION_MS = 7 * 24 * 3_600_000
 
 NOTHING = frozenset[Partition]()
@@ -92,6 +91,8 @@ class Cluster:
         self.version: Version = schedule.version
         self.random = Random(schedule.seed)
         self.now = START_MS
+        self.consumer_session_ms = schedule.consumer_session_ms
+        self._retention_check_ms = schedule.retention_check_ms
         self.topics: dict[str, Topic] = {}
         self.names: dict[str, str] = {}
         self.clients: dict[str, Client] = {}
@@ -108,7 +109,7 @@ class Cluster:
         self._order = 0
         for topic, partitions in schedule.topics:
             self.create_topic(topic, partitions)
-        self.later(CLEANUP_MS, self._clean_up)
+        self.later(self._retention_check_ms, self._clean_up)
 
     # Time
 
@@ -232,7 +233,7 @@ class Cluster:
             self._remove([("OffsetCommit", None, None)] * len(self.committed), "deleted")
 
     def _clean_up(self) -> None:
-        self.later(CLEANUP_MS, self._clean_up)
+        self.later(self._retention_check_ms, self._clean_up)
         group = self.group
         if (group is not None and group.members) or (group is None and not self.committed):
             return

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from support.coordinator_model.classic import ClassicGroup
     from support.coordinator_model.clients import ClassicClient
 
-SESSION_MS = 45_000
 ASSIGNMENT_INTERVAL_MS = 1_000
 STABLE, UNREVOKED, UNRELEASED = 0, 1, 2
 AWAY = -2
@@ -181,7 +180,7 @@ class ConsumerMember:
 
     @property
     def session_ms(self) -> int:
-        return SESSION_MS if self.classic is None else self.classic.session_ms
+        return self.client.cluster.consumer_session_ms if self.classic is None else self.classic.session_ms
 
     @property
     def is_silent(self) -> bool:
@@ -768,16 +767,15 @@ class ConsumerGroup:
             return
         topics = tuple(sorted(topic for topic in self.cluster.topics if re.match(pattern, topic)))
         had = self.patterns.get(pattern)
-        before = self._subscribed(self.members.values())
         self.patterns[pattern] = topics
         body = {"topics": list(topics), "version": 1, "timestamp": self.cluster.now}
         records = [self._of("RegularExpression", pattern, body)]
         is_new_epoch = False
-        now = self._subscribed(self.members.values())
-        if now != before:
+        # Compared is how many patterns match each topic (GMM.handleRegularExpressionsResult), even if others name it.
+        if set(topics) != set(had or ()):
             self.reasons |= {"subscription_changed"} if had is None else set()
-            self.reasons |= {"topic_created"} if had is not None and now - before else set()
-            self.reasons |= {"topic_deleted"} if had is not None and before - now else set()
+            self.reasons |= {"topic_created"} if had is not None and set(topics) - set(had) else set()
+            self.reasons |= {"topic_deleted"} if had is not None and set(had) - set(topics) else set()
             is_new_epoch = self._bump_if(True, records)
         self._write(records, is_new_epoch=is_new_epoch)
         if not is_new_epoch:

@@ -202,23 +202,30 @@ _ACTIONS: dict[str, type[Any]] = {
 }
 
 
+_SETTINGS = ("seed", "consumer_session_ms", "retention_check_ms")
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Actions on one group, on brokers of a version, from topics that are there at the start.
 
     `seed` decides what no action says: how long requests, heartbeats and metadata take. 3.9 has the old coordinator,
-    and classic groups alone.
+    and classic groups alone. `consumer_session_ms` is `group.consumer.session.timeout.ms`, `retention_check_ms`
+    is `offsets.retention.check.interval.ms`.
     """
 
     actions: tuple[Action, ...]
     version: Version = "4.3"
     topics: tuple[tuple[str, int], ...] = (("orders", 4),)
     seed: int = 0
+    consumer_session_ms: int = 45_000
+    retention_check_ms: int = 600_000
 
     def to_json(self) -> str:
         """Return the schedule as JSON."""
         actions = [{"action": type(one).__name__, **asdict(one)} for one in self.actions]
-        values = {"version": self.version, "topics": dict(self.topics), "seed": self.seed, "actions": actions}
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        values = {"version": self.version, "topics": dict(self.topics), **settings, "actions": actions}
         return json.dumps(values, indent=1)
 
     @classmethod
@@ -226,7 +233,8 @@ class Schedule:
         """Return the schedule that `to_json` wrote."""
         values = json.loads(text)
         actions = tuple(map(action_from_values, values["actions"]))
-        return cls(actions, values["version"], tuple(values["topics"].items()), values["seed"])
+        settings = {name: values[name] for name in _SETTINGS}
+        return cls(actions, values["version"], tuple(values["topics"].items()), **settings)
 
 
 def action_from_values(values: dict[str, Any]) -> Action:

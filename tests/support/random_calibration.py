@@ -1,0 +1,344 @@
+"""Recorded runs of random schedules against the model: does it predict what the broker wrote?
+
+Compared is the *path* of a group: every generation and epoch in order, with the members of each (client id,
+instance id, subscription), the protocol, and what each member was assigned. Of `range` and `roundrobin` these are the
+partitions themselves; of the sticky assignors and of KIP-848 how many each has, because which partition moves is up
+to the implementation, and nothing (of KIP-848: how many all have) where subscriptions differ, because so is which
+balance is possible. The coordinator of KIP-848 passes over the assignment of an epoch if the next one comes soon:
+compared are the assignments of those epochs for which both wrote one. Besides, the model has to write the same types
+of records and tombstones, and every kind of operation (`model_calibration.Shape`) that the broker wrote.
+
+Not compared, because no schedule decides it: times and offsets, member ids and so who of a shared client id is first,
+leaders, which of several heartbeats reconciles first and how many records that takes, commits and their tombstones.
+
+How soon a request arrives is drawn by the model, and by the machine in a recording. Whenever a recorded group has
+come to rest, the model draws from a new seed: a recording agrees if there are seeds, one for each time between two
+rests, that lead the model along its path from the first generation to the last. After a change to the model
+
+    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
+
+looks for the seeds anew and writes them to `tests/data/random-runs-seeds.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record
+from support import coordinator_model
+from support.coordinator_model import schedule as actions
+from support.coordinator_model.schedule import Action, Schedule
+from support.model_calibration import Shape, shapes
+from support.random_runs import is_rest
+from support.recorded_runs import Run
+
+SEEDS_FILE = Path(__file__).parents[1] / "data" / "random-runs-seeds.json"
+SEEDS = range(200)
+_BRANCHES = 2
+_MOST_RUNS = 6_000
+_REST_MS = 60_000
+
+Described = tuple[Any, ...]
+Step = tuple[Any, ...]
+"""What a record says of a group: (what, generation or epoch, protocol, members)."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """How far the model follows a recording: `seeds` as far as it does, all of them if `agrees`."""
+
+    seeds: tuple[int, ...]
+    agrees: bool
+    matched: int
+
+
+def segments(schedule: Schedule) -> list[list[Action]]:
+    """The actions from rest to rest."""
+    found: list[list[Action]] = [[]]
+    for action in schedule.actions:
+        if is_rest(action):
+            found.append([])
+        else:
+            found[-1].append(action)
+    return [one for one in found if one]
+
+
+def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
+    """The model's records of as many times between rests as there are seeds, which also say how long actions take."""
+    spaced: list[Action] = []
+    starts: dict[int, int] = {}
+    for seed, segment in zip(seeds, segments(schedule), strict=False):
+        random = Random(seed)
+        starts[len(spaced)] = seed
+        spaced += _timed(segment, random)
+        # A group may be found at rest before all clients have noticed what was done.
+        is_noticed_late = any(isinstance(one, _NOTICED_LATE) for one in segment)
+        spaced.append(
+            actions.Wait(random.choice((_REST_MS, _REST_MS, 2_000, 10) if is_noticed_late else (_REST_MS,)))
+        )
+    return coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts).records
+
+
+# How long a client takes (ms) to start or to close, where the machine has little or much to do.
+_TAKES_MS = ((0, 0, 20), (0, 100, 500), (20, 500, 1_500, 4_000), (500, 3_000, 8_000))
+
+
+def _timed(segment: Sequence[Action], random: Random) -> Iterator[Action]:
+    """The actions when they take effect: clients start while others do something, each at its own pace."""
+    takes = random.choice(_TAKES_MS)
+    now = 0
+    ready: dict[str, int] = {}
+    due: list[tuple[int, int, Action]] = []
+    for index, action in enumerate(segment):
+        if isinstance(action, actions.Wait):
+            now += action.ms
+            continue
+        client: str = getattr(action, "client", "")
+        at = max(now, ready.get(client, 0))
+        if isinstance(action, actions.Join | actions.Subscribe):
+            at = at + random.choice(takes)
+            ready[client] = at + random.choice((0, 50))
+        else:
+            now = at + random.choice(takes)
+        due.append((at, index, action))
+    last = 0
+    for at, _, action in sorted(due, key=lambda one: one[:2]):
+        if at > last:
+            yield actions.Wait(at - last)
+        yield action
+        last = max(last, at)
+
+
+_NOTICED_LATE = (
+    *(actions.AddPartitions, actions.CreateTopic, actions.DeleteTopic),
+    *(actions.Subscribe, actions.MoveCoordinator),
+)
+
+
+def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Followed:
+    """Look for seeds that lead the model along the path of a recording, from rest to rest."""
+    wanted = path(records, group_id)
+    count = len(segments(schedule))
+    best = Followed((), False, 0)
+    runs = 0
+
+    def search(seeds: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Depth first, what leads farthest first, and little of what leads as far."""
+        nonlocal best, runs
+        found: dict[int, list[int]] = {}
+        is_last = len(seeds) + 1 == count
+        for seed in SEEDS:
+            if runs > _MOST_RUNS:
+                break
+            runs += 1
+            now = path(model_run(schedule, (*seeds, seed)), group_id)
+            if wanted.begins_with(now):
+                found.setdefault(len(now), []).append(seed)
+        for length, each in sorted(found.items(), reverse=True):
+            if (len(seeds) + 1, length) > (len(best.seeds), best.matched):
+                best = Followed((*seeds, each[0]), False, length)
+            if is_last:
+                return (*seeds, each[0]) if length == len(wanted) else None
+            for seed in each[:_BRANCHES]:
+                deeper = search((*seeds, seed))
+                if deeper is not None:
+                    return deeper
+        return None
+
+    found = search(())
+    return Followed(found, True, len(wanted)) if found is not None else best
+
+
+def differences(schedule: Schedule, records: Sequence[Record], group_id: str, seeds: Sequence[int]) -> list[str]:
+    """What the model writes otherwise than the broker did, on the way that these seeds lead; nothing if it agrees."""
+    modelled = model_run(schedule, seeds)
+    found: list[str] = []
+    wanted, written = path(records, group_id), path(modelled, group_id)
+    if wanted.steps != written.steps:
+        both = enumerate(zip_longest(wanted.steps, written.steps))
+        index, (real, own) = next((index, pair) for index, pair in both if pair[0] != pair[1])
+        found.append(f"step {index}: the broker wrote {real}, the model {own}")
+    elif not wanted.begins_with(written):
+        found.append(f"the broker assigned {wanted.assigned}, the model {written.assigned}")
+    real_types, own_types = _types(records), _types(modelled)
+    found += [f"only the broker wrote {one}" for one in sorted(real_types - own_types)]
+    found += [f"only the model wrote {one}" for one in sorted(own_types - real_types)]
+    return found
+
+
+def missing_shapes(schedule: Schedule, records: Sequence[Record], seeds: Sequence[int]) -> set[Shape]:
+    """The kinds of operations of a recording that no run of its schedule by the model has, with little or enough time
+    between its actions."""
+    missing = shapes(records) - _OF_OTHERS
+    missing -= shapes(model_run(schedule, seeds))
+    count = len(segments(schedule))
+    for seed in range(_HURRIED_SEEDS):
+        if not missing:
+            break
+        random = Random(seed)
+        hurried: list[Action] = []
+        for action in schedule.actions:
+            rest = actions.Wait(random.choice((50, 700, 1_500, 3_000, 8_000, 20_000)))
+            hurried += [action, rest] if not is_rest(action) else [rest]
+        runs = [
+            coordinator_model.run(replace(schedule, actions=tuple(hurried), seed=seed)).records,
+            model_run(schedule, [seed * count + index for index in range(count)]),
+        ]
+        for written in runs:
+            missing -= shapes(written) if written else set()
+    return missing
+
+
+# Topics of other groups change what the coordinator knows, and it resolves patterns again.
+_OF_OTHERS = {("ConsumerGroupRegularExpression",)}
+_HURRIED_SEEDS = 400
+
+
+def _types(records: Iterable[Record]) -> set[str]:
+    return {f"{'-' * (one.body is None)}{one.type}" for one in records if one.type != COMMIT_TOMBSTONE}
+
+
+@dataclass(frozen=True)
+class GroupPath:
+    """How a group's generations or epochs follow each other, and how many partitions members were to have.
+
+    `assigned` is of KIP-848 groups: by the number of steps before and the epoch, the sizes in order.
+    """
+
+    steps: list[Step]
+    assigned: dict[tuple[int, int], tuple[int, ...]]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def begins_with(self, other: GroupPath) -> bool:
+        """Whether another path is the beginning of this one, as far as both hold assignments."""
+        both = self.assigned.keys() & other.assigned.keys()
+        return self.steps[: len(other)] == other.steps and all(
+            self.assigned[one] == other.assigned[one] for one in both
+        )
+
+
+def path(records: Iterable[Record], group_id: str) -> GroupPath:
+    """Return the path of a group."""
+    found = GroupPath([], {})
+    now = _Now(group_id)
+    for record in records:
+        step = now.step(record)
+        if step is None:
+            continue
+        if step[0] == "assigned":
+            found.assigned[(len(found), step[1])] = step[2]
+        elif not found.steps or found.steps[-1] != step:
+            found.steps.append(step)
+    return found
+
+
+class _Now:
+    """The group's members and how many partitions each shall have, record by record."""
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self._members: dict[str, Described] = {}
+        self._targets: dict[str, int] = {}
+        self._was_modern = False
+
+    def step(self, record: Record) -> Step | None:
+        """Return what a record says of a whole generation or epoch, if it does."""
+        name, body = record.name or "", record.body
+        match record.type.removeprefix("ConsumerGroup"):
+            case _ if record.type == CLASSIC:
+                self._members, self._targets = {}, {}
+                if body is None:
+                    return "classic", None
+                # A group that has become a classic one has the assignment and the random ids of the other protocol.
+                self._was_modern = self._was_modern and bool(body["members"])
+                has_own_places = body["protocol"] in ("range", "roundrobin") and not self._was_modern
+                return "classic", *_classic(body, self._group_id, has_own_places=has_own_places)
+            case "MemberMetadata":
+                self._members.pop(name, None)
+                if body is not None:
+                    self._members[name] = _described(body, self._group_id)
+            case "TargetAssignmentMember":
+                self._targets.pop(name, None)
+                if body is not None:
+                    self._targets[name] = sum(len(one["partitions"]) for one in body["topicPartitions"])
+            case "TargetAssignmentMetadata" if body is not None:
+                alike = len({one[2:4] for one in self._members.values()}) <= 1
+                sizes = sorted(self._targets.values())
+                return "assigned", body["assignmentEpoch"], tuple(sizes) if alike else (sum(sizes),)
+            case "Metadata":
+                epoch = None if body is None else body["epoch"]
+                self._was_modern = True
+                return "consumer", epoch, tuple(sorted(self._members.values(), key=repr))
+        return None
+
+
+def _described(body: Mapping[str, Any], group_id: str) -> Described:
+    topics = tuple(sorted(_plain(topic, group_id) for topic in body.get("subscribedTopicNames") or ()))
+    pattern = body.get("subscribedTopicRegex") or ""
+    is_classic = body.get("classicMemberMetadata") is not None
+    return _plain(body["clientId"], group_id), body.get("instanceId"), topics, pattern != "", is_classic
+
+
+def _classic(body: Mapping[str, Any], group_id: str, *, has_own_places: bool) -> tuple[Any, ...]:
+    found = []
+    sizes = []
+    for member in body["members"]:
+        topics = tuple(sorted(_plain(topic, group_id) for topic in member["subscription"].get("topics") or ()))
+        places = tuple(
+            sorted(
+                (_plain(part["topic"], group_id), number)
+                for part in member["assignment"].get("partitions") or ()
+                for number in part["partitions"]
+            )
+        )
+        described = (_plain(member["client_id"], group_id), member["group_instance_id"], topics)
+        found.append((*described, places) if has_own_places else described)
+        sizes.append(len(places))
+    if not has_own_places and len({one[2] for one in found}) > 1:
+        sizes = []
+    return body["generation"], body["protocol"], tuple(sorted(found, key=repr)), tuple(sorted(sizes))
+
+
+def _plain(name: str, group_id: str) -> str:
+    """A topic or client without the group that begins its name."""
+    return name.removeprefix(f"{group_id}.").removeprefix(f"{group_id}-")
+
+
+def main() -> None:
+    """Look for the seeds of each kept recording, and say how many have some and where the others stop."""
+    from support.recordings import load_recordings
+
+    [recording] = load_recordings("random")
+    recorded = [(run, run.records(recording.records)) for run in recording.runs]
+    found: dict[str, list[int] | None] = {}
+    with ProcessPoolExecutor() as pool:
+        for (run, records), one in zip(recorded, pool.map(_followed, recorded), strict=True):
+            found[run.group_id] = list(one.seeds) if one.agrees else None
+            if not one.agrees:
+                then = path(records, run.group_id).steps[one.matched : one.matched + 1]
+                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} rests: {then}\n")
+                sys.stdout.flush()
+    lines = ",\n ".join(f"{json.dumps(group_id)}: {json.dumps(seeds)}" for group_id, seeds in found.items())
+    SEEDS_FILE.write_text(f"{{\n {lines}\n}}\n", "utf-8")
+    agreeing = sum(seeds is not None for seeds in found.values())
+    sys.stdout.write(f"Kafka {recording.version}: {agreeing} of {len(found)} runs agree\n")
+
+
+def _followed(recorded: tuple[Run, list[Record]]) -> Followed:
+    run, records = recorded
+    assert run.schedule is not None
+    return follow(run.schedule, records, run.group_id)
+
+
+if __name__ == "__main__":
+    main()

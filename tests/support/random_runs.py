@@ -1,0 +1,394 @@
+"""Random schedules of the coordinator model, played with real clients on a real broker, many groups at once.
+
+`playable` turns a schedule of `strategies.random_schedule` into one that both the model and real clients can play, as
+it is and in the same order:
+
+- Kafka 4.3; classic members are librdkafka or kafka-python: there is no Java client here. librdkafka has no `sticky`,
+  kafka-python is not asked for `cooperative-sticky`.
+- One assignor for all members of a group: librdkafka does not mix cooperative and eager ones.
+- A wait of `REST_MS` or longer lasts until the group has come to rest; shorter ones last as long as they say, so that
+  actions overlap with the rebalances that earlier ones began.
+- Where the coordinator moves, the broker is killed and started again, for all groups at once and when they are at
+  rest.
+- A static member has an instance id of its own for each protocol: the model knows none that changes it.
+- A stalled client is frozen (SIGSTOP). Dropped are `Rejoin` and `UpgradeBroker`, which neither of these clients nor
+  one broker can do, CloseOptions.LEAVE_GROUP, and other topics for a client that subscribes to a pattern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from random import Random
+
+from kafka import OffsetAndMetadata, TopicPartition
+from kafka.admin import MemberToRemove
+from kafka.errors import KafkaError
+
+from support.coordinator_model import schedule as actions
+from support.coordinator_model.schedule import Action, Join, Schedule
+from support.coordinator_model.strategies import random_schedule
+from support.observed_groups import PATIENCE_SECONDS, Member, MemberApart, Post, Rest, Sight, find_rest, now_ms
+from support.recorded_runs import MixedTroupe, Player, Run, Stage, Step
+
+REST_MS = 8_000
+SESSION_MS = 10_000
+HEARTBEAT_MS = 3_000
+METADATA_AGE_MS = 1_000
+NEW_TOPICS_MS = 5_000
+"""How long it takes clients to learn of topics, although they refresh their metadata each second."""
+UNCHANGED_MS = 20_000
+"""A group that does not change for so long is at rest, although its members do not have what they subscribe to: a
+static member that comes back with other topics keeps what it had."""
+_LOOK_SECONDS = 0.5
+_YEAR_MS = 365 * 24 * 3_600_000
+
+PROPERTIES = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "3000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.consumer.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "offsets.topic.num.partitions": "4",
+    "offsets.retention.check.interval.ms": str(24 * 3_600_000),
+}
+"""The broker's settings; those of the model are in `playable`."""
+
+
+def schedules(count: int) -> dict[str, Schedule]:
+    """Return the first schedules of the generator that are for Kafka 4.3, as they can be played, by group."""
+    found: dict[str, Schedule] = {}
+    seed = 0
+    while len(found) < count:
+        schedule = random_schedule(Random(seed))
+        if schedule.version == "4.3":
+            found[f"random-{seed}"] = playable(schedule)
+        seed += 1
+    return found
+
+
+def playable(schedule: Schedule) -> Schedule:
+    """Return what of a schedule real clients and the model can both play."""
+    first = next(one for one in schedule.actions if isinstance(one, Join))
+    assignor = first.assignors[0]
+    library = "librdkafka" if first.library == "java" or assignor == "cooperative-sticky" else first.library
+    library = "kafka-python" if assignor == "sticky" else library
+    by_pattern = {one.client for one in schedule.actions if isinstance(one, Join) and one.pattern}
+    stalled: set[str] = set()
+    found: list[Action] = []
+    for action in schedule.actions:
+        client = getattr(action, "client", "")
+        match action:
+            case Join():
+                found.append(
+                    replace(
+                        action,
+                        assignors=(assignor,),
+                        library=library,
+                        instance_id=action.instance_id and f"{action.instance_id}-{action.protocol}",
+                        session_ms=SESSION_MS,
+                        rebalance_ms=300_000,
+                        metadata_age_ms=NEW_TOPICS_MS,
+                    )
+                )
+            case actions.Rejoin() | actions.UpgradeBroker():
+                pass
+            case actions.Subscribe() | actions.Commit() if client in stalled | by_pattern:
+                pass
+            case actions.Leave():
+                found.append(actions.Crash(client) if client in stalled else actions.Leave(client))
+                stalled.discard(client)
+            case actions.Stall():
+                stalled.add(client)
+                found.append(actions.Stall(client, "frozen"))
+            case actions.MoveCoordinator():
+                found += [actions.Wait(REST_MS), actions.MoveCoordinator("killed")]
+            case _:
+                if isinstance(action, actions.Resume | actions.Crash):
+                    stalled.discard(client)
+                found.append(action)
+    return replace(
+        schedule,
+        actions=tuple(found),
+        version="4.3",
+        consumer_session_ms=SESSION_MS,
+        retention_check_ms=_YEAR_MS,
+    )
+
+
+def play_all(stage: Stage, played: Mapping[str, Schedule], rendezvous: Rendezvous) -> list[Run]:
+    """Play one schedule a group, all at once."""
+    runs = {group_id: Run(group_id, "librdkafka", schedule=one) for group_id, one in played.items()}
+
+    def play(group_id: str) -> None:
+        try:
+            RandomPlayer(stage, runs[group_id], played[group_id]).play(played[group_id].actions)
+        finally:
+            rendezvous.finish()
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for playing in [pool.submit(play, group_id) for group_id in runs]:
+            playing.result()
+    return list(runs.values())
+
+
+def is_rest(action: Action) -> bool:
+    """Whether an action waits until the group is at rest."""
+    return isinstance(action, actions.Wait) and action.ms >= REST_MS
+
+
+class Rendezvous:
+    """Where all who play wait until each of them is there or has finished; then something is done, once for all."""
+
+    def __init__(self, parties: int, action: Callable[[], object]) -> None:
+        self._parties = parties
+        self._action = action
+        self._waiting = 0
+        self._round = 0
+        self._condition = threading.Condition()
+
+    def wait(self) -> None:
+        """Wait until the action has been done."""
+        with self._condition:
+            self._waiting += 1
+            now = self._round
+            self._act_if_all_wait()
+            is_done = self._condition.wait_for(lambda: self._round != now, 10 * PATIENCE_SECONDS)
+            assert is_done, "the others did not come in time"
+
+    def finish(self) -> None:
+        """Others need not wait any more."""
+        with self._condition:
+            self._parties -= 1
+            self._act_if_all_wait()
+
+    def _act_if_all_wait(self) -> None:
+        if self._waiting and self._waiting == self._parties:
+            self._action()
+            self._waiting = 0
+            self._round += 1
+            self._condition.notify_all()
+
+
+class RandomPlayer(Player):
+    """Plays one schedule; what is senseless just then is passed over, as the model does."""
+
+    def __init__(self, stage: Stage, run: Run, schedule: Schedule) -> None:
+        apart = {one.client for one in schedule.actions if isinstance(one, actions.Crash | actions.Stall)}
+        super().__init__(stage, run, dict(schedule.topics), frozenset(apart))
+        self._troupe = _RandomTroupe(self._bootstrap, run.group_id)
+        self._troupe.topics = {f"{run.group_id}.{topic}": count for topic, count in schedule.topics}
+        self._frozen: dict[str, MemberApart] = {}
+        self._done: list[Step] = []
+
+    def play(self, schedule: Sequence[Action]) -> None:
+        try:
+            for action in schedule:
+                if is_rest(action):
+                    self._rest()
+                elif isinstance(action, actions.Wait):
+                    threading.Event().wait(action.ms / 1_000)
+                else:
+                    self._act(action)
+            self._rest()
+        finally:
+            for member in self._frozen.values():
+                member.crash()
+            for member in self._run.members:
+                member.send_home()
+            self._troupe.close()
+
+    def _rest(self) -> None:
+        if not self._done:
+            return
+        living = [one for name, one in self._clients.items() if name not in self._frozen]
+        rest = self._troupe.settle_random(living)
+        first = self._done[0]
+        failed = [member for member in self._clients.values() if member.is_over]  # fenced, or by a fault of its own
+        for member in failed:
+            self._forget(member)
+        is_known = len(self._done) == 1 and not failed
+        step = replace(first, rest=rest) if is_known else Step(None, first.began_ms, rest)
+        self._run.steps.append(step)
+        self._done = []
+
+    def _act(self, action: Action) -> None:
+        began = now_ms()
+        member = self._running(getattr(action, "client", ""))
+        if isinstance(action, Join):
+            if member is not None:
+                return
+            self._frozen.pop(action.client, None)
+            for other in list(self._clients.values()):
+                is_static = action.instance_id and other.post.instance_id == action.instance_id
+                if is_static and other.post.client != "kip-848":
+                    other.retire()  # it learns later that it has been fenced
+            member = self._join(action)
+        elif hasattr(action, "client"):
+            if member is None:
+                return
+            self._act_on(member, action)
+        elif not self._change(action):
+            return
+        # Static members come and go in ways whose causes are not known from one action alone.
+        is_plain = isinstance(action, _PLAIN) and (member is None or member.post.instance_id is None)
+        rest = Rest(began, Sight("", None, None, {}))  # the one that follows takes its place
+        self._done.append(Step(action if is_plain else None, began, rest, member))
+
+    def _running(self, client: str) -> Member | None:
+        member = self._clients.get(client)
+        return None if member is None or member.is_over else member
+
+    def _post(self, join: Join) -> Post:
+        post = super()._post(join)
+        client = post.client if post.client == "kip-848" else join.library
+        assert client != "java"
+        return replace(
+            post, client=client, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS, metadata_age_ms=METADATA_AGE_MS
+        )
+
+    def _act_on(self, member: Member, action: Action) -> None:
+        name: str = getattr(action, "client", "")
+        match action:
+            case actions.Stall():
+                assert isinstance(member, MemberApart)
+                if name not in self._frozen:
+                    self._frozen[name] = member
+                    member.freeze()
+            case actions.Resume():
+                if name in self._frozen:
+                    self._frozen.pop(name).thaw()
+            case actions.RemoveMember():
+                if member.post.instance_id is not None:
+                    member.retire()
+                    self._troupe.remove([MemberToRemove(group_instance_id=member.post.instance_id)])
+            case actions.Commit():
+                if name not in self._frozen and member.now is not None and member.now.holds:
+                    member.order("commit")
+            case actions.Crash() if name in self._frozen:
+                self._forget(member)
+                self._frozen.pop(name).crash()
+            case _:
+                self._do_with(member, action)
+
+    def _change(self, action: Action) -> bool:
+        """Change topics, offsets or the group; return whether anything was tried."""
+        topics = self._troupe.topics
+        name = self._topic(getattr(action, "topic", ""))
+        if isinstance(action, actions.CreateTopic) and name in topics:
+            return False
+        if isinstance(action, _NEED_A_TOPIC) and name not in topics:
+            return False
+        match action:
+            case actions.ResetOffsets():
+                self._troupe.reset_once(name)
+            case actions.DeleteOffsets():
+                self._troupe.delete_offsets(name)
+            case actions.DeleteGroup():
+                self._troupe.delete_group()
+            case actions.RemoveAllMembers():
+                for one in self._clients.values():
+                    if one.post.client != "kip-848":
+                        one.retire()
+                self._troupe.remove_all()
+            case _:
+                self._do(action, None)
+        return True
+
+
+# Causes that one action makes known, where nothing else was done since the rest before.
+_PLAIN = (
+    *(Join, actions.Leave, actions.Crash, actions.Subscribe, actions.MoveCoordinator),
+    *(actions.CreateTopic, actions.AddPartitions, actions.DeleteTopic),
+)
+_NEED_A_TOPIC = (actions.AddPartitions, actions.DeleteTopic, actions.ResetOffsets, actions.DeleteOffsets)
+
+
+class _RandomTroupe(MixedTroupe):
+    """A group to which nobody belongs at rest but the clients that run."""
+
+    _unchanged: tuple[int, Sight] | None = None
+
+    def settle_random(self, clients: list[Member]) -> Rest:
+        """Wait until the admin client and all living clients agree, and what is over is out of the group."""
+
+        def living() -> list[Member]:
+            return [one for one in clients if not one.is_over and self._joins(one)]
+
+        return find_rest(
+            lambda: self._agreed_by(living()),
+            lambda: (self.group_id, self._described(), [(one.post.client_id, one.now) for one in living()]),
+            pause_seconds=_LOOK_SECONDS,
+        )
+
+    def _agreed_by(self, living: list[Member]) -> Sight | None:
+        sight = self._described()
+        if not living:
+            return sight if sight.state in ("Empty", "Dead") and not sight.members else None
+        notes = [(member, note) for member in living if (note := member.now) is not None]
+        given = {name: seat.partitions for name, seat in sight.members.items()}
+        is_settled = (
+            sight.state == "Stable"
+            and len(notes) == len(living)
+            and given == {note.member_id: note.holds for _, note in notes}
+            and len({note.generation for _, note in notes}) == 1
+        )
+        if not is_settled:
+            self._unchanged = None
+            return None
+        settled = replace(sight, generation=notes[0][1].generation)
+        is_covered = all(
+            {topic for topic, _ in note.holds} <= self._wanted(member) for member, note in notes
+        ) and frozenset[tuple[str, int]]().union(*given.values()) == self._all_wanted(living)
+        if self._unchanged is None or self._unchanged[1] != settled:
+            self._unchanged = (now_ms(), settled)
+        return settled if is_covered or now_ms() - self._unchanged[0] >= UNCHANGED_MS else None
+
+    def _joins(self, member: Member) -> bool:
+        """Whether it is a member: in the classic protocol, librdkafka does not join while it has no topics."""
+        return member.post.client != "librdkafka" or bool(self._wanted(member))
+
+    def _wanted(self, member: Member) -> set[str]:
+        """The topics that are there and that a member subscribes to."""
+        [*names] = member.post.topics
+        if names[0].startswith("^"):
+            return {topic for topic in self.topics if re.match(names[0], topic)}
+        return self.topics.keys() & set(names)
+
+    def _all_wanted(self, living: list[Member]) -> frozenset[tuple[str, int]]:
+        topics = {topic for member in living for topic in self._wanted(member)}
+        return frozenset((topic, number) for topic in topics for number in range(self.topics[topic]))
+
+    # What the broker refuses, as it should, is passed over
+
+    def reset_once(self, topic: str) -> None:
+        """Set the offsets of a topic, unless the group has members."""
+        wanted = {TopicPartition(topic, n): OffsetAndMetadata(7, "", -1) for n in range(self.topics[topic])}
+        with contextlib.suppress(KafkaError):
+            self._admin.alter_group_offsets(self.group_id, wanted)
+
+    def delete_offsets(self, topic: str) -> None:
+        """Delete the offsets of a topic, unless the group subscribes to it."""
+        with contextlib.suppress(KafkaError):
+            self._admin.delete_group_offsets(
+                self.group_id, [TopicPartition(topic, n) for n in range(self.topics[topic])]
+            )
+
+    def delete_group(self) -> None:
+        """Delete the group, unless it has members."""
+        with contextlib.suppress(KafkaError):
+            self._admin.delete_groups([self.group_id])
+
+    def remove(self, members: list[MemberToRemove]) -> None:
+        """Remove members, as an administrator."""
+        with contextlib.suppress(KafkaError):
+            self._admin.remove_group_members(self.group_id, members)
+
+    def remove_all(self) -> None:
+        """Remove all members of a classic group."""
+        self.remove([MemberToRemove(member_id=name) for name in self._described_classic().members])
