@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +28,8 @@ _STOP_SECONDS = 0.2
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _processes: list[subprocess.Popen[bytes]] = []
+_is_ended = False
+_lock = threading.Lock()
 
 
 @functools.cache
@@ -35,6 +38,12 @@ def private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="grouptrail-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def is_running() -> bool:
+    """Return whether pyspark is connected to a JVM."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
 def start(settings: Mapping[str, str]) -> None:
@@ -46,7 +55,7 @@ def start(settings: Mapping[str, str]) -> None:
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None:
+    if is_running():
         return
     port, secret = _launch(settings)
     # With these variables pyspark connects to a JVM that runs already.
@@ -79,18 +88,30 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
             *("--properties-file", str(properties)),
             *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
         ]
-        process = subprocess.Popen(
-            command,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
-            stdin=subprocess.PIPE,  # the JVM ends when it is closed
-            preexec_fn=_ignore_interrupts,  # noqa: PLW1509
-        )
-        _processes.append(process)
+        environment = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # signal handlers run in the main thread: they cannot interrupt this halfway
+            process = pool.submit(_spawn, command, os.environ | environment).result()
         while process.poll() is None and not connection.is_file():
             time.sleep(_LOOK_EVERY_SECONDS)
         if not connection.is_file():
             raise RuntimeError("Java gateway process exited before sending its port number")
         return _read_connection(connection)
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with _lock:
+        if _is_ended:
+            raise RuntimeError("this process is ending")
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,  # the JVM ends when it is closed
+            preexec_fn=_ignore_interrupts,  # noqa: PLW1509
+        )
+        _processes.append(process)
+        return process
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -136,7 +157,10 @@ def end_process(status: int) -> NoReturn:
 
 
 def kill() -> None:
-    """End the JVMs that this process started."""
+    """End the JVM of this process, which starts no other."""
+    global _is_ended  # noqa: PLW0603
+    with _lock:
+        _is_ended = True
     for process in _processes:
         if process.poll() is None:
             _kill_with_children(process.pid)
@@ -182,9 +206,6 @@ def ended_by_signals() -> Iterator[None]:
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except KeyboardInterrupt:
-        # Spark has replaced the handler by its own, which raises this.
-        end_process(128 + signal.SIGINT)
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is end:

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,8 +151,9 @@ def class_data_archive(java: Java) -> Path:
 def begun_session(config: Config, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
     """Start the JVM of an embedded session in the background; yield the settings, for `start_session`.
 
-    If the block fails, the JVM is ended.
+    If the block fails, the JVM is ended, unless it ran before.
     """
+    is_new = not jvm.is_running()
     begun: Future[dict[str, str]] = Future()
 
     def begin() -> None:
@@ -165,7 +166,8 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
     try:
         yield begun
     except BaseException:
-        jvm.kill()
+        if is_new:
+            jvm.kill()
         begun.exception()
         raise
 
@@ -186,8 +188,9 @@ def start_session(
         builder = SparkSession.builder.appName(app)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        with _errors_in_one_line():
-            return builder.getOrCreate()
+        # In the main thread Spark would replace the handler of SIGINT by one that prints stack traces.
+        with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
+            return pool.submit(builder.getOrCreate).result()
 
 
 def _start_jvm(config: Config, report: Report) -> dict[str, str]:
