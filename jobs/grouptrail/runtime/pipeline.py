@@ -62,6 +62,8 @@ def run(
         with jvm.ended_by_signals():
             with begun_session(configs[0], report) as begun:
                 _check(clusters)
+            if exporter is not None:
+                report(f"metrics are served at {exporter.url}/metrics")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
             spark = start_session(configs[0], name, report, begun=begun)
             ending.callback(spark.stop)
@@ -186,7 +188,6 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
     from grouptrail.exporter.service import Exporter
 
     with Exporter(configs, report, awaits_lag=True) as exporter:
-        report(f"metrics are served at {exporter.url}/metrics")
         yield exporter
 
 
