@@ -12,8 +12,9 @@ Not compared, because no schedule decides it: times and offsets, member ids and 
 leaders, which of several heartbeats reconciles first and how many records that takes, commits and their tombstones.
 
 How soon a request arrives is drawn by the model, and by the machine in a recording. Whenever a recorded group has
-come to rest, the model draws from a new seed: a recording agrees if there are seeds, one for each time between two
-rests, that lead the model along its path from the first generation to the last. After a change to the model
+become stable, the model draws from a new seed: a recording agrees if there are seeds, one for each segment between
+two stable states, that lead the model along its path from the first generation to the last.
+After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
 
@@ -37,14 +38,14 @@ from support import coordinator_model
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Schedule
 from support.model_calibration import Shape, shapes
-from support.random_runs import is_rest
+from support.random_runs import waits_until_stable
 from support.recorded_runs import Run
 
 SEEDS_FILE = Path(__file__).parents[1] / "data" / "random-runs-seeds.json"
 SEEDS = range(200)
 _BRANCHES = 2
 _MOST_RUNS = 6_000
-_REST_MS = 60_000
+_SETTLE_MS = 60_000
 
 Described = tuple[Any, ...]
 Step = tuple[Any, ...]
@@ -61,10 +62,10 @@ class Followed:
 
 
 def segments(schedule: Schedule) -> list[list[Action]]:
-    """The actions from rest to rest."""
+    """Return the actions of each segment, from one stable state to the next."""
     found: list[list[Action]] = [[]]
     for action in schedule.actions:
-        if is_rest(action):
+        if waits_until_stable(action):
             found.append([])
         else:
             found[-1].append(action)
@@ -72,17 +73,17 @@ def segments(schedule: Schedule) -> list[list[Action]]:
 
 
 def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
-    """The model's records of as many times between rests as there are seeds, which also say how long actions take."""
+    """Return the model's records of as many segments as there are seeds, which also decide how long actions take."""
     spaced: list[Action] = []
     starts: dict[int, int] = {}
     for seed, segment in zip(seeds, segments(schedule), strict=False):
         random = Random(seed)
         starts[len(spaced)] = seed
         spaced += _timed(segment, random)
-        # A group may be found at rest before all clients have noticed what was done.
+        # A group may be described as stable before all clients have noticed what was done.
         is_noticed_late = any(isinstance(one, _NOTICED_LATE) for one in segment)
         spaced.append(
-            actions.Wait(random.choice((_REST_MS, _REST_MS, 2_000, 10) if is_noticed_late else (_REST_MS,)))
+            actions.Wait(random.choice((_SETTLE_MS, _SETTLE_MS, 2_000, 10) if is_noticed_late else (_SETTLE_MS,)))
         )
     return coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts).records
 
@@ -124,7 +125,7 @@ _NOTICED_LATE = (
 
 
 def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Followed:
-    """Look for seeds that lead the model along the path of a recording, from rest to rest."""
+    """Search for seeds that lead the model along the path of a recording, segment by segment."""
     wanted = path(records, group_id)
     count = len(segments(schedule))
     best = Followed((), False, 0)
@@ -186,8 +187,8 @@ def missing_shapes(schedule: Schedule, records: Sequence[Record], seeds: Sequenc
         random = Random(seed)
         hurried: list[Action] = []
         for action in schedule.actions:
-            rest = actions.Wait(random.choice((50, 700, 1_500, 3_000, 8_000, 20_000)))
-            hurried += [action, rest] if not is_rest(action) else [rest]
+            stable = actions.Wait(random.choice((50, 700, 1_500, 3_000, 8_000, 20_000)))
+            hurried += [action, stable] if not waits_until_stable(action) else [stable]
         runs = [
             coordinator_model.run(replace(schedule, actions=tuple(hurried), seed=seed)).records,
             model_run(schedule, [seed * count + index for index in range(count)]),
@@ -326,7 +327,7 @@ def main() -> None:
             found[run.group_id] = list(one.seeds) if one.agrees else None
             if not one.agrees:
                 then = path(records, run.group_id).steps[one.matched : one.matched + 1]
-                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} rests: {then}\n")
+                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} segments: {then}\n")
                 sys.stdout.flush()
     lines = ",\n ".join(f"{json.dumps(group_id)}: {json.dumps(seeds)}" for group_id, seeds in found.items())
     SEEDS_FILE.write_text(f"{{\n {lines}\n}}\n", "utf-8")
