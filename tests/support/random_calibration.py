@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -74,6 +75,12 @@ def segments(schedule: Schedule) -> list[list[Action]]:
 
 def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
     """Return the model's records of as many segments as there are seeds, which also decide how long actions take."""
+    return _model_run(schedule, seeds)[0]
+
+
+def _model_run(schedule: Schedule, seeds: Sequence[int]) -> tuple[list[Record], tuple[object, ...]]:
+    """The records up to the end of the last segment, as a recording ends there too, and the state at that time: what
+    is still to come of the segment's actions, and which clients run."""
     spaced: list[Action] = []
     starts: dict[int, int] = {}
     for seed, segment in zip(seeds, segments(schedule), strict=False):
@@ -82,10 +89,11 @@ def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
         spaced += _timed(segment, random)
         # A group may be described as stable before all clients have noticed what was done.
         is_noticed_late = any(isinstance(one, _NOTICED_LATE) for one in segment)
-        spaced.append(
-            actions.Wait(random.choice((_SETTLE_MS, _SETTLE_MS, 2_000, 10) if is_noticed_late else (_SETTLE_MS,)))
-        )
-    return coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts).records
+        wait = actions.Wait(random.choice((_SETTLE_MS, _SETTLE_MS, 2_000, 10) if is_noticed_late else (_SETTLE_MS,)))
+        spaced.append(wait)
+    run = coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts)
+    records = [record for record in run.records if record.at <= run.last_action_at]
+    return records, (wait.ms, *sorted(run.clients.items()))
 
 
 # How long a client takes (ms) to start or to close, where the machine has little or much to do.
@@ -126,36 +134,55 @@ _NOTICED_LATE = (
 
 def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Followed:
     """Search for seeds that lead the model along the path of a recording, segment by segment."""
-    wanted = path(records, group_id)
-    count = len(segments(schedule))
-    best = Followed((), False, 0)
-    runs = 0
+    return _Search(schedule, path(records, group_id), group_id).run()
 
-    def search(seeds: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Depth first, what leads farthest first, and little of what leads as far."""
-        nonlocal best, runs
-        found: dict[int, list[int]] = {}
-        is_last = len(seeds) + 1 == count
-        for seed in SEEDS:
-            if runs > _MOST_RUNS:
-                break
-            runs += 1
-            now = path(model_run(schedule, (*seeds, seed)), group_id)
-            if wanted.begins_with(now):
-                found.setdefault(len(now), []).append(seed)
-        for length, each in sorted(found.items(), reverse=True):
-            if (len(seeds) + 1, length) > (len(best.seeds), best.matched):
-                best = Followed((*seeds, each[0]), False, length)
+
+class _Search:
+    """Depth first: the seeds that lead farthest first, and few of those that lead as far to the same state."""
+
+    def __init__(self, schedule: Schedule, wanted: GroupPath, group_id: str) -> None:
+        self._schedule = schedule
+        self._wanted = wanted
+        self._group_id = group_id
+        self._count = len(segments(schedule))
+        self._best = Followed((), False, 0)
+        self._runs = 0
+
+    def run(self) -> Followed:
+        found = self._search(())
+        return self._best if found is None else Followed(found, True, len(self._wanted))
+
+    def _search(self, seeds: tuple[int, ...]) -> tuple[int, ...] | None:
+        is_last = len(seeds) + 1 == self._count
+        for length, branches in sorted(self._next(seeds, is_last=is_last).items(), reverse=True):
+            if (len(seeds) + 1, length) > (len(self._best.seeds), self._best.matched):
+                self._best = Followed((*seeds, branches[0]), False, length)
             if is_last:
-                return (*seeds, each[0]) if length == len(wanted) else None
-            for seed in each[:_BRANCHES]:
-                deeper = search((*seeds, seed))
+                return (*seeds, branches[0]) if length == len(self._wanted) else None
+            for seed in branches:
+                deeper = self._search((*seeds, seed))
                 if deeper is not None:
                     return deeper
         return None
 
-    found = search(())
-    return Followed(found, True, len(wanted)) if found is not None else best
+    def _next(self, seeds: tuple[int, ...], *, is_last: bool) -> dict[int, list[int]]:
+        """Return the seeds for one more segment that keep to the path, by how far they lead."""
+        found: dict[int, list[int]] = {}
+        states: Counter[tuple[object, ...]] = Counter()
+        for seed in SEEDS:
+            if self._runs > _MOST_RUNS:
+                break
+            self._runs += 1
+            modelled, state = _model_run(self._schedule, (*seeds, seed))
+            now = path(modelled, self._group_id)
+            if not self._wanted.begins_with(now):
+                continue
+            states[len(now), state] += 1
+            if states[len(now), state] <= _BRANCHES:
+                found.setdefault(len(now), []).append(seed)
+            if is_last and len(now) == len(self._wanted):
+                break
+        return found
 
 
 def differences(schedule: Schedule, records: Sequence[Record], group_id: str, seeds: Sequence[int]) -> list[str]:

@@ -26,18 +26,11 @@ _EARLY = "found at rest before a client had noticed what was done"
 _UNEXPLAINED = "not explained yet"
 EXCEPTIONS = {
     "random-6": _EARLY,
-    "random-11": _UNEXPLAINED,
-    "random-25": "kafka-python 3.0 fails (KeyError) as the leader of a round robin of unlike subscriptions",
-    "random-37": _EARLY,
-    "random-38": _CLOSES_LATE,
     "random-48": _UNEXPLAINED,
     "random-56": _UNEXPLAINED,
     "random-64": _GIVES_UP,
     "random-65": _GIVES_UP,
-    "random-92": _UNEXPLAINED,
-    "random-101": _UNEXPLAINED,
     "random-112": _EARLY,
-    "random-120": "librdkafka deals round robin by member id, the model to static members first",
 }
 
 

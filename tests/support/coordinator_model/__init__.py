@@ -8,6 +8,7 @@ be replayed with real clients on a real broker.
 - `Run.records` is what the fold consumes; `Run.names` gives topics by id.
 - `Run.moments` is the truth: the group after each operation, why its generation began, who left and how
   (`cluster.Moment`).
+- `Run.last_action_at` is the time (ms) when the last action ended, `Run.clients` the state of each client then.
 - `Run.refused` are requests that the broker would refuse. An action that is senseless just then (a second Join of a
   running client, say) is passed over and noted there, too.
 
@@ -68,6 +69,8 @@ class Run:
     moments: list[Moment]
     names: Mapping[str, str]
     refused: list[str]
+    last_action_at: int
+    clients: Mapping[str, str]
 
 
 def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
@@ -89,8 +92,13 @@ def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
             cluster.refused.append(f"not running: {action}")
         else:
             _OF_CLIENTS[type(action)](client, action)
+    last_action_at = cluster.now
+    clients = {
+        name: "over" if client.is_over else "silent" if client.is_silent else "running"
+        for name, client in cluster.clients.items()
+    }
     cluster.run_for(SETTLE_MS)
-    return Run(cluster.records, cluster.moments, cluster.names, cluster.refused)
+    return Run(cluster.records, cluster.moments, cluster.names, cluster.refused, last_action_at, clients)
 
 
 def _join(cluster: Cluster, spec: Join) -> None:

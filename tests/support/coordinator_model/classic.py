@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from support.coordinator_model.assignors import assign
-from support.coordinator_model.clients import ClassicClient, View, metadata_reasons
+from support.coordinator_model.assignors import AssignorError, assign
+from support.coordinator_model.clients import COOPERATIVE, ClassicClient, View, metadata_reasons
 from support.coordinator_model.cluster import (
     HEARTBEAT_MS,
     NOTHING,
@@ -49,6 +49,8 @@ class ClassicMember:
     is_new: bool = True
     session_from: int = 0
     assignment: frozenset[Partition] | None = None
+    sent_user_data: bool = False
+    has_user_data: bool = False
 
     @property
     def metadata(self) -> tuple[Any, ...]:
@@ -122,7 +124,7 @@ class ClassicGroup:
         common = set(client.spec.assignors).intersection(*(member.assignors for member in others))
         return bool(common)
 
-    def metadata_changed(self) -> None:
+    def metadata_changed(self, *, has_new_topics: bool) -> None:
         """The coordinator of classic groups does not look at topics."""
 
     def tombstones(self) -> list[tuple[str, str | None, Body | None]]:
@@ -217,6 +219,7 @@ class ClassicGroup:
             client.generation,
             awaits_join=client.session,
             session_from=self.cluster.now,
+            sent_user_data=client.has_assignor_state,
         )
 
     def _add(self, client: ClassicClient) -> None:
@@ -235,6 +238,7 @@ class ClassicGroup:
         new = self._member(client, member_id)
         new.client_id, new.client_host = old.client_id, old.client_host
         new.assignment, new.is_new, new.has_synced = old.assignment, old.is_new, old.has_synced
+        new.has_user_data = old.has_user_data
         del self.members[old.member_id]
         self.members[member_id] = new
         self._predecessors[member_id] = old.member_id
@@ -265,6 +269,7 @@ class ClassicGroup:
             client.owned,
             client.generation,
         )
+        member.sent_user_data = client.has_assignor_state
         if self.state == "PreparingRebalance":
             member.awaits_join = client.session
             self.reasons |= resubscribed
@@ -468,15 +473,18 @@ class ClassicGroup:
         self.assigned_from = client.assigned_from = view
         counts = {topic: one[1] for topic, one in known.items() if one is not None}
         assert self.protocol is not None
-        given = assign(
-            self.protocol,
-            list(self.members.values()),
-            counts,
-            self.cluster.random,
-            keeps_unsubscribed=client.spec.library == "librdkafka",
-        )
-        for member in self.members.values():
+        members, library = list(self.members.values()), client.spec.library
+        try:
+            given = assign(self.protocol, members, counts, self.cluster.random, library=library)
+        except AssignorError:
+            client.leave(for_good=False)
+            return
+        # librdkafka's leader returns the user data of each subscription with the assignment
+        # (rd_kafka_SyncGroupRequest).
+        echoes_user_data = library == "librdkafka" and self.protocol == COOPERATIVE
+        for member in members:
             member.assignment = given.get(member.member_id)
+            member.has_user_data = echoes_user_data and member.sent_user_data
         self.state = "Stable"
         self._write(is_new_generation=True)
         for member in self.members.values():

@@ -159,7 +159,7 @@ class Cluster:
         made = Topic(topic_id, partitions, self.now)
         self.topics[topic] = made
         self.names[made.topic_id] = topic
-        self.metadata_changed()
+        self.metadata_changed(has_new_topics=True)
 
     def add_partitions(self, topic: str, more: int) -> None:
         """Give a topic more partitions."""
@@ -177,12 +177,12 @@ class Cluster:
         self._drop_commits([partition for partition in self.committed if partition[0] == topic])
         self.metadata_changed()
 
-    def metadata_changed(self) -> None:
+    def metadata_changed(self, *, has_new_topics: bool = False) -> None:
         """Let clients and the coordinator learn of it, each in its time."""
         for client in self.clients.values():
             client.metadata_changed()
         if self.group is not None:
-            self.group.metadata_changed()
+            self.group.metadata_changed(has_new_topics=has_new_topics)
 
     # Offsets
 

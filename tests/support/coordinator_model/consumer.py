@@ -243,10 +243,13 @@ class ConsumerGroup:
     def subscribes(self, topic: str) -> bool:
         return topic in self._subscribed(self.members.values())
 
-    def metadata_changed(self) -> None:
+    def metadata_changed(self, *, has_new_topics: bool) -> None:
         self.is_stale = True
-        for pattern in self.patterns:
-            self.cluster.later(self.cluster.random.choice((100, 5_000, 12_000)), partial(self._resolve, pattern))
+        # Only new topics make it resolve patterns again (GMM.lastMetadataImageWithNewTopics): after a topic was
+        # deleted, those of other groups may.
+        if has_new_topics or self.cluster.random.random() < 0.3:
+            for pattern in self.patterns:
+                self.cluster.later(self.cluster.random.choice((100, 5_000, 12_000)), partial(self._resolve, pattern))
         for member in self.members.values():
             member.client.poke()
 
@@ -848,7 +851,8 @@ class ConsumerGroup:
                 member.client.poke()
             if member.state == UNREVOKED:
                 self._schedule_rebalance_timeout(member)
-        for pattern in self._unresolved:
+        # To a new coordinator all topics are new.
+        for pattern in self._unresolved | self.patterns.keys():
             self._resolve_soon(pattern)
 
 
@@ -866,7 +870,10 @@ def group_to_join(cluster: Cluster, client: ConsumerClient) -> tuple[ConsumerGro
     if isinstance(group, ClassicGroup) and group.is_preparing:
         instance_id = client.spec.instance_id
         is_there = instance_id is not None and any(one.instance_id == instance_id for one in group.members.values())
-        if group.protocol is None or is_there:  # not modelled: a static member comes back with the other protocol
+        # Kafka upgrades no group if user data would be lost (ConsumerGroup.fromClassicGroup).
+        loses_user_data = any(one.has_user_data for one in group.members.values())
+        # Not modelled: a static member comes back with the other protocol.
+        if loses_user_data or group.protocol is None or is_there:
             return "GROUP_ID_NOT_FOUND"
         mixed, records = ConsumerGroup.upgraded(group)
         cluster.group = mixed
