@@ -93,12 +93,16 @@ def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
         else:
             _OF_CLIENTS[type(action)](client, action)
     last_action_at = cluster.now
-    clients = {
-        name: "over" if client.is_over else "silent" if client.is_silent else "running"
-        for name, client in cluster.clients.items()
-    }
+    clients = {name: _state(cluster, client) for name, client in cluster.clients.items()}
     cluster.run_for(SETTLE_MS)
     return Run(cluster.records, cluster.moments, cluster.names, cluster.refused, last_action_at, clients)
+
+
+def _state(cluster: Cluster, client: Client) -> str:
+    if client.is_over or client.is_silent:
+        return "over" if client.is_over else "silent"
+    is_member = cluster.group is not None and client.member_id in cluster.group.members
+    return "member" if is_member else "running"
 
 
 def _join(cluster: Cluster, spec: Join) -> None:

@@ -291,7 +291,12 @@ class ClassicGroup:
         self._set_departure(member_id, how)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        if not member.is_silent:
+        if member.is_silent:
+            return
+        if member.client.session in (member.awaits_join, member.awaits_sync):
+            # Its request is answered with UNKNOWN_MEMBER_ID (ClassicGroup.remove).
+            self.cluster.later(self.cluster.latency(), member.client.lost)
+        else:
             member.client.poke()
 
     def _set_departure(self, member_id: str, how: Departure) -> None:

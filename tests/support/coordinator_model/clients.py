@@ -194,8 +194,7 @@ class ClassicClient(BaseClient):
             return
         self.member_id = member_id
         if self.is_closing:
-            self.is_closing = False
-            self.leave(for_good=False)
+            self._leave(for_good=False)
             return
         group = self.cluster.group
         after = self.cluster.latency()
@@ -219,6 +218,9 @@ class ClassicClient(BaseClient):
     def synced(self, generation: int, assigned: frozenset[Partition], session: int) -> None:
         """The answer to SyncGroup."""
         if session != self.session or self.is_over:
+            return
+        if self.is_closing:
+            self._leave(for_good=False)
             return
         self.joining = False
         self.generation = generation
@@ -252,6 +254,9 @@ class ClassicClient(BaseClient):
     def lost(self) -> None:
         """UNKNOWN_MEMBER_ID: join as a new member."""
         if self.is_over:
+            return
+        if self.is_closing:
+            super().crash()
             return
         self.member_id = ""
         self.generation = -1
@@ -324,8 +329,10 @@ class ClassicClient(BaseClient):
         # librdkafka may close only after the answer to a JoinGroup request under way.
         if self.spec.library == "librdkafka" and self.joining and not self.awaits_topics and not self.is_closing:
             self.is_closing = self.cluster.is_available and self.cluster.random.random() < 0.5
-            if self.is_closing:
-                return
+        if not self.is_closing:
+            self._leave(for_good=for_good)
+
+    def _leave(self, *, for_good: bool) -> None:
         group = self.group
         if group is not None and self.member_id and (self.spec.instance_id is None or for_good):
             group.classic_leave(self.member_id, "left")

@@ -407,7 +407,7 @@ class ConsumerGroup:
 
     def _ids_of(self, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """The partitions of topics that are there, by topic id."""
-        topics = self.cluster.topics
+        topics = self.cluster.coordinator_topics
         return frozenset((topics[name].topic_id, number) for name, number in partitions if name in topics)
 
     def has(self, member_id: str) -> bool:
@@ -512,7 +512,7 @@ class ConsumerGroup:
             for name in self.members
         }
         present = {
-            name: frozenset(place for place in places if place[0] in self.cluster.topics)
+            name: frozenset(place for place in places if place[0] in self.cluster.coordinator_topics)
             for name, places in assigned.items()
         }
         group = self.cluster.group = ClassicGroup.downgraded(self, present)
@@ -594,7 +594,7 @@ class ConsumerGroup:
         return topics
 
     def _present(self) -> TopicMetadata:
-        topics = self.cluster.topics
+        topics = self.cluster.coordinator_topics
         wanted = sorted(self._subscribed(self.members.values()) & topics.keys())
         return {topics[topic].topic_id: (topic, topics[topic].partitions) for topic in wanted}
 
@@ -711,7 +711,11 @@ class ConsumerGroup:
     def _topic_ids_of(self, member: ConsumerMember) -> set[str]:
         """The topics that it subscribes to, as far as they are there."""
         wanted = member.topics if member.pattern is None else self.patterns.get(member.pattern, ())
-        return {self.cluster.topics[topic].topic_id for topic in wanted if topic in self.cluster.topics}
+        return {
+            self.cluster.coordinator_topics[topic].topic_id
+            for topic in wanted
+            if topic in self.cluster.coordinator_topics
+        }
 
     def _held_by_others(self, member: ConsumerMember) -> frozenset[Partition]:
         others = (one for one in self.members.values() if one.member_id != member.member_id)
@@ -768,7 +772,7 @@ class ConsumerGroup:
             return
         if pattern not in {member.pattern for member in self.members.values()}:
             return
-        topics = tuple(sorted(topic for topic in self.cluster.topics if re.match(pattern, topic)))
+        topics = tuple(sorted(topic for topic in self.cluster.coordinator_topics if re.match(pattern, topic)))
         had = self.patterns.get(pattern)
         self.patterns[pattern] = topics
         body = {"topics": list(topics), "version": 1, "timestamp": self.cluster.now}
