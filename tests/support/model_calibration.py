@@ -1,8 +1,8 @@
-"""Recorded runs against the coordinator model's runs of their schedules: does it write what a real broker writes?
+"""Compare the recorded runs with what the coordinator model writes for their schedules.
 
-The model draws from its seed what no schedule says, such as who is first; a recording agrees with it where some seed
-leads to the same path: the same generations or epochs, each with as many members and, of classic groups, shares as
-large. After a change to the model
+The model draws from its seed what a schedule does not determine, such as the order of requests. A recording agrees
+with the model if some seed leads to the same path: the same generations or epochs, each with as many members and, of
+classic groups, shares as large. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
 
@@ -35,7 +35,7 @@ SEEDS_FILE = Path(__file__).parents[1] / "data" / "recorded-runs-seeds.json"
 Shape = tuple[str, ...]
 """The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
 Step = tuple[str, int | None, int, tuple[int, ...]]
-"""What a record says of a group: (kind, generation or epoch, members, partitions of each, the most first)."""
+"""A group according to a record: (kind, generation or epoch, members, partitions of each member, the most first)."""
 
 
 def seed_of(recorded: RecordedSchedule, release: str, records: Sequence[Record]) -> int | None:

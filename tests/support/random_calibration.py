@@ -1,20 +1,21 @@
-"""Recorded runs of random schedules against the model: does it predict what the broker wrote?
+"""Compare the recorded runs of random schedules with what the coordinator model writes for them.
 
 Compared is the *path* of a group: every generation and epoch in order, with the members of each (client id,
 instance id, subscription), the protocol, and what each member was assigned. Of `range` and `roundrobin` these are the
 partitions themselves; of the sticky assignors and of KIP-848 how many each has, because which partition moves is up
 to the implementation, and nothing (of KIP-848: how many all have) where subscriptions differ, because so is which
-balance is possible. The coordinator of KIP-848 passes over the assignment of an epoch if the next one comes soon:
+balance is possible. The coordinator of KIP-848 skips the assignment of an epoch if the next one comes soon:
 compared are the assignments of those epochs for which both wrote one. Besides, the model has to write the same types
 of records and tombstones, and every kind of operation (`model_calibration.Shape`) that the broker wrote.
 
-Not compared, because no schedule decides it: times and offsets, member ids and so who of a shared client id is first,
-leaders, which of several heartbeats reconciles first and how many records that takes, commits and their tombstones.
+Not compared, because the schedule does not determine it: times and offsets, member ids and so who of
+a shared client id is first, leaders, which of several heartbeats reconciles first and how many records that takes,
+commits and their tombstones.
 
 How soon a request arrives is drawn by the model, and by the machine in a recording. Whenever a recorded group has
 become stable, the model draws from a new seed: a recording agrees if there are seeds, one for each segment between
 two stable states, that lead the model along its path from the first generation to the last.
-After a change to the model
+The records of both end with the last stable state. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
 
@@ -50,7 +51,7 @@ _SETTLE_MS = 60_000
 
 Described = tuple[Any, ...]
 Step = tuple[Any, ...]
-"""What a record says of a group: (what, generation or epoch, protocol, members)."""
+"""A generation or epoch of a group according to a record: (protocol, generation or epoch, assignor, members)."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class _Search:
 
 
 def differences(schedule: Schedule, records: Sequence[Record], group_id: str, seeds: Sequence[int]) -> list[str]:
-    """What the model writes otherwise than the broker did, on the way that these seeds lead; nothing if it agrees."""
+    """Return the differences between the model's records with these seeds and the broker's; none if they agree."""
     modelled = model_run(schedule, seeds)
     found: list[str] = []
     wanted, written = path(records, group_id), path(modelled, group_id)
@@ -236,7 +237,7 @@ def _types(records: Iterable[Record]) -> set[str]:
 
 @dataclass(frozen=True)
 class GroupPath:
-    """How a group's generations or epochs follow each other, and how many partitions members were to have.
+    """The generations or epochs of a group in order, and the number of partitions assigned to each member.
 
     `assigned` is of KIP-848 groups: by the number of steps before and the epoch, the sizes in order.
     """
@@ -271,7 +272,7 @@ def path(records: Iterable[Record], group_id: str) -> GroupPath:
 
 
 class _Now:
-    """The group's members and how many partitions each shall have, record by record."""
+    """The group's members and the size of each target assignment, updated record by record."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -280,7 +281,7 @@ class _Now:
         self._was_modern = False
 
     def step(self, record: Record) -> Step | None:
-        """Return what a record says of a whole generation or epoch, if it does."""
+        """Return the generation or epoch that a record completes, if it does."""
         name, body = record.name or "", record.body
         match record.type.removeprefix("ConsumerGroup"):
             case _ if record.type == CLASSIC:
@@ -343,7 +344,7 @@ def _plain(name: str, group_id: str) -> str:
 
 
 def main() -> None:
-    """Look for the seeds of each kept recording, and say how many have some and where the others stop."""
+    """Search for the seeds of each recording; print how many runs the model follows and where the others differ."""
     from support.recordings import load_recordings
 
     [recording] = load_recordings("random")

@@ -30,7 +30,7 @@ State = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]
 
 @dataclass
 class ClassicMember:
-    """A member as the coordinator holds it; `client` is who joined under this id."""
+    """A member in the coordinator's memory; `client` is the consumer that joined under this id."""
 
     member_id: str
     client: ClassicClient
@@ -63,7 +63,7 @@ class ClassicMember:
 
 @dataclass(frozen=True)
 class Written:
-    """What a record of the group holds, and a new coordinator loads."""
+    """The contents of the group's last record, which a new coordinator loads."""
 
     generation: int
     protocol: str | None
@@ -97,7 +97,7 @@ class ClassicGroup:
         self.was_reloaded = False
         self._stable_at = cluster.now
 
-    # What others ask
+    # Called by the cluster and by clients
 
     @property
     def is_preparing(self) -> bool:
@@ -125,7 +125,7 @@ class ClassicGroup:
         return bool(common)
 
     def metadata_changed(self, *, has_new_topics: bool) -> None:
-        """The coordinator of classic groups does not look at topics."""
+        """Do nothing: the coordinator of classic groups does not watch topics."""
 
     def tombstones(self) -> list[tuple[str, str | None, Body | None]]:
         if self.cluster.version == "3.9" and self.generation == 0:
@@ -192,7 +192,7 @@ class ClassicGroup:
             self._go_on_without({"member_removed"})
 
     def fell_silent(self, member_id: str) -> None:
-        """The last heartbeat was the last."""
+        """Start the session timer: the member sends no more heartbeats."""
         member = self.members.get(member_id)
         if member is not None:
             last = self.cluster.now - self.cluster.random.randrange(HEARTBEAT_MS)
@@ -612,7 +612,7 @@ class ClassicGroup:
     # Another coordinator
 
     def reload(self) -> ClassicGroup | None:
-        """What another coordinator makes of the log; it knows nothing else."""
+        """Return the group as another coordinator loads it from the log."""
         written = self.written
         if written is None:
             return None

@@ -1,4 +1,4 @@
-"""Consumers of both protocols: what they ask of the coordinator, and what they do with its answers."""
+"""Clients of the model: what both protocols have in common, and consumers of the classic protocol."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ class ClassicClient(BaseClient):
         else:
             self.poke()
 
-    # What its user does
+    # Actions of the application
 
     def leave(self, *, for_good: bool) -> None:
         # librdkafka may close only after the answer to a JoinGroup request under way.

@@ -212,7 +212,7 @@ class ConsumerGroup:
         self.departures: dict[str, Departure] = {}
         self.hidden = 0
 
-    # What others ask
+    # Called by the cluster and by clients
 
     leader = None
     is_preparing = False
@@ -258,7 +258,7 @@ class ConsumerGroup:
         return [(f"ConsumerGroup{part}", None, None) for part in parts]
 
     def to_classic(self, client: ClassicClient) -> ClassicGroup:
-        """An empty group goes, and a classic one comes."""
+        """Replace the empty group by a classic one."""
         from support.coordinator_model.classic import ClassicGroup
 
         group = ClassicGroup(self.cluster)
@@ -495,7 +495,7 @@ class ConsumerGroup:
         self.cluster.later(member.rebalance_ms, fence)
 
     def _downgrade(self, member_id: str) -> None:
-        """The last member of this protocol goes, and those of the classic one stay (GMM.convertToClassicGroup)."""
+        """Remove the last member of this protocol; the others form a classic group (GMM.convertToClassicGroup)."""
         from support.coordinator_model.classic import ClassicGroup
 
         names = self.cluster.names
@@ -518,7 +518,7 @@ class ConsumerGroup:
         group = self.cluster.group = ClassicGroup.downgraded(self, present)
         group.begin(records)
 
-    # Members that go
+    # Members that leave or expire
 
     def leave(self, member_id: str, *, for_good: bool) -> None:
         """A heartbeat with epoch -1, or -2 of a static member."""
@@ -533,7 +533,7 @@ class ConsumerGroup:
             self._fence(member_id, "left", "member_left")
 
     def fell_silent(self, member_id: str) -> None:
-        """The last heartbeat was the last."""
+        """Start the session timer: the member sends no more heartbeats."""
         if member_id in self.members:
             last = self.cluster.now - self.cluster.random.randrange(HEARTBEAT_MS)
             self._session_from[member_id] = max(self._session_from.get(member_id, 0), last)
@@ -553,7 +553,7 @@ class ConsumerGroup:
             self._fence(member_id, "session", "member_expired")
 
     def _fence(self, member_id: str, how: Departure, reason: str) -> None:
-        """A member goes (GMM.consumerGroupFenceMember)."""
+        """Remove a member (GMM.consumerGroupFenceMember)."""
         client = self.members[member_id].client
         others = [member for name, member in self.members.items() if name != member_id]
         if others and all(member.classic is not None for member in others):
