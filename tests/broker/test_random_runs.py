@@ -10,8 +10,8 @@ import pytest
 from demo.kafka import Broker, ensure_offsets_topic
 from support.history_facts import counted, facts_of, table
 from support.random_calibration import differences, follow
-from support.random_runs import PROPERTIES, Rendezvous, play_all, schedules
-from support.recorded_runs import Run, Stage, folded, group_records
+from support.random_runs import PROPERTIES, Barrier, run_all, schedules
+from support.recorded_runs import Environment, Run, folded, group_records
 from support.recordings import Recording, save
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
@@ -36,8 +36,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
         listed = list(schedules(RUNS).items())
         for start in range(0, RUNS, _AT_ONCE):
             part = dict(listed[start : start + _AT_ONCE])
-            rendezvous = Rendezvous(len(part), restart)
-            runs += play_all(Stage(broker, names, rendezvous.wait), part, rendezvous)
+            barrier = Barrier(len(part), restart)
+            runs += run_all(Environment(broker, names, barrier.wait), part, barrier)
         made = Recording(broker.version, runs, group_records(broker), names)
     save(made, tmp_path_factory.getbasetemp(), "random")
     return made

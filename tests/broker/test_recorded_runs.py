@@ -16,7 +16,7 @@ from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from support.history_facts import counted, facts_of, table
 from support.model_calibration import seed_of
 from support.observed_groups import PATIENCE_SECONDS
-from support.recorded_runs import Player, Run, Stage, crashing, folded, group_records
+from support.recorded_runs import Environment, Run, ScheduleRunner, crashing, folded, group_records
 from support.recorded_schedules import (
     ALL,
     CLASSIC,
@@ -24,7 +24,7 @@ from support.recorded_schedules import (
     CRASHES_CLASSIC,
     CRASHES_CONSUMER,
     SESSION_MS,
-    Recorded,
+    RecordedSchedule,
 )
 from support.recordings import Recording, save
 
@@ -47,18 +47,18 @@ NEW_COORDINATOR = {
 OLD_COORDINATOR = {"group.coordinator.rebalance.protocols": "classic", "group.coordinator.new.enable": "false"}
 
 
-def play_all(stage: Stage, schedules: Mapping[str, Recorded]) -> list[Run]:
+def run_all(environment: Environment, schedules: Mapping[str, RecordedSchedule]) -> list[Run]:
     """Run all schedules at once, one for each group."""
     runs = {group_id: Run(group_id, one.library) for group_id, one in schedules.items()}
 
-    def play(group_id: str) -> None:
+    def run_schedule(group_id: str) -> None:
         recorded = schedules[group_id]
-        player = Player(stage, runs[group_id], dict(recorded.topics), crashing(recorded.actions))
-        player.play(recorded.actions)
+        runner = ScheduleRunner(environment, runs[group_id], dict(recorded.topics), crashing(recorded.actions))
+        runner.run(recorded.actions)
 
     with ThreadPoolExecutor(len(schedules)) as pool:
-        for playing in [pool.submit(play, group_id) for group_id in schedules]:
-            playing.result()
+        for running in [pool.submit(run_schedule, group_id) for group_id in schedules]:
+            running.result()
     return list(runs.values())
 
 
@@ -70,7 +70,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     names: dict[str, str] = {}
     with Broker(tmp_path_factory.mktemp("kafka"), version=version, properties=properties) as broker:
         ensure_offsets_topic(broker.bootstrap)
-        runs = play_all(Stage(broker, names, lambda: None), CLASSIC if is_old else CLASSIC | CONSUMER)
+        runs = run_all(Environment(broker, names, lambda: None), CLASSIC if is_old else CLASSIC | CONSUMER)
 
         def restart() -> None:
             broker.kill()
@@ -78,7 +78,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
         crashes = CRASHES_CLASSIC if is_old else CRASHES_CLASSIC | CRASHES_CONSUMER
         together = threading.Barrier(len(crashes), action=restart, timeout=4 * PATIENCE_SECONDS)
-        runs += play_all(Stage(broker, names, together.wait), crashes)
+        runs += run_all(Environment(broker, names, together.wait), crashes)
         made = Recording(version, runs, group_records(broker), names)
         save(made, tmp_path_factory.getbasetemp())
         return made

@@ -14,7 +14,7 @@ from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.frozen_pipeline import LANDED, PARTITIONS, load, thaw
 from support.kafka_clients import commit, make_orders
-from support.observed_groups import Rest, Troupe
+from support.observed_groups import ClientGroup, StableState
 from support.small_tables import HISTORY
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]  # the jars of three releases
@@ -38,11 +38,11 @@ def finish_upgrade(broker: Broker) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def live(broker: Broker, group_id: str, **post: str) -> Rest:
+def live(broker: Broker, group_id: str, **spec: str) -> StableState:
     """Let a member join, own all of `orders` and leave. Return the group's state while it was a member."""
-    with Troupe(broker.bootstrap, group_id, {"orders": 2}, **post) as troupe:
-        troupe.join()
-        return troupe.rest()
+    with ClientGroup(broker.bootstrap, group_id, {"orders": 2}, **spec) as group:
+        group.join()
+        return group.await_stable()
 
 
 def assert_resumes(cli: Cli, config: Config, batch: int) -> None:
@@ -51,16 +51,16 @@ def assert_resumes(cli: Cli, config: Config, batch: int) -> None:
     assert [job for job in JOBS if f"\n{job} {batch}" not in f"\n{printed}"] == [], printed
 
 
-def assert_in_history(config: Config, group_id: str, rest: Rest) -> None:
+def assert_in_history(config: Config, group_id: str, stable: StableState) -> None:
     (generation,) = (
         row
         for row in landed.rows(config, "generations")
-        if (row["group_id"], row["generation"]) == (group_id, rest.sight.generation)
+        if (row["group_id"], row["generation"]) == (group_id, stable.group.generation)
     )
-    assert [member["member_id"] for member in generation["members"]] == list(rest.sight.members)
+    assert [member["member_id"] for member in generation["members"]] == list(stable.group.members)
     stays = {row["member_id"]: row for row in landed.rows(config, "memberships") if row["group_id"] == group_id}
-    for member_id, seat in rest.sight.members.items():
-        assert stays[member_id]["client_id"] == seat.client_id
+    for member_id, described in stable.group.members.items():
+        assert stays[member_id]["client_id"] == described.client_id
         assert stays[member_id]["left_at"] is not None
 
 
@@ -93,22 +93,22 @@ def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path
     for number, version in enumerate(reversed(VERSIONS)):
         with Broker(tmp_path / "kafka", version=version, properties=PROPERTIES) as broker:
             config = landed.config_of(broker.bootstrap, warehouse)
-            rests = {}
+            stable_states = {}
             if is_first := version == OLDEST:
                 make_orders(broker.bootstrap)
                 load(broker.bootstrap, frozen)
-            rests["classic"] = live(broker, "classic")
+            stable_states["classic"] = live(broker, "classic")
             if not is_first:
                 finish_upgrade(broker)
-                rests["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
+                stable_states["kip-848"] = live(broker, "kip-848", client="kip-848", assignor="uniform")
             commit(broker.bootstrap, "operator", number)
             before = landed.in_topic(broker.bootstrap)
             assert_resumes(cli, config, len(LANDED) + number)
             # A broker that has loaded the groups may write records of them at any time: their members do not answer.
             assert before.items() <= landed.records(config).items() <= landed.in_topic(broker.bootstrap).items()
             landed.assert_progress_adds_up(config)
-            for group_id, rest in rests.items():
-                assert_in_history(config, group_id, rest)
+            for group_id, stable in stable_states.items():
+                assert_in_history(config, group_id, stable)
             # Kafka 3.9's formatters stop at a KIP-848 record; those of 4.1 also print the older releases' records.
             if not is_first:
                 landed.assert_formatter_agrees(broker, config)

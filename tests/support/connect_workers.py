@@ -1,4 +1,4 @@
-"""Kafka Connect's own workers, and what they say of themselves: over REST, and in their logs."""
+"""Kafka Connect workers, and their state according to their REST interface and their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from demo.kafka import VERSIONS, free_ports
 from grouptrail.spark.jars import fetch_jars
 from grouptrail.spark.java import find_java, java_environment
 from support.kafka_clients import await_that
-from support.observed_groups import Partitions, Rest, Seat, Sight, find_rest
+from support.observed_groups import DescribedMember, GroupDescription, Partitions, StableState, await_stable
 
 SESSION_MS = 6_000
 DELAY_MS = 5_000
@@ -66,7 +66,7 @@ class Worker:
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         [port] = free_ports(1)
         self.name = f"127.0.0.1:{port}"
-        self.is_awake = False
+        self.is_active = False
         self._log = folder / f"{port}.log"
         self._properties = folder / f"{port}.properties"
         lines = settings | {"listeners": f"http://{self.name}"}
@@ -86,36 +86,36 @@ class Worker:
         with self._log.open("ab") as log:
             environ = os.environ | java_environment(java)
             self._process = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)
-        self.is_awake = True
+        self.is_active = True
 
     def crash(self) -> None:
         """SIGKILL."""
         if self._process is not None:
             processes.kill(self._process)
             self._process = None
-        self.is_awake = False
+        self.is_active = False
 
     def freeze(self) -> None:
         """Suspend the worker until it is thawed; it keeps its assignment in memory."""
         self._signal(signal.SIGSTOP)
-        self.is_awake = False
+        self.is_active = False
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
-        self.is_awake = True
+        self.is_active = True
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
-    def ask(self, path: str, body: Mapping[str, str] | None = None, *, method: str = "GET") -> Any:
+    def request(self, path: str, body: Mapping[str, str] | None = None, *, method: str = "GET") -> Any:
         """Send a request to its REST interface; None if there is no answer, or not yet."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://{self.name}/{path}", data, headers, method=method)
+        message = urllib.request.Request(f"http://{self.name}/{path}", data, headers, method=method)
         with (
             contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer,
+            urllib.request.urlopen(message, timeout=_ANSWER_SECONDS) as answer,
         ):
             return json.loads(answer.read() or b"true")
         return None
@@ -134,9 +134,9 @@ class Worker:
                 events.append(_assignment_event(ids[assigned["generation"]], assigned))
         return events
 
-    def has_let_go(self) -> bool:
-        """Return whether it has once lost its coordinator and stopped all its tasks."""
-        return _LET_GO in self._log.read_text()
+    def has_stopped_its_tasks(self) -> bool:
+        """Return whether it has lost its coordinator at some time and stopped all its tasks."""
+        return _TASKS_STOPPED in self._log.read_text()
 
 
 # Log lines of Kafka's AbstractCoordinator, and of Connect's WorkerCoordinator and DistributedHerder.
@@ -147,7 +147,7 @@ _ASSIGNED = re.compile(
     r"Joined group at generation (?P<generation>\d+) .*leader='(?P<leader>.+?)'.*"
     r" connectorIds=\[(?P<connectors>.*?)\], taskIds=\[(?P<tasks>.*?)\], .*rebalance delay: (?P<delay>\d+)"
 )
-_LET_GO = "Broker coordinator was unreachable"
+_TASKS_STOPPED = "Broker coordinator was unreachable"
 
 
 def _assignment_event(member_id: str, line: re.Match[str]) -> AssignmentEvent:
@@ -162,7 +162,7 @@ def _assignment_event(member_id: str, line: re.Match[str]) -> AssignmentEvent:
 
 
 class Workers:
-    """Two workers of one group and its rests; used as a context, at whose end they are killed.
+    """Two workers of one group and its stable states; a context manager, at whose end they are killed.
 
     A connector is a topic of the group, and its tasks are the partitions: -1 is the connector itself.
     """
@@ -175,7 +175,7 @@ class Workers:
         self.folder.mkdir()
         settings = _settings(bootstrap, group_id, protocol, session_ms)
         self.workers = [Worker(self.folder, settings) for _ in range(2)]
-        self.rests: list[Rest] = []
+        self.stable_states: list[StableState] = []
         self._connectors: dict[str, int] = {}
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
@@ -188,48 +188,48 @@ class Workers:
         for worker in self.workers:
             worker.crash()
 
-    def awake(self) -> list[Worker]:
-        return [worker for worker in self.workers if worker.is_awake]
+    def active(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_active]
 
     def leader(self) -> Worker:
-        return next(worker for worker in self.awake() if (last := worker.assignments()[-1]).member_id == last.leader)
+        return next(worker for worker in self.active() if (last := worker.assignments()[-1]).member_id == last.leader)
 
     def follower(self) -> Worker:
-        return next(worker for worker in self.awake() if (last := worker.assignments()[-1]).member_id != last.leader)
+        return next(worker for worker in self.active() if (last := worker.assignments()[-1]).member_id != last.leader)
 
-    def make(self, name: str, kind: str, *, tasks: int = 1) -> None:
+    def create_connector(self, name: str, kind: str, *, tasks: int = 1) -> None:
         """Create a connector that reads a file (`kind="Source"`) or writes one (`kind="Sink"`)."""
         file = self.folder / f"{name}.txt"
         file.touch()
         topic = f"{self.group_id}-lines"
         body = {"connector.class": _FILES.format(kind), "tasks.max": str(tasks), "file": str(file)}
         body |= {"topic": topic} if kind == "Source" else {"topics": topic}
-        await_that(lambda: bool(self.awake()[0].ask(f"connectors/{name}/config", body, method="PUT")))
+        await_that(lambda: bool(self.active()[0].request(f"connectors/{name}/config", body, method="PUT")))
         self._connectors[name] = tasks
 
-    def delete(self, name: str) -> None:
-        await_that(lambda: bool(self.awake()[0].ask(f"connectors/{name}", method="DELETE")))
+    def delete_connector(self, name: str) -> None:
+        await_that(lambda: bool(self.active()[0].request(f"connectors/{name}", method="DELETE")))
         del self._connectors[name]
 
-    def rest(self) -> Rest:
+    def await_stable(self) -> StableState:
         """Wait until all connectors and tasks run, and the admin client, REST and the workers' logs agree."""
-        rest = find_rest(
-            self._agreed, lambda: (self.group_id, [worker.assignments()[-1:] for worker in self.awake()])
+        stable = await_stable(
+            self._agreed, lambda: (self.group_id, [worker.assignments()[-1:] for worker in self.active()])
         )
-        self.rests.append(rest)
-        return rest
+        self.stable_states.append(stable)
+        return stable
 
-    def _agreed(self) -> Sight | None:
+    def _agreed(self) -> GroupDescription | None:
         # The only call of both Python clients that does not assume a consumer group.
         groups = self._admin.list_groups(self.group_id)
         running = self._running()
-        events = {worker.name: worker.assignments()[-1] for worker in self.awake() if worker.assignments()}
+        events = {worker.name: worker.assignments()[-1] for worker in self.active() if worker.assignments()}
         by_id = {last.member_id: last for last in events.values()}
         every = {(name, number) for name, tasks in self._connectors.items() for number in range(_CONNECTOR, tasks)}
         is_settled = (
             [group.state for group in groups] == ["Stable"]
             and {one.id for one in groups[0].members} == by_id.keys()
-            and len(events) == len(self.awake())
+            and len(events) == len(self.active())
             and len({last.generation for last in events.values()}) == 1
             and sorted(unit for last in events.values() for unit in last.has) == sorted(every)
             and all(last.has for last in events.values())
@@ -238,17 +238,20 @@ class Workers:
         if not is_settled:
             return None
         [group] = groups
-        return Sight(
+        return GroupDescription(
             state=group.state,
             protocol=group.protocol,
             generation=next(iter(by_id.values())).generation,
-            members={one.id: Seat(None, one.client_id, one.client_host, by_id[one.id].has) for one in group.members},
+            members={
+                one.id: DescribedMember(None, one.client_id, one.client_host, by_id[one.id].has)
+                for one in group.members
+            },
         )
 
     def _running(self) -> dict[str, Partitions] | None:
         """Return what runs on which worker according to REST; None if something does not run."""
         found: dict[str, set[tuple[str, int]]] = {}
-        for name, connector in (self.awake()[0].ask("connectors?expand=status") or {}).items():
+        for name, connector in (self.active()[0].request("connectors?expand=status") or {}).items():
             status = connector["status"]
             for number, unit in [(_CONNECTOR, status["connector"]), *((one["id"], one) for one in status["tasks"])]:
                 if unit["state"] != "RUNNING":

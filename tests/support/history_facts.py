@@ -1,7 +1,7 @@
-"""What is known of a played run without the log, fact by fact, and what the history says of it.
+"""Compare the history with the facts of a run that are known without the log.
 
-right: the same. admitted: the history says that it does not know, or names the truth among alternatives.
-wrong: anything else.
+A fact is `right` if the history says the same, `admitted` if the history says that it does not know or names the
+truth among alternatives, else `wrong`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from support.coordinator_model import schedule as actions
 from support.history_tables import History, Row, partitions_of
-from support.observed_groups import Member, Partition, Rest, held_intervals
+from support.observed_groups import Member, Partition, StableState, held_intervals
 from support.recorded_runs import Run, Step
 
 Verdict = Literal["right", "admitted", "wrong"]
@@ -59,10 +59,10 @@ ENDINGS = {
 def facts_of(run: Run, history: History) -> Iterator[Fact]:
     """Every fact of one run."""
     last_owners: dict[Partition, str] = {}
-    for before, step in run.rests():
-        yield from _at_rest(run, step.rest, history)
+    for before, step in run.steps_after():
+        yield from _while_stable(run, step.stable, history)
         yield from _of_action(run, before, step, last_owners, history)
-        last_owners = last_owners | _owners(step.rest) if step.rest.sight.state != "Dead" else {}
+        last_owners = last_owners | _owners(step.stable) if step.stable.group.state != "Dead" else {}
     for member in run.members:
         yield from _received(run, member, history)
         yield from _held(run, member, history)
@@ -76,39 +76,41 @@ def _judged(truth: object, said: object) -> Verdict:
     return "admitted" if said is None else "right" if said == truth else "wrong"
 
 
-# At rest: what the admin client and the members agree upon
+# Stable states: what the admin client and the members agree upon
 
 
-def _at_rest(run: Run, rest: Rest, history: History) -> Iterator[Fact]:
-    group_id, sight, at_ms = run.group_id, rest.sight, rest.at_ms
+def _while_stable(run: Run, stable: StableState, history: History) -> Iterator[Fact]:
+    group_id, group, at_ms = run.group_id, stable.group, stable.at_ms
 
     def fact(about: str, truth: object, said: object) -> Fact:
         return Fact(group_id, about, truth, said, _judged(truth, said))
 
-    if sight.state == "Unknown":  # what librdkafka calls Reconciling
-        sight = replace(sight, state="Reconciling")
+    if group.state == "Unknown":  # what librdkafka calls Reconciling
+        group = replace(group, state="Reconciling")
     states = history.at("group_states", group_id, at_ms, "started_at", "ended_at")
-    yield fact("state", [sight.state], [row["state"] for row in states] or None)
-    if sight.state == "Dead":
+    yield fact("state", [group.state], [row["state"] for row in states] or None)
+    if group.state == "Dead":
         return
     generations = history.at("generations", group_id, at_ms, "started_at", "ended_at")
-    if sight.generation is not None:
-        yield fact("generation", [sight.generation], [row["generation"] for row in generations] or None)
-    if sight.members:
-        yield fact("protocol", [sight.protocol], [row["protocol"] for row in generations] or None)
+    if group.generation is not None:
+        yield fact("generation", [group.generation], [row["generation"] for row in generations] or None)
+    if group.members:
+        yield fact("protocol", [group.protocol], [row["protocol"] for row in generations] or None)
     memberships = history.at("memberships", group_id, at_ms, "joined_at", "left_at")
     by_member = {row["member_id"]: row for row in memberships}
-    yield fact("members", sorted(sight.members), sorted(by_member))
+    yield fact("members", sorted(group.members), sorted(by_member))
     listed = {one["member_id"]: one for row in generations for one in row["members"] or ()}
-    for member_id, seat in sight.members.items():
+    for member_id, described in group.members.items():
         row = by_member.get(member_id)
-        identity = (seat.instance_id, seat.client_id, seat.host)
+        identity = (described.instance_id, described.client_id, described.host)
         said = row and (row["instance_id"], row["client_id"], row["client_host"])
         yield fact("member", (member_id, *identity), (member_id, *(said or ())))
         in_generation = listed.get(member_id)
         if in_generation is not None and in_generation["partitions"] is not None:
-            yield fact("assignment", seat.partitions, partitions_of(in_generation["partitions"]))
-    owners = {partition: member_id for member_id, seat in sight.members.items() for partition in seat.partitions}
+            yield fact("assignment", described.partitions, partitions_of(in_generation["partitions"]))
+    owners = {
+        partition: member_id for member_id, described in group.members.items() for partition in described.partitions
+    }
     owned: dict[Partition, list[str]] = {}
     for row in history.at("partition_ownership", group_id, at_ms, "owned_from", "owned_until"):
         owned.setdefault((row["topic"], row["partition"]), []).append(row["member_id"])
@@ -116,36 +118,36 @@ def _at_rest(run: Run, rest: Rest, history: History) -> Iterator[Fact]:
         yield fact("owner", (partition, [owners.get(partition)]), (partition, owned.get(partition)))
 
 
-# Of an action: what happened between two rests
+# Of an action: what happened between two stable states
 
 
 def _of_action(
-    run: Run, before: Rest | None, step: Step, last_owners: Mapping[Partition, str], history: History
+    run: Run, before: StableState | None, step: Step, last_owners: Mapping[Partition, str], history: History
 ) -> Iterator[Fact]:
     from_ms = before.at_ms if before else 0
-    rows = [row for row in history.of("rebalances", run.group_id) if from_ms < row["at"] <= step.rest.at_ms]
+    rows = [row for row in history.of("rebalances", run.group_id) if from_ms < row["at"] <= step.stable.at_ms]
     rows.sort(key=lambda row: (row["at"], row["record_offset"]))
     yield from _cause(run, before, step, rows)
     yield from _memberships(run, before, step, history, from_ms)
     yield from _moves(run, before, step, rows, last_owners)
 
 
-def _members(rest: Rest | None) -> set[str]:
-    return set(rest.sight.members) if rest else set()
+def _members(stable: StableState | None) -> set[str]:
+    return set(stable.group.members) if stable else set()
 
 
-def _cause(run: Run, before: Rest | None, step: Step, rows: list[Row]) -> Iterator[Fact]:
+def _cause(run: Run, before: StableState | None, step: Step, rows: list[Row]) -> Iterator[Fact]:
     """What was done is a cause, or an alternative, of a rebalance; and no rebalance has a cause that cannot be."""
     if step.action is None:
         return
     truths = causes_of(step, before)
     said = [(row["cause"], row["certainty"], row["cause_note"]) for row in rows]
     if not truths:
-        unmoved = before is not None and before.sight == step.rest.sight
+        unmoved = before is not None and before.group == step.stable.group
         if unmoved:
             yield Fact(run.group_id, "no rebalance", [], said, "wrong" if rows else "right")
         return
-    if step.rest.sight.generation == (before and before.sight.generation) and not rows:
+    if step.stable.group.generation == (before and before.group.generation) and not rows:
         return  # the coordinator needed no rebalance
     exact = [row for row in rows if row["cause"] in truths]
     unsure = [row for row in rows if row["certainty"] == "likely" or row["cause"] == "unknown"]
@@ -175,9 +177,9 @@ _CAUSES: dict[type[Any], set[str]] = {
 }
 
 
-def causes_of(step: Step, before: Rest | None) -> set[str]:
+def causes_of(step: Step, before: StableState | None) -> set[str]:
     """Return the causes by which the action may rightly be known, none for one that causes no rebalance."""
-    members, now = _members(before), _members(step.rest)
+    members, now = _members(before), _members(step.stable)
     if isinstance(step.action, actions.Join):
         if _came_back(step):
             return {"static_member_replaced"}
@@ -190,7 +192,7 @@ def causes_of(step: Step, before: Rest | None) -> set[str]:
     if isinstance(step.action, actions.MoveCoordinator):
         # A client that finds no coordinator for longer than its session joins as a new member.
         anew = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
-        return {LEADER} | anew if before is not None and before.sight != step.rest.sight else set()
+        return {LEADER} | anew if before is not None and before.group != step.stable.group else set()
     causes = _CAUSES.get(type(step.action), set())
     if isinstance(step.action, actions.CreateTopic | actions.DeleteTopic):
         # librdkafka is a member only while there is one of its topics.
@@ -199,11 +201,12 @@ def causes_of(step: Step, before: Rest | None) -> set[str]:
     return causes
 
 
-def _memberships(run: Run, before: Rest | None, step: Step, history: History, from_ms: int) -> Iterator[Fact]:
+def _memberships(run: Run, before: StableState | None, step: Step, history: History, from_ms: int) -> Iterator[Fact]:
     """Which members joined and left, when, and how; of several actions at once, which and when."""
-    had, has = _members(before), _members(step.rest)
-    until_ms = step.rest.at_ms
-    # After a rest, what went before may still have effects, as on a client that has not noticed yet that it was away.
+    had, has = _members(before), _members(step.stable)
+    until_ms = step.stable.at_ms
+    # After a stable state, earlier actions may still have effects, as on a client that was
+    # away and has not noticed it yet.
     began_ms = from_ms if step.action is None else step.began_ms
     rows: dict[str, list[Row]] = {}
     for row in history.of("memberships", run.group_id):
@@ -238,10 +241,10 @@ def _came_back(step: Step) -> bool:
     """Whether a static member returned before its session could end: how soon a process starts is not ours to say."""
     if step.returned is None or step.member is None:
         return False
-    last = step.returned.notes[-1]
-    back = next((note.at_ms for note in step.member.notes if note.what == "assigned"), step.rest.at_ms)
-    is_classic = step.returned.post.client != "kip-848"
-    return last.what != "gone" or not is_classic or back - last.at_ms < step.returned.post.session_ms
+    last = step.returned.events[-1]
+    back = next((event.at_ms for event in step.member.events if event.kind == "assigned"), step.stable.at_ms)
+    is_classic = step.returned.spec.client != "kip-848"
+    return last.kind != "gone" or not is_classic or back - last.at_ms < step.returned.spec.session_ms
 
 
 def _departure(step: Step) -> str:
@@ -251,24 +254,24 @@ def _departure(step: Step) -> str:
 
 
 def _is_static(member: Member | None) -> bool:
-    return member is not None and member.post.instance_id is not None
+    return member is not None and member.spec.instance_id is not None
 
 
 def _moves(
-    run: Run, before: Rest | None, step: Step, rows: list[Row], last_owners: Mapping[Partition, str]
+    run: Run, before: StableState | None, step: Step, rows: list[Row], last_owners: Mapping[Partition, str]
 ) -> Iterator[Fact]:
     """What a single rebalance moved, by the assignments before and after it; who had a partition last may have given
     it up earlier."""
-    if before is None or len(rows) != 1 or not before.sight.members or not step.rest.sight.members:
+    if before is None or len(rows) != 1 or not before.group.members or not step.stable.group.members:
         return
     [row] = rows
-    had, has = last_owners, _owners(step.rest)
+    had, has = last_owners, _owners(step.stable)
     moved = {partition for partition in had.keys() & has.keys() if had[partition] != has[partition]}
     handed_over = {(one["topic"], one["partition"]) for one in row["handed_over"]}
     yield Fact(run.group_id, "handed over", moved, handed_over, _judged(moved, handed_over))
     counts = [len(moved), len(has.keys() - had.keys()), len(_owners(before).items() & has.items())]
     said = [row["partitions_moved"], row["partitions_added"], row["partitions_kept"]]
-    ids = _ids(step.rest)
+    ids = _ids(step.stable)
     if any(
         ids.get(one, had_id) != had_id for one, had_id in _ids(before).items()
     ):  # it came back before the rebalance and kept, or with it and did not
@@ -276,17 +279,21 @@ def _moves(
     yield Fact(run.group_id, "moved, added, kept", counts, said, _judged(counts, said))
 
 
-def _owners(rest: Rest) -> dict[Partition, str]:
+def _owners(stable: StableState) -> dict[Partition, str]:
     return {
-        partition: seat.instance_id or member_id
-        for member_id, seat in rest.sight.members.items()
-        for partition in seat.partitions
+        partition: described.instance_id or member_id
+        for member_id, described in stable.group.members.items()
+        for partition in described.partitions
     }
 
 
-def _ids(rest: Rest) -> dict[str, str]:
+def _ids(stable: StableState) -> dict[str, str]:
     """The member ids of static members that are there, by instance id."""
-    return {seat.instance_id: name for name, seat in rest.sight.members.items() if seat.instance_id is not None}
+    return {
+        described.instance_id: name
+        for name, described in stable.group.members.items()
+        if described.instance_id is not None
+    }
 
 
 # What each client received
@@ -294,23 +301,23 @@ def _ids(rest: Rest) -> dict[str, str]:
 
 def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:
     """Every assignment that a member of an eager group was given is in the row of its generation."""
-    if member.post.client == "kip-848" or member.post.assignor == "cooperative-sticky":
+    if member.spec.client == "kip-848" or member.spec.assignor == "cooperative-sticky":
         return
     rows = [row for row in history.of("generations", run.group_id) if row["group_kind"] == "classic"]
-    for note in member.notes:
-        if note.what != "assigned":
+    for event in member.events:
+        if event.kind != "assigned":
             continue
         said = [
             partitions_of(other["partitions"])
             for row in rows
-            if row["generation"] == note.generation and row["started_at"] <= note.at_ms
+            if row["generation"] == event.generation and row["started_at"] <= event.at_ms
             for other in row["members"] or ()
-            if other["member_id"] == note.member_id
-            or (member.post.instance_id and other["instance_id"] == member.post.instance_id)
+            if other["member_id"] == event.member_id
+            or (member.spec.instance_id and other["instance_id"] == member.spec.instance_id)
         ]
         if said:
-            verdict: Verdict = "right" if note.partitions in said else "wrong"
-            yield Fact(run.group_id, "received", (note.generation, note.member_id, note.partitions), said, verdict)
+            verdict: Verdict = "right" if event.partitions in said else "wrong"
+            yield Fact(run.group_id, "received", (event.generation, event.member_id, event.partitions), said, verdict)
 
 
 def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
@@ -318,8 +325,8 @@ def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
     rows = history.of("partition_ownership", run.group_id)
     # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
     # joins again before it has called its user back, which it may do only after the next generation.
-    delay_ms = 2_000 + member.post.heartbeat_ms if member.post.client == "librdkafka" else 0
-    for partition, member_id, since, until in held_intervals(member.notes, with_lost=False):
+    delay_ms = 2_000 + member.spec.heartbeat_ms if member.spec.client == "librdkafka" else 0
+    for partition, member_id, since, until in held_intervals(member.events, with_lost=False):
         owned = [
             (row["owned_from"], row["owned_until"])
             for row in rows

@@ -1,7 +1,7 @@
-"""Judges the rows of a fold by the truth that the coordinator model knows.
+"""Compare the rows of the history with the coordinator model's own state.
 
-Each fact is right; unknown, where the row says so (null, or an `ambiguous` cause that names the true one); a wrong
-guess, where a cause is only `likely` and gives its reason; or wrong. Nothing else is forgiven.
+A fact is `right`; `unknown` if the row says so (null, or an `ambiguous` cause whose note names the true one); a
+`wrong guess` if a `likely` cause with a note is not the true one; else `wrong`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MINUTE_MS = 60_000
 
 _LEFT = {"left"}
 _EXPIRED = {"session", "rebalance timeout", "sync timeout"}
-# What each word for the end of a membership says; a LeaveGroup is the member's own or an administrator's.
+# Which departures each value of `memberships.ended` covers; members and administrators both send LeaveGroup.
 _ENDINGS = {
     "left": _LEFT | {"removed"},
     "expired": _EXPIRED,
@@ -36,7 +36,7 @@ _ENDINGS = {
 }
 _GONE = {"member_left", "member_removed", "member_expired"}
 
-# Which causes are true for which reasons.
+# The reasons in the model for which each cause is correct.
 _CAUSES: dict[str, set[str]] = {
     "member_joined": {"member_joined"},
     "member_left": {"member_left"},
@@ -59,7 +59,7 @@ _CAUSES: dict[str, set[str]] = {
     "group_started": {"member_joined"},
     "group_emptied": _GONE,
 }
-# What an ambiguous cause's note names.
+# The reasons that phrases of an ambiguous cause's note name.
 _NAMED: dict[str, set[str]] = {
     "fresh metadata": {
         *("metadata_learned", "leader_knew_other_metadata", "topic_created"),
@@ -108,7 +108,7 @@ def fold_in_pieces(records: Sequence[Record], cuts: Iterable[int], names: Mappin
 
 
 def judge(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
-    """Return every fact that rows state of a run, judged, and every one that they lack."""
+    """Return a verdict on each fact of a run: those in the rows, and those that are missing from them."""
     tables: dict[str, list[Row]] = {}
     for table, row in rows:
         tables.setdefault(table, []).append(row)

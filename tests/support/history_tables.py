@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES
-from support.observed_groups import Partition, Partitions, Rest, Seat, Sight
+from support.observed_groups import DescribedMember, GroupDescription, Partition, Partitions, StableState
 
 Row = dict[str, Any]
 
@@ -36,29 +36,32 @@ class History:
         """Return the rows whose interval contains a time."""
         return [row for row in self.of(table, group_id) if row[since] <= at_ms < (row[until] or at_ms + 1)]
 
-    def generation(self, group_id: str, rest: Rest) -> Row:
-        (row,) = self.at("generations", group_id, rest.at_ms, "started_at", "ended_at")
+    def generation(self, group_id: str, stable: StableState) -> Row:
+        (row,) = self.at("generations", group_id, stable.at_ms, "started_at", "ended_at")
         return row
 
-    def sight(self, group_id: str, rest: Rest) -> Sight:
-        """Return the group at a rest as the history has it."""
-        (state,) = self.at("group_states", group_id, rest.at_ms, "started_at", "ended_at")
-        generation = self.generation(group_id, rest)
+    def group_at(self, group_id: str, stable: StableState) -> GroupDescription:
+        """Return the group in a stable state according to the history."""
+        (state,) = self.at("group_states", group_id, stable.at_ms, "started_at", "ended_at")
+        generation = self.generation(group_id, stable)
         # A share group stays in one state for all epochs with members.
         assert state["generation"] == generation["generation"] or state["group_kind"] == "share"
         owned: dict[str, set[Partition]] = defaultdict(set)
-        for row in self.at("partition_ownership", group_id, rest.at_ms, "owned_from", "owned_until"):
+        for row in self.at("partition_ownership", group_id, stable.at_ms, "owned_from", "owned_until"):
             owned[row["member_id"]].add((row["topic"], row["partition"]))
-        members = self.at("memberships", group_id, rest.at_ms, "joined_at", "left_at")
+        members = self.at("memberships", group_id, stable.at_ms, "joined_at", "left_at")
         assert owned.keys() <= {member["member_id"] for member in members}
-        return Sight(
+        return GroupDescription(
             state=state["state"],
             protocol=generation["protocol"],
             generation=generation["generation"],
-            members={member["member_id"]: _seat(member, frozenset(owned[member["member_id"]])) for member in members},
+            members={
+                member["member_id"]: _described_member(member, frozenset(owned[member["member_id"]]))
+                for member in members
+            },
         )
 
-    def rebalances(self, group_id: str, after: Rest, until: Rest) -> list[Row]:
+    def rebalances(self, group_id: str, after: StableState, until: StableState) -> list[Row]:
         rows = [row for row in self.of("rebalances", group_id) if after.at_ms < row["at"] <= until.at_ms]
         return sorted(rows, key=lambda row: row["at"])
 
@@ -91,15 +94,15 @@ def rebalance_with(member_id: str, column: str, rebalances: list[Row]) -> tuple[
     return rebalances[at], rebalances[at + 1 :]
 
 
-def seats(generation: Row) -> dict[str, Seat]:
+def described_members(generation: Row) -> dict[str, DescribedMember]:
     """Return the members of a generation by their ids."""
     members = generation["members"]
-    return {member["member_id"]: _seat(member, partitions_of(member["partitions"])) for member in members}
+    return {member["member_id"]: _described_member(member, partitions_of(member["partitions"])) for member in members}
 
 
 def partitions_of(topics: list[Row]) -> Partitions:
     return frozenset((part["topic"], number) for part in topics for number in part["partitions"])
 
 
-def _seat(member: Row, partitions: Partitions) -> Seat:
-    return Seat(member["instance_id"], member["client_id"], member["client_host"], partitions)
+def _described_member(member: Row, partitions: Partitions) -> DescribedMember:
+    return DescribedMember(member["instance_id"], member["client_id"], member["client_host"], partitions)

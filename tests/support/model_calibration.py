@@ -1,8 +1,8 @@
-"""Recorded runs against the coordinator model's runs of their schedules: does it write what a real broker writes?
+"""Compare the recorded runs with what the coordinator model writes for their schedules.
 
-The model draws from its seed what no schedule says, such as who is first; a recording agrees with it where some seed
-leads to the same path: the same generations or epochs, each with as many members and, of classic groups, shares as
-large. After a change to the model
+The model draws from its seed what a schedule does not determine, such as the order of requests. A recording agrees
+with the model if some seed leads to the same path: the same generations or epochs, each with as many members and, of
+classic groups, shares as large. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
 
@@ -22,7 +22,7 @@ from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, ope
 from support import coordinator_model
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule, Version
-from support.recorded_schedules import SESSION_MS, Recorded
+from support.recorded_schedules import SESSION_MS, RecordedSchedule
 
 VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
 SEEDS = range(1_000)
@@ -35,29 +35,29 @@ SEEDS_FILE = Path(__file__).parents[1] / "data" / "recorded-runs-seeds.json"
 Shape = tuple[str, ...]
 """The records of an operation by their types, those of several members as one; a tombstone has a minus before it."""
 Step = tuple[str, int | None, int, tuple[int, ...]]
-"""What a record says of a group: (kind, generation or epoch, members, partitions of each, the most first)."""
+"""A group according to a record: (kind, generation or epoch, members, partitions of each member, the most first)."""
 
 
-def seed_of(recorded: Recorded, release: str, records: Sequence[Record]) -> int | None:
+def seed_of(recorded: RecordedSchedule, release: str, records: Sequence[Record]) -> int | None:
     """Return the first seed that leads the model to the path of a recording, None where none does."""
     return next((seed for seed in SEEDS if agrees(recorded, release, records, seed)), None)
 
 
-def agrees(recorded: Recorded, release: str, records: Sequence[Record], seed: int) -> bool:
+def agrees(recorded: RecordedSchedule, release: str, records: Sequence[Record], seed: int) -> bool:
     """Whether a seed leads the model to the path of a recording."""
     return path(model_run(recorded, release, seed)) == path(records)
 
 
-def model_run(recorded: Recorded, release: str, seed: int) -> list[Record]:
-    """The model's records of a schedule; the seed also decides how soon the group was at rest."""
+def model_run(recorded: RecordedSchedule, release: str, seed: int) -> list[Record]:
+    """The model's records of a schedule; the seed also decides how soon the group was stable."""
     version: Version = next(one for one in VERSIONS if release.startswith(one))
-    played = [_played(action, recorded) for action in recorded.actions]
-    spaced = tuple(_spaced(played, Random(seed)))
+    as_run = [_as_run(action, recorded) for action in recorded.actions]
+    spaced = tuple(_spaced(as_run, Random(seed)))
     return coordinator_model.run(Schedule(spaced, version, recorded.topics, seed)).records
 
 
-def _played(action: Action, recorded: Recorded) -> Action:
-    """A join as `recorded_runs.Player` plays it."""
+def _as_run(action: Action, recorded: RecordedSchedule) -> Action:
+    """A join as `recorded_runs.ScheduleRunner` runs it."""
     if not isinstance(action, Join):
         return action
     is_cooperative = action.assignors == ("cooperative-sticky",)
@@ -68,7 +68,7 @@ def _played(action: Action, recorded: Recorded) -> Action:
 
 
 def _spaced(recorded: Sequence[Action], random: Random) -> Iterator[Action]:
-    """The actions with the time between them in which the recorded group came to rest."""
+    """Yield the actions, with waits in which the recorded group became stable."""
     static = {one.client for one in recorded if isinstance(one, Join) and one.instance_id}
     has_new_metadata = any(isinstance(one, actions.AddPartitions | actions.CreateTopic) for one in recorded)
     for action in recorded:
@@ -81,11 +81,11 @@ def _spaced(recorded: Sequence[Action], random: Random) -> Iterator[Action]:
         elif static:
             yield actions.Wait(10_000)
         else:
-            # A group may rest before all clients have learnt of a topic.
+            # A group may be stable before all clients have learnt of a topic.
             yield actions.Wait(random.choice((20_000, 20_000, 2_000)) if has_new_metadata else 20_000)
 
 
-def missing_shapes(recorded: Recorded, release: str, records: Sequence[Record]) -> set[Shape]:
+def missing_shapes(recorded: RecordedSchedule, release: str, records: Sequence[Record]) -> set[Shape]:
     """The shapes of a recording that no run of its schedule by the model has, with little or enough time between its
     actions."""
     version: Version = next(one for one in VERSIONS if release.startswith(one))
@@ -96,7 +96,7 @@ def missing_shapes(recorded: Recorded, release: str, records: Sequence[Record]) 
         random = Random(seed)
         hurried: list[Action] = []
         for action in recorded.actions:
-            hurried += [_played(action, recorded), actions.Wait(random.choice((300, 700, 1_500, 3_000, 8_000)))]
+            hurried += [_as_run(action, recorded), actions.Wait(random.choice((300, 700, 1_500, 3_000, 8_000)))]
         missing -= shapes(coordinator_model.run(Schedule(tuple(hurried), version, recorded.topics, seed)).records)
     return missing
 

@@ -1,19 +1,21 @@
-"""Recorded runs of random schedules against the model: does it predict what the broker wrote?
+"""Compare the recorded runs of random schedules with what the coordinator model writes for them.
 
 Compared is the *path* of a group: every generation and epoch in order, with the members of each (client id,
 instance id, subscription), the protocol, and what each member was assigned. Of `range` and `roundrobin` these are the
 partitions themselves; of the sticky assignors and of KIP-848 how many each has, because which partition moves is up
 to the implementation, and nothing (of KIP-848: how many all have) where subscriptions differ, because so is which
-balance is possible. The coordinator of KIP-848 passes over the assignment of an epoch if the next one comes soon:
+balance is possible. The coordinator of KIP-848 skips the assignment of an epoch if the next one comes soon:
 compared are the assignments of those epochs for which both wrote one. Besides, the model has to write the same types
 of records and tombstones, and every kind of operation (`model_calibration.Shape`) that the broker wrote.
 
-Not compared, because no schedule decides it: times and offsets, member ids and so who of a shared client id is first,
-leaders, which of several heartbeats reconciles first and how many records that takes, commits and their tombstones.
+Not compared, because the schedule does not determine it: times and offsets, member ids and so who of
+a shared client id is first, leaders, which of several heartbeats reconciles first and how many records that takes,
+commits and their tombstones.
 
 How soon a request arrives is drawn by the model, and by the machine in a recording. Whenever a recorded group has
-come to rest, the model draws from a new seed: a recording agrees if there are seeds, one for each time between two
-rests, that lead the model along its path from the first generation to the last. After a change to the model
+become stable, the model draws from a new seed: a recording agrees if there are seeds, one for each segment between
+two stable states, that lead the model along its path from the first generation to the last.
+The records of both end with the last stable state. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
 
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -37,18 +40,18 @@ from support import coordinator_model
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Schedule
 from support.model_calibration import Shape, shapes
-from support.random_runs import is_rest
+from support.random_runs import waits_until_stable
 from support.recorded_runs import Run
 
 SEEDS_FILE = Path(__file__).parents[1] / "data" / "random-runs-seeds.json"
 SEEDS = range(200)
 _BRANCHES = 2
 _MOST_RUNS = 6_000
-_REST_MS = 60_000
+_SETTLE_MS = 60_000
 
 Described = tuple[Any, ...]
 Step = tuple[Any, ...]
-"""What a record says of a group: (what, generation or epoch, protocol, members)."""
+"""A generation or epoch of a group according to a record: (protocol, generation or epoch, assignor, members)."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,10 @@ class Followed:
 
 
 def segments(schedule: Schedule) -> list[list[Action]]:
-    """The actions from rest to rest."""
+    """Return the actions of each segment, from one stable state to the next."""
     found: list[list[Action]] = [[]]
     for action in schedule.actions:
-        if is_rest(action):
+        if waits_until_stable(action):
             found.append([])
         else:
             found[-1].append(action)
@@ -72,19 +75,26 @@ def segments(schedule: Schedule) -> list[list[Action]]:
 
 
 def model_run(schedule: Schedule, seeds: Sequence[int]) -> list[Record]:
-    """The model's records of as many times between rests as there are seeds, which also say how long actions take."""
+    """Return the model's records of as many segments as there are seeds, which also decide how long actions take."""
+    return _model_run(schedule, seeds)[0]
+
+
+def _model_run(schedule: Schedule, seeds: Sequence[int]) -> tuple[list[Record], tuple[object, ...]]:
+    """The records up to the end of the last segment, as a recording ends there too, and the state at that time: what
+    is still to come of the segment's actions, and which clients run."""
     spaced: list[Action] = []
     starts: dict[int, int] = {}
     for seed, segment in zip(seeds, segments(schedule), strict=False):
         random = Random(seed)
         starts[len(spaced)] = seed
         spaced += _timed(segment, random)
-        # A group may be found at rest before all clients have noticed what was done.
+        # A group may be described as stable before all clients have noticed what was done.
         is_noticed_late = any(isinstance(one, _NOTICED_LATE) for one in segment)
-        spaced.append(
-            actions.Wait(random.choice((_REST_MS, _REST_MS, 2_000, 10) if is_noticed_late else (_REST_MS,)))
-        )
-    return coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts).records
+        wait = actions.Wait(random.choice((_SETTLE_MS, _SETTLE_MS, 2_000, 10) if is_noticed_late else (_SETTLE_MS,)))
+        spaced.append(wait)
+    run = coordinator_model.run(replace(schedule, actions=tuple(spaced)), starts)
+    records = [record for record in run.records if record.at <= run.last_action_at]
+    return records, (wait.ms, *sorted(run.clients.items()))
 
 
 # How long a client takes (ms) to start or to close, where the machine has little or much to do.
@@ -124,41 +134,60 @@ _NOTICED_LATE = (
 
 
 def follow(schedule: Schedule, records: Sequence[Record], group_id: str) -> Followed:
-    """Look for seeds that lead the model along the path of a recording, from rest to rest."""
-    wanted = path(records, group_id)
-    count = len(segments(schedule))
-    best = Followed((), False, 0)
-    runs = 0
+    """Search for seeds that lead the model along the path of a recording, segment by segment."""
+    return _Search(schedule, path(records, group_id), group_id).run()
 
-    def search(seeds: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Depth first, what leads farthest first, and little of what leads as far."""
-        nonlocal best, runs
-        found: dict[int, list[int]] = {}
-        is_last = len(seeds) + 1 == count
-        for seed in SEEDS:
-            if runs > _MOST_RUNS:
-                break
-            runs += 1
-            now = path(model_run(schedule, (*seeds, seed)), group_id)
-            if wanted.begins_with(now):
-                found.setdefault(len(now), []).append(seed)
-        for length, each in sorted(found.items(), reverse=True):
-            if (len(seeds) + 1, length) > (len(best.seeds), best.matched):
-                best = Followed((*seeds, each[0]), False, length)
+
+class _Search:
+    """Depth first: the seeds that lead farthest first, and few of those that lead as far to the same state."""
+
+    def __init__(self, schedule: Schedule, wanted: GroupPath, group_id: str) -> None:
+        self._schedule = schedule
+        self._wanted = wanted
+        self._group_id = group_id
+        self._count = len(segments(schedule))
+        self._best = Followed((), False, 0)
+        self._runs = 0
+
+    def run(self) -> Followed:
+        found = self._search(())
+        return self._best if found is None else Followed(found, True, len(self._wanted))
+
+    def _search(self, seeds: tuple[int, ...]) -> tuple[int, ...] | None:
+        is_last = len(seeds) + 1 == self._count
+        for length, branches in sorted(self._next(seeds, is_last=is_last).items(), reverse=True):
+            if (len(seeds) + 1, length) > (len(self._best.seeds), self._best.matched):
+                self._best = Followed((*seeds, branches[0]), False, length)
             if is_last:
-                return (*seeds, each[0]) if length == len(wanted) else None
-            for seed in each[:_BRANCHES]:
-                deeper = search((*seeds, seed))
+                return (*seeds, branches[0]) if length == len(self._wanted) else None
+            for seed in branches:
+                deeper = self._search((*seeds, seed))
                 if deeper is not None:
                     return deeper
         return None
 
-    found = search(())
-    return Followed(found, True, len(wanted)) if found is not None else best
+    def _next(self, seeds: tuple[int, ...], *, is_last: bool) -> dict[int, list[int]]:
+        """Return the seeds for one more segment that keep to the path, by how far they lead."""
+        found: dict[int, list[int]] = {}
+        states: Counter[tuple[object, ...]] = Counter()
+        for seed in SEEDS:
+            if self._runs > _MOST_RUNS:
+                break
+            self._runs += 1
+            modelled, state = _model_run(self._schedule, (*seeds, seed))
+            now = path(modelled, self._group_id)
+            if not self._wanted.begins_with(now):
+                continue
+            states[len(now), state] += 1
+            if states[len(now), state] <= _BRANCHES:
+                found.setdefault(len(now), []).append(seed)
+            if is_last and len(now) == len(self._wanted):
+                break
+        return found
 
 
 def differences(schedule: Schedule, records: Sequence[Record], group_id: str, seeds: Sequence[int]) -> list[str]:
-    """What the model writes otherwise than the broker did, on the way that these seeds lead; nothing if it agrees."""
+    """Return the differences between the model's records with these seeds and the broker's; none if they agree."""
     modelled = model_run(schedule, seeds)
     found: list[str] = []
     wanted, written = path(records, group_id), path(modelled, group_id)
@@ -186,8 +215,8 @@ def missing_shapes(schedule: Schedule, records: Sequence[Record], seeds: Sequenc
         random = Random(seed)
         hurried: list[Action] = []
         for action in schedule.actions:
-            rest = actions.Wait(random.choice((50, 700, 1_500, 3_000, 8_000, 20_000)))
-            hurried += [action, rest] if not is_rest(action) else [rest]
+            stable = actions.Wait(random.choice((50, 700, 1_500, 3_000, 8_000, 20_000)))
+            hurried += [action, stable] if not waits_until_stable(action) else [stable]
         runs = [
             coordinator_model.run(replace(schedule, actions=tuple(hurried), seed=seed)).records,
             model_run(schedule, [seed * count + index for index in range(count)]),
@@ -208,7 +237,7 @@ def _types(records: Iterable[Record]) -> set[str]:
 
 @dataclass(frozen=True)
 class GroupPath:
-    """How a group's generations or epochs follow each other, and how many partitions members were to have.
+    """The generations or epochs of a group in order, and the number of partitions assigned to each member.
 
     `assigned` is of KIP-848 groups: by the number of steps before and the epoch, the sizes in order.
     """
@@ -243,7 +272,7 @@ def path(records: Iterable[Record], group_id: str) -> GroupPath:
 
 
 class _Now:
-    """The group's members and how many partitions each shall have, record by record."""
+    """The group's members and the size of each target assignment, updated record by record."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -252,7 +281,7 @@ class _Now:
         self._was_modern = False
 
     def step(self, record: Record) -> Step | None:
-        """Return what a record says of a whole generation or epoch, if it does."""
+        """Return the generation or epoch that a record completes, if it does."""
         name, body = record.name or "", record.body
         match record.type.removeprefix("ConsumerGroup"):
             case _ if record.type == CLASSIC:
@@ -315,7 +344,7 @@ def _plain(name: str, group_id: str) -> str:
 
 
 def main() -> None:
-    """Look for the seeds of each kept recording, and say how many have some and where the others stop."""
+    """Search for the seeds of each recording; print how many runs the model follows and where the others differ."""
     from support.recordings import load_recordings
 
     [recording] = load_recordings("random")
@@ -326,7 +355,7 @@ def main() -> None:
             found[run.group_id] = list(one.seeds) if one.agrees else None
             if not one.agrees:
                 then = path(records, run.group_id).steps[one.matched : one.matched + 1]
-                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} rests: {then}\n")
+                sys.stdout.write(f"{run.group_id} after {one.matched} steps, {len(one.seeds)} segments: {then}\n")
                 sys.stdout.flush()
     lines = ",\n ".join(f"{json.dumps(group_id)}: {json.dumps(seeds)}" for group_id, seeds in found.items())
     SEEDS_FILE.write_text(f"{{\n {lines}\n}}\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Random schedules of the coordinator model, played with real clients on a real broker, many groups at once.
+"""Run random schedules of the coordinator model with real clients on a real broker, many groups at once.
 
 `playable` turns a schedule of `strategies.random_schedule` into one that both the model and real clients can play, as
 it is and in the same order:
@@ -6,11 +6,10 @@ it is and in the same order:
 - Kafka 4.3; classic members are librdkafka or kafka-python: there is no Java client here. librdkafka has no `sticky`,
   kafka-python is not asked for `cooperative-sticky`.
 - One assignor for all members of a group: librdkafka does not mix cooperative and eager ones.
-- A wait of `REST_MS` or longer lasts until the group has come to rest; shorter ones last as long as they say, so that
-  actions overlap with the rebalances that earlier ones began.
-- Where the coordinator moves, the broker is killed and started again, for all groups at once and when they are at
-  rest.
-- A static member has an instance id of its own for each protocol: the model knows none that changes it.
+- A wait of `STABLE_WAIT_MS` or longer lasts until the group is stable; a shorter one lasts as long as it says, so
+  that actions overlap with the rebalances that earlier ones began.
+- Where the coordinator moves, the broker is killed and restarted once all groups are stable.
+- A static member has a different instance id for each protocol: the model has none that changes its protocol.
 - A stalled client is frozen (SIGSTOP). Dropped are `Rejoin` and `UpgradeBroker`, which neither of these clients nor
   one broker can do, CloseOptions.LEAVE_GROUP, and other topics for a client that subscribes to a pattern.
 """
@@ -32,19 +31,28 @@ from kafka.errors import KafkaError
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule
 from support.coordinator_model.strategies import random_schedule
-from support.observed_groups import PATIENCE_SECONDS, Member, MemberApart, Post, Rest, Sight, find_rest, now_ms
-from support.recorded_runs import MixedTroupe, Player, Run, Stage, Step
+from support.observed_groups import (
+    PATIENCE_SECONDS,
+    GroupDescription,
+    Member,
+    MemberProcess,
+    MemberSpec,
+    StableState,
+    await_stable,
+    now_ms,
+)
+from support.recorded_runs import Environment, MixedClientGroup, Run, ScheduleRunner, Step
 
-REST_MS = 8_000
+STABLE_WAIT_MS = 8_000
 SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
 METADATA_AGE_MS = 1_000
 NEW_TOPICS_MS = 5_000
 """How long it takes clients to learn of topics, although they refresh their metadata each second."""
 UNCHANGED_MS = 20_000
-"""A group that does not change for so long is at rest, although its members do not have what they subscribe to: a
+"""A group that does not change for so long is stable, although its members do not have what they subscribe to: a
 static member that comes back with other topics keeps what it had."""
-_LOOK_SECONDS = 0.5
+_DESCRIBE_SECONDS = 0.5
 _YEAR_MS = 365 * 24 * 3_600_000
 
 PROPERTIES = {
@@ -73,7 +81,7 @@ def schedules(count: int) -> dict[str, Schedule]:
 
 
 def playable(schedule: Schedule) -> Schedule:
-    """Return what of a schedule real clients and the model can both play."""
+    """Return the part of a schedule that both real clients and the model can run."""
     first = next(one for one in schedule.actions if isinstance(one, Join))
     assignor = first.assignors[0]
     library = "librdkafka" if first.library == "java" or assignor == "cooperative-sticky" else first.library
@@ -107,7 +115,7 @@ def playable(schedule: Schedule) -> Schedule:
                 stalled.add(client)
                 found.append(actions.Stall(client, "frozen"))
             case actions.MoveCoordinator():
-                found += [actions.Wait(REST_MS), actions.MoveCoordinator("killed")]
+                found += [actions.Wait(STABLE_WAIT_MS), actions.MoveCoordinator("killed")]
             case _:
                 if isinstance(action, actions.Resume | actions.Crash):
                     stalled.discard(client)
@@ -121,29 +129,29 @@ def playable(schedule: Schedule) -> Schedule:
     )
 
 
-def play_all(stage: Stage, played: Mapping[str, Schedule], rendezvous: Rendezvous) -> list[Run]:
-    """Play one schedule a group, all at once."""
+def run_all(environment: Environment, played: Mapping[str, Schedule], barrier: Barrier) -> list[Run]:
+    """Run one schedule per group, all at once."""
     runs = {group_id: Run(group_id, "librdkafka", schedule=one) for group_id, one in played.items()}
 
-    def play(group_id: str) -> None:
+    def run_schedule(group_id: str) -> None:
         try:
-            RandomPlayer(stage, runs[group_id], played[group_id]).play(played[group_id].actions)
+            RandomScheduleRunner(environment, runs[group_id], played[group_id]).run(played[group_id].actions)
         finally:
-            rendezvous.finish()
+            barrier.finish()
 
     with ThreadPoolExecutor(len(runs)) as pool:
-        for playing in [pool.submit(play, group_id) for group_id in runs]:
-            playing.result()
+        for running in [pool.submit(run_schedule, group_id) for group_id in runs]:
+            running.result()
     return list(runs.values())
 
 
-def is_rest(action: Action) -> bool:
-    """Whether an action waits until the group is at rest."""
-    return isinstance(action, actions.Wait) and action.ms >= REST_MS
+def waits_until_stable(action: Action) -> bool:
+    """Whether an action waits until the group is stable."""
+    return isinstance(action, actions.Wait) and action.ms >= STABLE_WAIT_MS
 
 
-class Rendezvous:
-    """Where all who play wait until each of them is there or has finished; then something is done, once for all."""
+class Barrier:
+    """A barrier that parties may leave: when all that remain wait, it runs an action once and releases them."""
 
     def __init__(self, parties: int, action: Callable[[], object]) -> None:
         self._parties = parties
@@ -162,7 +170,7 @@ class Rendezvous:
             assert is_done, "the others did not come in time"
 
     def finish(self) -> None:
-        """Others need not wait any more."""
+        """Leave: the others do not wait for this party any more."""
         with self._condition:
             self._parties -= 1
             self._act_if_all_wait()
@@ -175,45 +183,45 @@ class Rendezvous:
             self._condition.notify_all()
 
 
-class RandomPlayer(Player):
-    """Plays one schedule; what is senseless just then is passed over, as the model does."""
+class RandomScheduleRunner(ScheduleRunner):
+    """Runs one schedule; skips actions that are impossible at that time, as the model does."""
 
-    def __init__(self, stage: Stage, run: Run, schedule: Schedule) -> None:
-        apart = {one.client for one in schedule.actions if isinstance(one, actions.Crash | actions.Stall)}
-        super().__init__(stage, run, dict(schedule.topics), frozenset(apart))
-        self._troupe = _RandomTroupe(self._bootstrap, run.group_id)
-        self._troupe.topics = {f"{run.group_id}.{topic}": count for topic, count in schedule.topics}
-        self._frozen: dict[str, MemberApart] = {}
+    def __init__(self, environment: Environment, run: Run, schedule: Schedule) -> None:
+        own_process = {one.client for one in schedule.actions if isinstance(one, actions.Crash | actions.Stall)}
+        super().__init__(environment, run, dict(schedule.topics), frozenset(own_process))
+        self._group = _RandomClientGroup(self._bootstrap, run.group_id)
+        self._group.topics = {f"{run.group_id}.{topic}": count for topic, count in schedule.topics}
+        self._frozen: dict[str, MemberProcess] = {}
         self._done: list[Step] = []
 
-    def play(self, schedule: Sequence[Action]) -> None:
+    def run(self, schedule: Sequence[Action]) -> None:
         try:
             for action in schedule:
-                if is_rest(action):
-                    self._rest()
+                if waits_until_stable(action):
+                    self._await_stable()
                 elif isinstance(action, actions.Wait):
                     threading.Event().wait(action.ms / 1_000)
                 else:
                     self._act(action)
-            self._rest()
+            self._await_stable()
         finally:
             for member in self._frozen.values():
                 member.crash()
             for member in self._run.members:
-                member.send_home()
-            self._troupe.close()
+                member.request_leave()
+            self._group.close()
 
-    def _rest(self) -> None:
+    def _await_stable(self) -> None:
         if not self._done:
             return
-        living = [one for name, one in self._clients.items() if name not in self._frozen]
-        rest = self._troupe.settle_random(living)
+        running = [one for name, one in self._clients.items() if name not in self._frozen]
+        stable = self._group.await_running_clients(running)
         first = self._done[0]
-        failed = [member for member in self._clients.values() if member.is_over]  # fenced, or by a fault of its own
+        failed = [member for member in self._clients.values() if member.has_ended]  # fenced, or by a fault of its own
         for member in failed:
             self._forget(member)
         is_known = len(self._done) == 1 and not failed
-        step = replace(first, rest=rest) if is_known else Step(None, first.began_ms, rest)
+        step = replace(first, stable=stable) if is_known else Step(None, first.began_ms, stable)
         self._run.steps.append(step)
         self._done = []
 
@@ -225,9 +233,9 @@ class RandomPlayer(Player):
                 return
             self._frozen.pop(action.client, None)
             for other in list(self._clients.values()):
-                is_static = action.instance_id and other.post.instance_id == action.instance_id
-                if is_static and other.post.client != "kip-848":
-                    other.retire()  # it learns later that it has been fenced
+                is_static = action.instance_id and other.spec.instance_id == action.instance_id
+                if is_static and other.spec.client != "kip-848":
+                    other.mark_gone()  # it learns later that it has been fenced
             member = self._join(action)
         elif hasattr(action, "client"):
             if member is None:
@@ -236,27 +244,27 @@ class RandomPlayer(Player):
         elif not self._change(action):
             return
         # Static members come and go in ways whose causes are not known from one action alone.
-        is_plain = isinstance(action, _PLAIN) and (member is None or member.post.instance_id is None)
-        rest = Rest(began, Sight("", None, None, {}))  # the one that follows takes its place
-        self._done.append(Step(action if is_plain else None, began, rest, member))
+        is_plain = isinstance(action, _PLAIN) and (member is None or member.spec.instance_id is None)
+        stable = StableState(began, GroupDescription("", None, None, {}))  # the one that follows takes its place
+        self._done.append(Step(action if is_plain else None, began, stable, member))
 
     def _running(self, client: str) -> Member | None:
         member = self._clients.get(client)
-        return None if member is None or member.is_over else member
+        return None if member is None or member.has_ended else member
 
-    def _post(self, join: Join) -> Post:
-        post = super()._post(join)
-        client = post.client if post.client == "kip-848" else join.library
+    def _spec(self, join: Join) -> MemberSpec:
+        spec = super()._spec(join)
+        client = spec.client if spec.client == "kip-848" else join.library
         assert client != "java"
         return replace(
-            post, client=client, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS, metadata_age_ms=METADATA_AGE_MS
+            spec, client=client, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS, metadata_age_ms=METADATA_AGE_MS
         )
 
     def _act_on(self, member: Member, action: Action) -> None:
         name: str = getattr(action, "client", "")
         match action:
             case actions.Stall():
-                assert isinstance(member, MemberApart)
+                assert isinstance(member, MemberProcess)
                 if name not in self._frozen:
                     self._frozen[name] = member
                     member.freeze()
@@ -264,12 +272,12 @@ class RandomPlayer(Player):
                 if name in self._frozen:
                     self._frozen.pop(name).thaw()
             case actions.RemoveMember():
-                if member.post.instance_id is not None:
-                    member.retire()
-                    self._troupe.remove([MemberToRemove(group_instance_id=member.post.instance_id)])
+                if member.spec.instance_id is not None:
+                    member.mark_gone()
+                    self._group.remove([MemberToRemove(group_instance_id=member.spec.instance_id)])
             case actions.Commit():
-                if name not in self._frozen and member.now is not None and member.now.holds:
-                    member.order("commit")
+                if name not in self._frozen and member.last_event is not None and member.last_event.holds:
+                    member.command("commit")
             case actions.Crash() if name in self._frozen:
                 self._forget(member)
                 self._frozen.pop(name).crash()
@@ -278,7 +286,7 @@ class RandomPlayer(Player):
 
     def _change(self, action: Action) -> bool:
         """Change topics, offsets or the group; return whether anything was tried."""
-        topics = self._troupe.topics
+        topics = self._group.topics
         name = self._topic(getattr(action, "topic", ""))
         if isinstance(action, actions.CreateTopic) and name in topics:
             return False
@@ -286,22 +294,22 @@ class RandomPlayer(Player):
             return False
         match action:
             case actions.ResetOffsets():
-                self._troupe.reset_once(name)
+                self._group.reset_once(name)
             case actions.DeleteOffsets():
-                self._troupe.delete_offsets(name)
+                self._group.delete_offsets(name)
             case actions.DeleteGroup():
-                self._troupe.delete_group()
+                self._group.delete_group()
             case actions.RemoveAllMembers():
                 for one in self._clients.values():
-                    if one.post.client != "kip-848":
-                        one.retire()
-                self._troupe.remove_all()
+                    if one.spec.client != "kip-848":
+                        one.mark_gone()
+                self._group.remove_all()
             case _:
                 self._do(action, None)
         return True
 
 
-# Causes that one action makes known, where nothing else was done since the rest before.
+# Actions whose rebalance has a known cause if nothing else was done since the previous stable state.
 _PLAIN = (
     *(Join, actions.Leave, actions.Crash, actions.Subscribe, actions.MoveCoordinator),
     *(actions.CreateTopic, actions.AddPartitions, actions.DeleteTopic),
@@ -309,59 +317,59 @@ _PLAIN = (
 _NEED_A_TOPIC = (actions.AddPartitions, actions.DeleteTopic, actions.ResetOffsets, actions.DeleteOffsets)
 
 
-class _RandomTroupe(MixedTroupe):
-    """A group to which nobody belongs at rest but the clients that run."""
+class _RandomClientGroup(MixedClientGroup):
+    """A group that is stable only when its members are exactly the running clients."""
 
-    _unchanged: tuple[int, Sight] | None = None
+    _unchanged: tuple[int, GroupDescription] | None = None
 
-    def settle_random(self, clients: list[Member]) -> Rest:
-        """Wait until the admin client and all living clients agree, and what is over is out of the group."""
+    def await_running_clients(self, clients: list[Member]) -> StableState:
+        """Wait until the admin client and all running clients agree, and ended clients are out of the group."""
 
-        def living() -> list[Member]:
-            return [one for one in clients if not one.is_over and self._joins(one)]
+        def running() -> list[Member]:
+            return [one for one in clients if not one.has_ended and self._joins(one)]
 
-        return find_rest(
-            lambda: self._agreed_by(living()),
-            lambda: (self.group_id, self._described(), [(one.post.client_id, one.now) for one in living()]),
-            pause_seconds=_LOOK_SECONDS,
+        return await_stable(
+            lambda: self._agreed_by(running()),
+            lambda: (self.group_id, self._described(), [(one.spec.client_id, one.last_event) for one in running()]),
+            pause_seconds=_DESCRIBE_SECONDS,
         )
 
-    def _agreed_by(self, living: list[Member]) -> Sight | None:
-        sight = self._described()
-        if not living:
-            return sight if sight.state in ("Empty", "Dead") and not sight.members else None
-        notes = [(member, note) for member in living if (note := member.now) is not None]
-        given = {name: seat.partitions for name, seat in sight.members.items()}
+    def _agreed_by(self, running: list[Member]) -> GroupDescription | None:
+        group = self._described()
+        if not running:
+            return group if group.state in ("Empty", "Dead") and not group.members else None
+        events = [(member, event) for member in running if (event := member.last_event) is not None]
+        given = {name: described.partitions for name, described in group.members.items()}
         is_settled = (
-            sight.state == "Stable"
-            and len(notes) == len(living)
-            and given == {note.member_id: note.holds for _, note in notes}
-            and len({note.generation for _, note in notes}) == 1
+            group.state == "Stable"
+            and len(events) == len(running)
+            and given == {event.member_id: event.holds for _, event in events}
+            and len({event.generation for _, event in events}) == 1
         )
         if not is_settled:
             self._unchanged = None
             return None
-        settled = replace(sight, generation=notes[0][1].generation)
+        settled = replace(group, generation=events[0][1].generation)
         is_covered = all(
-            {topic for topic, _ in note.holds} <= self._wanted(member) for member, note in notes
-        ) and frozenset[tuple[str, int]]().union(*given.values()) == self._all_wanted(living)
+            {topic for topic, _ in event.holds} <= self._wanted(member) for member, event in events
+        ) and frozenset[tuple[str, int]]().union(*given.values()) == self._all_wanted(running)
         if self._unchanged is None or self._unchanged[1] != settled:
             self._unchanged = (now_ms(), settled)
         return settled if is_covered or now_ms() - self._unchanged[0] >= UNCHANGED_MS else None
 
     def _joins(self, member: Member) -> bool:
         """Whether it is a member: in the classic protocol, librdkafka does not join while it has no topics."""
-        return member.post.client != "librdkafka" or bool(self._wanted(member))
+        return member.spec.client != "librdkafka" or bool(self._wanted(member))
 
     def _wanted(self, member: Member) -> set[str]:
         """The topics that are there and that a member subscribes to."""
-        [*names] = member.post.topics
+        [*names] = member.spec.topics
         if names[0].startswith("^"):
             return {topic for topic in self.topics if re.match(names[0], topic)}
         return self.topics.keys() & set(names)
 
-    def _all_wanted(self, living: list[Member]) -> frozenset[tuple[str, int]]:
-        topics = {topic for member in living for topic in self._wanted(member)}
+    def _all_wanted(self, running: list[Member]) -> frozenset[tuple[str, int]]:
+        topics = {topic for member in running for topic in self._wanted(member)}
         return frozenset((topic, number) for topic in topics for number in range(self.topics[topic]))
 
     # What the broker refuses, as it should, is passed over

@@ -1,5 +1,5 @@
-"""Schedules run with real clients on a real broker, recording what was done, what each client received, and what an
-admin client saw whenever the group was stable."""
+"""Run schedules with real clients on a real broker; record the actions, what each client received, and how an admin
+client described the group whenever it was stable."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from support.kafka_clients import await_that
 from support.observed_groups import (
     PATIENCE_SECONDS,
     Client,
+    ClientGroup,
+    GroupDescription,
     Member,
-    MemberApart,
-    Post,
-    Rest,
-    Sight,
-    Troupe,
-    find_rest,
+    MemberProcess,
+    MemberSpec,
+    StableState,
+    await_stable,
     now_ms,
 )
 from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
@@ -44,7 +44,7 @@ from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSI
 
 @dataclass(frozen=True)
 class Step:
-    """An action, when it was begun, and the rest that the group came to after it; None for several actions at once.
+    """An action, its time, and the stable state that the group reached after it; None for several actions at once.
 
     `member` is the one that a join started, or that the action was about; `returned` of a join the one whose instance
     id it has, as long as the group kept its place.
@@ -52,14 +52,14 @@ class Step:
 
     action: Action | None
     began_ms: int
-    rest: Rest
+    stable: StableState
     member: Member | None = None
     returned: Member | None = None
 
 
 @dataclass
 class Run:
-    """One group's schedule, played; names of topics begin with the group's. `schedule` is of random ones."""
+    """One recorded run of a schedule; topic names begin with the group id. `schedule` is set for random ones."""
 
     group_id: str
     library: Client
@@ -68,51 +68,53 @@ class Run:
     schedule: Schedule | None = None
 
     def records(self, of_groups: Mapping[str, tuple[int, list[Record]]]) -> list[Record]:
-        """The group's records up to its last rest: what follows is its end, which no action asked for."""
+        """Return the group's records up to its last stable state: what follows is the cleanup."""
         _, listed = of_groups[self.group_id]
-        return [record for record in listed if record.at <= self.steps[-1].rest.at_ms]
+        return [record for record in listed if record.at <= self.steps[-1].stable.at_ms]
 
-    def rests(self) -> Iterator[tuple[Rest | None, Step]]:
-        """Each step and the rest before it."""
+    def steps_after(self) -> Iterator[tuple[StableState | None, Step]]:
+        """Yield each step after the stable state that precedes it."""
         before = None
         for step in self.steps:
             yield before, step
-            before = step.rest
+            before = step.stable
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Where runs are played; `names` gives topics by id, `move` is called where a coordinator moves."""
+class Environment:
+    """The broker that runs use; `names` has topics by id, `move` is called where a coordinator moves."""
 
     broker: Broker
     names: dict[str, str]
     move: Callable[[], object]
 
 
-class Player:
-    """Plays one schedule; `crashing` are the clients that it kills, which need a process of their own."""
+class ScheduleRunner:
+    """Runs one schedule; `crashing` are the clients that it kills, which need their own process."""
 
-    def __init__(self, stage: Stage, run: Run, topics: Mapping[str, int], crashing: frozenset[str]) -> None:
-        self._stage = stage
+    def __init__(
+        self, environment: Environment, run: Run, topics: Mapping[str, int], crashing: frozenset[str]
+    ) -> None:
+        self._environment = environment
         self._run = run
         self._crashing = crashing
         self._clients: dict[str, Member] = {}
         self._away: dict[str, Member] = {}
-        self._bootstrap = stage.broker.bootstrap
+        self._bootstrap = environment.broker.bootstrap
         self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
-        self._troupe = MixedTroupe(self._bootstrap, run.group_id)
+        self._group = MixedClientGroup(self._bootstrap, run.group_id)
         for topic, partitions in topics.items():
             self._create(topic, partitions)
 
-    def play(self, schedule: Sequence[Action]) -> None:
-        """Play all actions, and then end what is left of the group."""
+    def run(self, schedule: Sequence[Action]) -> None:
+        """Run all actions, then close all members."""
         try:
             for action in schedule:
                 self._step(action)
         finally:
             for member in self._run.members:
-                member.send_home()
-            self._troupe.close()
+                member.request_leave()
+            self._group.close()
 
     def _step(self, action: Action) -> None:
         began = now_ms()
@@ -122,14 +124,16 @@ class Player:
         else:
             returned, member = None, self._clients.get(getattr(action, "client", ""))
             self._do(action, member)
-        generation = self._run.steps[-1].rest.sight.generation if isinstance(action, actions.Subscribe) else None
-        rest = self._troupe.settle(list(self._clients.values()), list(self._away.values()), after=generation)
-        self._run.steps.append(Step(action, began, rest, member, returned))
+        generation = self._run.steps[-1].stable.group.generation if isinstance(action, actions.Subscribe) else None
+        stable = self._group.await_agreement(
+            list(self._clients.values()), list(self._away.values()), after=generation
+        )
+        self._run.steps.append(Step(action, began, stable, member, returned))
 
     def _replaced(self, join: Join) -> Member | None:
         if join.instance_id is None:
             return None
-        others = [one for one in self._clients.values() if one.post.instance_id == join.instance_id]
+        others = [one for one in self._clients.values() if one.spec.instance_id == join.instance_id]
         for other in others:
             self._forget(other)
         return others[0] if others else None
@@ -138,15 +142,15 @@ class Player:
         self._clients = {name: one for name, one in self._clients.items() if one is not member}
 
     def _join(self, join: Join) -> Member:
-        member = (MemberApart if join.client in self._crashing else Member)(self._post(join))
+        member = (MemberProcess if join.client in self._crashing else Member)(self._spec(join))
         self._clients[join.client] = member
         self._run.members.append(member)
         return member
 
-    def _post(self, join: Join) -> Post:
+    def _spec(self, join: Join) -> MemberSpec:
         is_new_protocol = join.protocol == "consumer"
         cooperative = join.assignors == ("cooperative-sticky",)
-        return Post(
+        return MemberSpec(
             self._bootstrap,
             self._run.group_id,
             join.client_id or f"{self._run.group_id}-{join.client}",
@@ -173,16 +177,16 @@ class Player:
                 self._create(topic, partitions)
             case actions.AddPartitions(topic=topic, more=more):
                 name = self._topic(topic)
-                self._troupe.grow(name, self._troupe.topics[name] + more)
+                self._group.add_partitions(name, self._group.topics[name] + more)
             case actions.DeleteTopic(topic=topic):
                 self._admin.delete_topics([self._topic(topic)])[self._topic(topic)].result(PATIENCE_SECONDS)
-                del self._troupe.topics[self._topic(topic)]
+                del self._group.topics[self._topic(topic)]
             case actions.ResetOffsets(topic=topic):
-                self._troupe.reset(self._topic(topic))
+                self._group.reset(self._topic(topic))
             case actions.DeleteGroup():
-                self._troupe.delete()
+                self._group.delete()
             case actions.MoveCoordinator():
-                self._stage.move()
+                self._environment.move()
             case actions.Wait(ms=ms):
                 threading.Event().wait(ms / 1_000)
                 self._away.clear()
@@ -193,18 +197,18 @@ class Player:
         match action:
             case actions.Leave() | actions.Crash():
                 self._forget(member)
-                if member.post.instance_id:
-                    self._away[member.post.instance_id] = member
-                if isinstance(action, actions.Crash) and isinstance(member, MemberApart):
+                if member.spec.instance_id:
+                    self._away[member.spec.instance_id] = member
+                if isinstance(action, actions.Crash) and isinstance(member, MemberProcess):
                     member.crash()
                 else:
                     member.leave()
             case actions.Subscribe(topics=topics):
                 wanted = tuple(map(self._topic, topics))
-                member.post = replace(member.post, topics=wanted)
-                member.order(wanted)
+                member.spec = replace(member.spec, topics=wanted)
+                member.command(wanted)
             case actions.Commit():
-                member.order("commit")
+                member.command("commit")
             case _:
                 raise ValueError(f"no real client can {action}")
 
@@ -218,32 +222,32 @@ class Player:
         def is_described() -> bool:
             with contextlib.suppress(KafkaException):
                 described = self._admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_SECONDS)
-                self._stage.names[_id_text(described.topic_id)] = name
+                self._environment.names[_id_text(described.topic_id)] = name
                 return True
             return False
 
         await_that(is_created)  # what was deleted just before may still be there
         await_that(is_described)
-        self._troupe.topics[name] = partitions
+        self._group.topics[name] = partitions
 
 
-class MixedTroupe(Troupe):
+class MixedClientGroup(ClientGroup):
     """A group whose members may be of either protocol, and change it."""
 
     def __init__(self, bootstrap: str, group_id: str) -> None:
         super().__init__(bootstrap, group_id, {})
         self._bootstrap = bootstrap
 
-    def settle(self, living: list[Member], away: list[Member], *, after: int | None) -> Rest:
+    def await_agreement(self, running: list[Member], away: list[Member], *, after: int | None) -> StableState:
         """Wait until the admin client and all members agree, in a generation later than `after`."""
 
-        def later() -> Sight | None:
-            sight = self._settled(living, away)
-            return None if sight is not None and after is not None and sight.generation == after else sight
+        def later() -> GroupDescription | None:
+            group = self._settled(running, away)
+            return None if group is not None and after is not None and group.generation == after else group
 
-        return find_rest(
+        return await_stable(
             later,
-            lambda: (self.group_id, self._described(), [member.now for member in living]),
+            lambda: (self.group_id, self._described(), [member.last_event for member in running]),
         )
 
     def close(self) -> None:
@@ -254,29 +258,29 @@ class MixedTroupe(Troupe):
         wanted = {TopicPartition(topic, n): OffsetAndMetadata(7, "", -1) for n in range(self.topics[topic])}
         await_that(lambda: set(self._admin.alter_group_offsets(self.group_id, wanted).values()) == {NoError})
 
-    def _settled(self, living: list[Member], away: list[Member]) -> Sight | None:
-        sight = self._described()
-        if not living and not away:
-            return sight if sight.state in ("Empty", "Dead") and not sight.members else None
-        notes = [note for member in living if (note := member.now) is not None]
-        patterns = {topic for member in living for topic in member.post.topics if topic.startswith("^")}
-        wanted = {topic for member in (*living, *away) for topic in member.post.topics}
+    def _settled(self, running: list[Member], away: list[Member]) -> GroupDescription | None:
+        group = self._described()
+        if not running and not away:
+            return group if group.state in ("Empty", "Dead") and not group.members else None
+        events = [event for member in running if (event := member.last_event) is not None]
+        patterns = {topic for member in running for topic in member.spec.topics if topic.startswith("^")}
+        wanted = {topic for member in (*running, *away) for topic in member.spec.topics}
         wanted |= {topic for topic in self.topics if patterns}
         every = {(topic, number) for topic in wanted & self.topics.keys() for number in range(self.topics[topic])}
         is_settled = (
-            (sight.state == "Stable" or bool(away))
-            and len(notes) == len(living)
-            and len(sight.members) == len(living) + len(away)
-            and len({note.generation for note in notes}) <= 1
-            and frozenset().union(*(seat.partitions for seat in sight.members.values())) == every
+            (group.state == "Stable" or bool(away))
+            and len(events) == len(running)
+            and len(group.members) == len(running) + len(away)
+            and len({event.generation for event in events}) <= 1
+            and frozenset().union(*(described.partitions for described in group.members.values())) == every
             and all(
-                note.member_id in sight.members and sight.members[note.member_id].partitions == note.holds
-                for note in notes
+                event.member_id in group.members and group.members[event.member_id].partitions == event.holds
+                for event in events
             )
         )
-        return replace(sight, generation=notes[0].generation if notes else None) if is_settled else None
+        return replace(group, generation=events[0].generation if events else None) if is_settled else None
 
-    def _described(self) -> Sight:
+    def _described(self) -> GroupDescription:
         """By the request of the group's own protocol."""
         classic = self._described_classic()
         if classic.state == "Dead":

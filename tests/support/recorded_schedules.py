@@ -33,8 +33,8 @@ EXPIRY = Wait(ms=18_000)
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A schedule for one group, the topics that are there at its start, and who plays its classic clients."""
+class RecordedSchedule:
+    """A schedule for one group, the topics that exist at its start, and the library of its classic clients."""
 
     actions: tuple[Action, ...]
     topics: tuple[tuple[str, int], ...] = (("orders", 4),)
@@ -45,7 +45,7 @@ def joins(assignors: tuple[str, ...], *clients: str, **more: Any) -> tuple[Join,
     return tuple(Join(client, assignors=assignors, **more) for client in clients)
 
 
-def moderns(*clients: str, **more: Any) -> tuple[Join, ...]:
+def kip_848_joins(*clients: str, **more: Any) -> tuple[Join, ...]:
     return tuple(Join(client, protocol="consumer", **more) for client in clients)
 
 
@@ -53,7 +53,7 @@ def static(assignors: tuple[str, ...], client: str, **more: Any) -> Join:
     return Join(client, assignors=assignors, instance_id=f"{client}-instance", **more)
 
 
-def comings_and_goings(assignors: tuple[str, ...]) -> tuple[Action, ...]:
+def joins_and_leaves(assignors: tuple[str, ...]) -> tuple[Action, ...]:
     return (
         *joins(assignors, "a", "b", "c"),
         Leave("b"),
@@ -110,54 +110,54 @@ TWO_TOPICS = (("orders", 4), ("payments", 2))
 COUNTS = (("orders", 7),)
 
 CLASSIC = {
-    "range-python": Recorded(comings_and_goings(RANGE), COUNTS, "kafka-python"),
-    "range": Recorded(comings_and_goings(RANGE)),
-    "roundrobin": Recorded(comings_and_goings(ROUND_ROBIN), COUNTS),
-    "sticky": Recorded(comings_and_goings(STICKY), COUNTS, "kafka-python"),
-    "cooperative": Recorded(comings_and_goings(COOPERATIVE)),
-    "static-range": Recorded(static_members(RANGE)),
-    "static-python": Recorded(static_members(RANGE), COUNTS, "kafka-python"),
-    "static-cooperative": Recorded(static_members(COOPERATIVE)),
-    "topics-range": Recorded(topics_that_change(RANGE), TWO_TOPICS),
-    "topics-roundrobin": Recorded(topics_that_change(ROUND_ROBIN), TWO_TOPICS),
-    "topics-cooperative": Recorded(topics_that_change(COOPERATIVE), TWO_TOPICS),
-    "subscriptions-range": Recorded(subscriptions_that_change(RANGE), TWO_TOPICS),
-    "subscriptions-cooperative": Recorded(subscriptions_that_change(COOPERATIVE), TWO_TOPICS),
+    "range-python": RecordedSchedule(joins_and_leaves(RANGE), COUNTS, "kafka-python"),
+    "range": RecordedSchedule(joins_and_leaves(RANGE)),
+    "roundrobin": RecordedSchedule(joins_and_leaves(ROUND_ROBIN), COUNTS),
+    "sticky": RecordedSchedule(joins_and_leaves(STICKY), COUNTS, "kafka-python"),
+    "cooperative": RecordedSchedule(joins_and_leaves(COOPERATIVE)),
+    "static-range": RecordedSchedule(static_members(RANGE)),
+    "static-python": RecordedSchedule(static_members(RANGE), COUNTS, "kafka-python"),
+    "static-cooperative": RecordedSchedule(static_members(COOPERATIVE)),
+    "topics-range": RecordedSchedule(topics_that_change(RANGE), TWO_TOPICS),
+    "topics-roundrobin": RecordedSchedule(topics_that_change(ROUND_ROBIN), TWO_TOPICS),
+    "topics-cooperative": RecordedSchedule(topics_that_change(COOPERATIVE), TWO_TOPICS),
+    "subscriptions-range": RecordedSchedule(subscriptions_that_change(RANGE), TWO_TOPICS),
+    "subscriptions-cooperative": RecordedSchedule(subscriptions_that_change(COOPERATIVE), TWO_TOPICS),
 }
 
 CONSUMER = {
-    "kip-848": Recorded(
+    "kip-848": RecordedSchedule(
         (
-            *moderns("a", "b", "c"),
+            *kip_848_joins("a", "b", "c"),
             Leave("b"),
             Crash("a"),
-            *moderns("d"),
+            *kip_848_joins("d"),
             Leave("c"),
             Leave("d"),
-            *moderns("e"),
+            *kip_848_joins("e"),
             Leave("e"),
             ResetOffsets("orders"),
             DeleteGroup(),
-            *moderns("f", "g"),
+            *kip_848_joins("f", "g"),
         ),
         COUNTS,
     ),
-    "kip-848-static": Recorded(
+    "kip-848-static": RecordedSchedule(
         (
-            *(one for name in "ab" for one in moderns(name, instance_id=name)),
+            *(one for name in "ab" for one in kip_848_joins(name, instance_id=name)),
             Leave("b"),
-            *moderns("b", instance_id="b"),
+            *kip_848_joins("b", instance_id="b"),
             Crash("a"),
             EXPIRY,  # librdkafka gives up where its instance id is not released yet
-            *moderns("a", instance_id="a"),
+            *kip_848_joins("a", instance_id="a"),
             Leave("b"),
             EXPIRY,
-            *moderns("b", instance_id="b"),
+            *kip_848_joins("b", instance_id="b"),
         )
     ),
-    "kip-848-topics": Recorded(
+    "kip-848-topics": RecordedSchedule(
         (
-            *moderns("a", "b", topics=("orders", "payments")),
+            *kip_848_joins("a", "b", topics=("orders", "payments")),
             AddPartitions("orders", 3),
             DeleteTopic("payments"),
             CreateTopic("payments", 3),
@@ -165,9 +165,9 @@ CONSUMER = {
         ),
         TWO_TOPICS,
     ),
-    "kip-848-subscriptions": Recorded(
+    "kip-848-subscriptions": RecordedSchedule(
         (
-            *moderns("a", "b", topics=("orders", "payments")),
+            *kip_848_joins("a", "b", topics=("orders", "payments")),
             Subscribe("a", ("orders",)),
             Subscribe("b", ("payments",)),
             Subscribe("a", ("orders", "payments")),
@@ -176,23 +176,23 @@ CONSUMER = {
         ),
         TWO_TOPICS,
     ),
-    "kip-848-pattern": Recorded(
+    "kip-848-pattern": RecordedSchedule(
         (
-            *moderns("a", pattern="^.*"),
-            *moderns("b", pattern="^.*"),
+            *kip_848_joins("a", pattern="^.*"),
+            *kip_848_joins("b", pattern="^.*"),
             CreateTopic("refunds", 2),
             DeleteTopic("payments"),
             Leave("a"),
         ),
         TWO_TOPICS,
     ),
-    "upgrade": Recorded(
+    "upgrade": RecordedSchedule(
         (
             *joins(RANGE, "a", "b"),
             Leave("a"),
-            *moderns("a"),
+            *kip_848_joins("a"),
             Leave("b"),
-            *moderns("b"),
+            *kip_848_joins("b"),
             Leave("b"),
             *joins(RANGE, "b"),
             Leave("a"),
@@ -200,31 +200,31 @@ CONSUMER = {
         ),
         COUNTS,
     ),
-    "upgrade-of-three": Recorded(
+    "upgrade-of-three": RecordedSchedule(
         (
             *joins(RANGE, "a", "b", "c"),
-            *moderns("d"),
+            *kip_848_joins("d"),
             Leave("a"),
             Leave("b"),
             Leave("c"),
-            *moderns("e"),
+            *kip_848_joins("e"),
         ),
         COUNTS,
     ),
 }
 
 
-def through_a_crash(*members: Join) -> tuple[Action, ...]:
+def with_broker_kills(*members: Join) -> tuple[Action, ...]:
     """The broker is killed under the group, and the coordinator loads the group again."""
     return (*members[:2], MoveCoordinator("killed"), members[2], Leave(members[0].client), MoveCoordinator("killed"))
 
 
 CRASHES_CLASSIC = {
-    "killed-range": Recorded(through_a_crash(*joins(RANGE, "a", "b", "c"))),
-    "killed-python": Recorded(through_a_crash(*joins(STICKY, "a", "b", "c")), COUNTS, "kafka-python"),
-    "killed-cooperative": Recorded(through_a_crash(*joins(COOPERATIVE, "a", "b", "c"))),
-    "killed-static": Recorded(through_a_crash(*(static(RANGE, name) for name in "abc"))),
+    "killed-range": RecordedSchedule(with_broker_kills(*joins(RANGE, "a", "b", "c"))),
+    "killed-python": RecordedSchedule(with_broker_kills(*joins(STICKY, "a", "b", "c")), COUNTS, "kafka-python"),
+    "killed-cooperative": RecordedSchedule(with_broker_kills(*joins(COOPERATIVE, "a", "b", "c"))),
+    "killed-static": RecordedSchedule(with_broker_kills(*(static(RANGE, name) for name in "abc"))),
 }
-CRASHES_CONSUMER = {"killed-kip-848": Recorded(through_a_crash(*moderns("a", "b", "c")), COUNTS)}
+CRASHES_CONSUMER = {"killed-kip-848": RecordedSchedule(with_broker_kills(*kip_848_joins("a", "b", "c")), COUNTS)}
 
 ALL = CLASSIC | CONSUMER | CRASHES_CLASSIC | CRASHES_CONSUMER

@@ -16,7 +16,15 @@ from typing import Any, cast
 
 from grouptrail.history.operations import Record
 from support.coordinator_model.schedule import Schedule, action_from_values
-from support.observed_groups import Member, Note, Partition, Post, Rest, Seat, Sight
+from support.observed_groups import (
+    DescribedMember,
+    GroupDescription,
+    Member,
+    MemberEvent,
+    MemberSpec,
+    Partition,
+    StableState,
+)
 from support.recorded_runs import Run, Step
 
 FOLDER = Path(__file__).parents[1] / "data"
@@ -56,14 +64,16 @@ def _of_run(run: Run, partition: int, records: Iterable[Record]) -> dict[str, An
         "group_id": run.group_id,
         "library": run.library,
         "schedule": run.schedule and json.loads(run.schedule.to_json()),
-        "members": [[_values(one.post), [list(_values(note).values()) for note in one.notes]] for one in run.members],
+        "members": [
+            [_values(one.spec), [list(_values(event).values()) for event in one.events]] for one in run.members
+        ],
         "steps": [
             {
                 "action": step.action and {"action": type(step.action).__name__, **_values(step.action)},
                 "began_ms": step.began_ms,
-                "at_ms": step.rest.at_ms,
-                "sight": _values(step.rest.sight)
-                | {"members": {name: _values(seat) for name, seat in step.rest.sight.members.items()}},
+                "at_ms": step.stable.at_ms,
+                "sight": _values(step.stable.group)
+                | {"members": {name: _values(described) for name, described in step.stable.group.members.items()}},
                 "member": index.get(id(step.member)),
                 "returned": index.get(id(step.returned)),
             }
@@ -94,7 +104,7 @@ def _load(path: Path) -> Recording:
 
 
 def _run(values: dict[str, Any]) -> Run:
-    members = [_member(post, notes) for post, notes in values["members"]]
+    members = [_member(spec, events) for spec, events in values["members"]]
 
     def member(index: int | None) -> Member | None:
         return None if index is None else members[index]
@@ -103,7 +113,7 @@ def _run(values: dict[str, Any]) -> Run:
         Step(
             one["action"] and action_from_values(one["action"]),
             one["began_ms"],
-            Rest(one["at_ms"], _sight(one["sight"])),
+            StableState(one["at_ms"], _described_group(one["sight"])),
             member(one["member"]),
             member(one["returned"]),
         )
@@ -114,21 +124,21 @@ def _run(values: dict[str, Any]) -> Run:
     return Run(values["group_id"], values["library"], steps, members, played)
 
 
-def _member(post: dict[str, Any], notes: list[list[Any]]) -> Member:
-    """What is left of a member: what it was to be, and its notes."""
+def _member(spec: dict[str, Any], events: list[list[Any]]) -> Member:
+    """A recorded member: its configuration and events."""
     listed = [
-        Note(at_ms, what, member_id, generation, _partitions(given), _partitions(held))
-        for at_ms, what, member_id, generation, given, held in notes
+        MemberEvent(at_ms, kind, member_id, generation, _partitions(given), _partitions(held))
+        for at_ms, kind, member_id, generation, given, held in events
     ]
-    return cast("Member", SimpleNamespace(post=Post(**post | {"topics": tuple(post["topics"])}), notes=listed))
+    return cast("Member", SimpleNamespace(spec=MemberSpec(**spec | {"topics": tuple(spec["topics"])}), events=listed))
 
 
-def _sight(values: dict[str, Any]) -> Sight:
+def _described_group(values: dict[str, Any]) -> GroupDescription:
     members = {
-        name: Seat(**seat | {"partitions": _partitions(seat["partitions"])})
-        for name, seat in values["members"].items()
+        name: DescribedMember(**described | {"partitions": _partitions(described["partitions"])})
+        for name, described in values["members"].items()
     }
-    return Sight(**values | {"members": members})
+    return GroupDescription(**values | {"members": members})
 
 
 def _partitions(pairs: Iterable[Iterable[Any]]) -> frozenset[Partition]:

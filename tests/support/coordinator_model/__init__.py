@@ -1,4 +1,4 @@
-"""A model of the group coordinator: it knows the truth about a group, and writes the records that a broker writes.
+"""A model of the group coordinator and its clients, which writes the records that a broker would write.
 
     run(schedule) -> Run(records, moments, names, refused)
 
@@ -6,10 +6,11 @@ A `Schedule` (module `schedule`) is plain data: actions by name, which `to_json`
 be replayed with real clients on a real broker.
 
 - `Run.records` is what the fold consumes; `Run.names` gives topics by id.
-- `Run.moments` is the truth: the group after each operation, why its generation began, who left and how
-  (`cluster.Moment`).
-- `Run.refused` are requests that the broker would refuse. An action that is senseless just then (a second Join of a
-  running client, say) is passed over and noted there, too.
+- `Run.moments` is the actual state of the group after each operation, with the reasons for the generation and how
+  members left (`cluster.Moment`).
+- `Run.last_action_at` is the time (ms) when the last action ended, `Run.clients` the state of each client then.
+- `Run.refused` are requests that the broker would refuse. An action that is impossible at that time, such as a
+  second Join of a running client, is skipped and listed there, too.
 
 Modules:
 
@@ -62,16 +63,18 @@ SETTLE_MS = 20_000
 
 @dataclass(frozen=True)
 class Run:
-    """What a schedule leads to."""
+    """The result of a schedule."""
 
     records: list[Record]
     moments: list[Moment]
     names: Mapping[str, str]
     refused: list[str]
+    last_action_at: int
+    clients: Mapping[str, str]
 
 
 def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
-    """Do what the schedule says; return the records and the truth.
+    """Run a schedule; return its records and the actual states of the group.
 
     `seeds`, by the index of an action, take the place of the schedule's seed from that action on.
     """
@@ -89,8 +92,17 @@ def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
             cluster.refused.append(f"not running: {action}")
         else:
             _OF_CLIENTS[type(action)](client, action)
+    last_action_at = cluster.now
+    clients = {name: _state(cluster, client) for name, client in cluster.clients.items()}
     cluster.run_for(SETTLE_MS)
-    return Run(cluster.records, cluster.moments, cluster.names, cluster.refused)
+    return Run(cluster.records, cluster.moments, cluster.names, cluster.refused, last_action_at, clients)
+
+
+def _state(cluster: Cluster, client: Client) -> str:
+    if client.is_over or client.is_silent:
+        return "over" if client.is_over else "silent"
+    is_member = cluster.group is not None and client.member_id in cluster.group.members
+    return "member" if is_member else "running"
 
 
 def _join(cluster: Cluster, spec: Join) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cmp_to_key
 from random import Random
 from typing import Protocol
+
+from support.coordinator_model.schedule import Library
 
 Partition = tuple[str, int]
 
@@ -19,22 +22,27 @@ class Subscriber(Protocol):
 Assigned = dict[str, frozenset[Partition]]
 
 
+class AssignorError(Exception):
+    """The leader fails: kafka-python 3.0's round robin raises KeyError where it has to pass over a member that does
+    not subscribe to a topic (kafka/coordinator/assignors/roundrobin.py)."""
+
+
 def assign(
     protocol: str,
     members: Sequence[Subscriber],
     counts: Mapping[str, int],
     random: Random,
     *,
-    keeps_unsubscribed: bool = False,
+    library: Library = "java",
 ) -> Assigned:
     """Return what each member gets of topics with so many partitions; which ones sticky assignors move is drawn.
 
-    `keeps_unsubscribed`: the cooperative one leaves members what they have of topics that nobody subscribes to.
+    `library` is the leader's: each has its own assignors.
     """
     if protocol == "range":
-        return _range(members, counts)
+        return _range(members, counts, library)
     if protocol == "roundrobin":
-        return _round_robin(members, counts)
+        return _round_robin(members, counts, library)
     had = {member.member_id: member.claimed for member in members}
     topics = {member.member_id: member.topics for member in members}
     given = sticky(topics, had, counts, keeps_last=random.random() < 0.5)
@@ -43,6 +51,8 @@ def assign(
     # CooperativeStickyAssignor: what another member still has is given in the next round.
     owners = {partition: name for name, partitions in had.items() for partition in partitions}
     subscribed = {topic for wanted in topics.values() for topic in wanted}
+    # librdkafka's leaves members what they have of topics that nobody subscribes to.
+    keeps_unsubscribed = library == "librdkafka"
     return {
         name: frozenset(partition for partition in partitions if owners.get(partition, name) == name)
         | frozenset(one for one in had[name] if keeps_unsubscribed and one[0] not in subscribed)
@@ -50,15 +60,29 @@ def assign(
     }
 
 
-def _order(members: Sequence[Subscriber]) -> list[Subscriber]:
-    """AbstractPartitionAssignor.MemberInfo: static members first, by instance id."""
+def _order(members: Sequence[Subscriber], library: Library) -> list[Subscriber]:
+    """Return members in the order in which assignors serve them.
+
+    Java (AbstractPartitionAssignor.MemberInfo) and kafka-python: static members first, by instance id. librdkafka
+    (rd_kafka_group_member_cmp): by member id, or by instance id if both have one.
+    """
+    if library == "librdkafka":
+        return sorted(members, key=cmp_to_key(_compare_in_librdkafka))
     return sorted(members, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
 
 
-def _range(members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
+def _compare_in_librdkafka(one: Subscriber, other: Subscriber) -> int:
+    if one.instance_id is not None and other.instance_id is not None:
+        keys = one.instance_id, other.instance_id
+    else:
+        keys = one.member_id, other.member_id
+    return (keys[0] > keys[1]) - (keys[0] < keys[1])
+
+
+def _range(members: Sequence[Subscriber], counts: Mapping[str, int], library: Library) -> Assigned:
     given: dict[str, set[Partition]] = {member.member_id: set() for member in members}
     for topic, count in counts.items():
-        consumers = _order([member for member in members if topic in member.topics])
+        consumers = _order([member for member in members if topic in member.topics], library)
         start = 0
         for index, member in enumerate(consumers):
             size = count // len(consumers) + (index < count % len(consumers))
@@ -67,15 +91,17 @@ def _range(members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned
     return {name: frozenset(partitions) for name, partitions in given.items()}
 
 
-def _round_robin(members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assigned:
+def _round_robin(members: Sequence[Subscriber], counts: Mapping[str, int], library: Library) -> Assigned:
     given: dict[str, set[Partition]] = {member.member_id: set() for member in members}
-    order = _order(members)
+    order = _order(members, library)
     turn = 0
     for topic in sorted(counts):
         if not any(topic in member.topics for member in order):
             continue
         for number in range(counts[topic]):
             while topic not in order[turn % len(order)].topics:
+                if library == "kafka-python":
+                    raise AssignorError
                 turn += 1
             given[order[turn % len(order)].member_id].add((topic, number))
             turn += 1

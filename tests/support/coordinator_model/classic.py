@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from support.coordinator_model.assignors import assign
-from support.coordinator_model.clients import ClassicClient, View, metadata_reasons
+from support.coordinator_model.assignors import AssignorError, assign
+from support.coordinator_model.clients import COOPERATIVE, ClassicClient, View, metadata_reasons
 from support.coordinator_model.cluster import (
     HEARTBEAT_MS,
     NOTHING,
@@ -30,7 +30,7 @@ State = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]
 
 @dataclass
 class ClassicMember:
-    """A member as the coordinator holds it; `client` is who joined under this id."""
+    """A member in the coordinator's memory; `client` is the consumer that joined under this id."""
 
     member_id: str
     client: ClassicClient
@@ -49,6 +49,8 @@ class ClassicMember:
     is_new: bool = True
     session_from: int = 0
     assignment: frozenset[Partition] | None = None
+    sent_user_data: bool = False
+    has_user_data: bool = False
 
     @property
     def metadata(self) -> tuple[Any, ...]:
@@ -61,7 +63,7 @@ class ClassicMember:
 
 @dataclass(frozen=True)
 class Written:
-    """What a record of the group holds, and a new coordinator loads."""
+    """The contents of the group's last record, which a new coordinator loads."""
 
     generation: int
     protocol: str | None
@@ -95,7 +97,7 @@ class ClassicGroup:
         self.was_reloaded = False
         self._stable_at = cluster.now
 
-    # What others ask
+    # Called by the cluster and by clients
 
     @property
     def is_preparing(self) -> bool:
@@ -122,8 +124,8 @@ class ClassicGroup:
         common = set(client.spec.assignors).intersection(*(member.assignors for member in others))
         return bool(common)
 
-    def metadata_changed(self) -> None:
-        """The coordinator of classic groups does not look at topics."""
+    def metadata_changed(self, *, has_new_topics: bool) -> None:
+        """Do nothing: the coordinator of classic groups does not watch topics."""
 
     def tombstones(self) -> list[tuple[str, str | None, Body | None]]:
         if self.cluster.version == "3.9" and self.generation == 0:
@@ -190,7 +192,7 @@ class ClassicGroup:
             self._go_on_without({"member_removed"})
 
     def fell_silent(self, member_id: str) -> None:
-        """The last heartbeat was the last."""
+        """Start the session timer: the member sends no more heartbeats."""
         member = self.members.get(member_id)
         if member is not None:
             last = self.cluster.now - self.cluster.random.randrange(HEARTBEAT_MS)
@@ -217,6 +219,7 @@ class ClassicGroup:
             client.generation,
             awaits_join=client.session,
             session_from=self.cluster.now,
+            sent_user_data=client.has_assignor_state,
         )
 
     def _add(self, client: ClassicClient) -> None:
@@ -235,6 +238,7 @@ class ClassicGroup:
         new = self._member(client, member_id)
         new.client_id, new.client_host = old.client_id, old.client_host
         new.assignment, new.is_new, new.has_synced = old.assignment, old.is_new, old.has_synced
+        new.has_user_data = old.has_user_data
         del self.members[old.member_id]
         self.members[member_id] = new
         self._predecessors[member_id] = old.member_id
@@ -265,6 +269,7 @@ class ClassicGroup:
             client.owned,
             client.generation,
         )
+        member.sent_user_data = client.has_assignor_state
         if self.state == "PreparingRebalance":
             member.awaits_join = client.session
             self.reasons |= resubscribed
@@ -286,7 +291,12 @@ class ClassicGroup:
         self._set_departure(member_id, how)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        if not member.is_silent:
+        if member.is_silent:
+            return
+        if member.client.session in (member.awaits_join, member.awaits_sync):
+            # Its request is answered with UNKNOWN_MEMBER_ID (ClassicGroup.remove).
+            self.cluster.later(self.cluster.latency(), member.client.lost)
+        else:
             member.client.poke()
 
     def _set_departure(self, member_id: str, how: Departure) -> None:
@@ -468,15 +478,18 @@ class ClassicGroup:
         self.assigned_from = client.assigned_from = view
         counts = {topic: one[1] for topic, one in known.items() if one is not None}
         assert self.protocol is not None
-        given = assign(
-            self.protocol,
-            list(self.members.values()),
-            counts,
-            self.cluster.random,
-            keeps_unsubscribed=client.spec.library == "librdkafka",
-        )
-        for member in self.members.values():
+        members, library = list(self.members.values()), client.spec.library
+        try:
+            given = assign(self.protocol, members, counts, self.cluster.random, library=library)
+        except AssignorError:
+            client.leave(for_good=False)
+            return
+        # librdkafka's leader returns the user data of each subscription with the assignment
+        # (rd_kafka_SyncGroupRequest).
+        echoes_user_data = library == "librdkafka" and self.protocol == COOPERATIVE
+        for member in members:
             member.assignment = given.get(member.member_id)
+            member.has_user_data = echoes_user_data and member.sent_user_data
         self.state = "Stable"
         self._write(is_new_generation=True)
         for member in self.members.values():
@@ -599,7 +612,7 @@ class ClassicGroup:
     # Another coordinator
 
     def reload(self) -> ClassicGroup | None:
-        """What another coordinator makes of the log; it knows nothing else."""
+        """Return the group as another coordinator loads it from the log."""
         written = self.written
         if written is None:
             return None

@@ -1,4 +1,4 @@
-"""Consumers of both protocols: what they ask of the coordinator, and what they do with its answers."""
+"""Clients of the model: what both protocols have in common, and consumers of the classic protocol."""
 
 from __future__ import annotations
 
@@ -143,6 +143,9 @@ class ClassicClient(BaseClient):
         self.joined_topics = self.topics
         self.join_reasons = frozenset[str]()
         self.awaits_topics = False
+        self.has_assignor_state = False
+        self.is_resubscribed = False
+        self.is_closing = False
         self.join_soon()
 
     # Joining
@@ -181,6 +184,7 @@ class ClassicClient(BaseClient):
         if self.spec.library != "librdkafka":
             self.owned = frozenset(place for place in self.owned if place[0] in self.named_topics)
         self.joined_topics = self.topics
+        self.is_resubscribed = False
         self.joined_from = self._subscribed_view()
         group.join(self)
 
@@ -189,6 +193,9 @@ class ClassicClient(BaseClient):
         if session != self.session or self.is_over:
             return
         self.member_id = member_id
+        if self.is_closing:
+            self._leave(for_good=False)
+            return
         group = self.cluster.group
         after = self.cluster.latency()
         if leader:
@@ -212,8 +219,14 @@ class ClassicClient(BaseClient):
         """The answer to SyncGroup."""
         if session != self.session or self.is_over:
             return
+        if self.is_closing:
+            self._leave(for_good=False)
+            return
         self.joining = False
         self.generation = generation
+        # From its first assignment on, librdkafka's sticky assignor sends user data
+        # (rd_kafka_sticky_assignor_get_metadata).
+        self.has_assignor_state = self.spec.library == "librdkafka"
         group = self.cluster.group
         if group is None or group.leader != self.member_id:
             self.assigned_from = None
@@ -226,6 +239,8 @@ class ClassicClient(BaseClient):
             self.join_soon("forced")
         elif self.topics != self.joined_topics:
             self.join_soon("subscription_changed")
+        elif self.is_resubscribed:
+            self.join_soon("forced")
         else:
             self._look_at_metadata()
             self.poke()
@@ -239,6 +254,9 @@ class ClassicClient(BaseClient):
     def lost(self) -> None:
         """UNKNOWN_MEMBER_ID: join as a new member."""
         if self.is_over:
+            return
+        if self.is_closing:
+            super().crash()
             return
         self.member_id = ""
         self.generation = -1
@@ -305,9 +323,16 @@ class ClassicClient(BaseClient):
         else:
             self.poke()
 
-    # What its user does
+    # Actions of the application
 
     def leave(self, *, for_good: bool) -> None:
+        # librdkafka may close only after the answer to a JoinGroup request under way.
+        if self.spec.library == "librdkafka" and self.joining and not self.awaits_topics and not self.is_closing:
+            self.is_closing = self.cluster.is_available and self.cluster.random.random() < 0.5
+        if not self.is_closing:
+            self._leave(for_good=for_good)
+
+    def _leave(self, *, for_good: bool) -> None:
         group = self.group
         if group is not None and self.member_id and (self.spec.instance_id is None or for_good):
             group.classic_leave(self.member_id, "left")
@@ -358,6 +383,15 @@ class ClassicClient(BaseClient):
             self.join_again("subscription_changed")
         elif self.topics != self.joined_topics:
             self.rejoin("subscription_changed")
+        elif self.spec.library == "librdkafka" and (self.group is None or not self._is_cooperative):
+            # It unsubscribes first and joins again, even if the topics are the same, unless it knows that its
+            # protocol is cooperative, which the first assignment tells it (rd_kafka_cgrp_subscribe).
+            self.is_resubscribed = self.joining
+            self.rejoin("forced")
+
+    @property
+    def _is_cooperative(self) -> bool:
+        return self.generation >= 0 and self.spec.assignors[0] == COOPERATIVE
 
     def rejoin(self, reason: str = "forced") -> None:
         if self.member_id and not self.joining:

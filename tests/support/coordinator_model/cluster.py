@@ -94,6 +94,7 @@ class Cluster:
         self.consumer_session_ms = schedule.consumer_session_ms
         self._retention_check_ms = schedule.retention_check_ms
         self.topics: dict[str, Topic] = {}
+        self.coordinator_topics: dict[str, Topic] = {}
         self.names: dict[str, str] = {}
         self.clients: dict[str, Client] = {}
         self.group: ClassicGroup | ConsumerGroup | None = None
@@ -159,7 +160,7 @@ class Cluster:
         made = Topic(topic_id, partitions, self.now)
         self.topics[topic] = made
         self.names[made.topic_id] = topic
-        self.metadata_changed()
+        self.metadata_changed(has_new_topics=True)
 
     def add_partitions(self, topic: str, more: int) -> None:
         """Give a topic more partitions."""
@@ -175,14 +176,27 @@ class Cluster:
             self.refused.append(f"no {topic}")
             return
         self._drop_commits([partition for partition in self.committed if partition[0] == topic])
-        self.metadata_changed()
+        if self.random.random() < 0.3:
+            # A client may hear of it before the coordinator, which gets each new image of the metadata as an event
+            # of its queue (CoordinatorRuntime).
+            for client in self.clients.values():
+                client.metadata_changed()
+            self.later(100, self._coordinator_learns)
+        else:
+            self.metadata_changed()
 
-    def metadata_changed(self) -> None:
+    def _coordinator_learns(self) -> None:
+        self.coordinator_topics = dict(self.topics)
+        if self.group is not None:
+            self.group.metadata_changed(has_new_topics=False)
+
+    def metadata_changed(self, *, has_new_topics: bool = False) -> None:
         """Let clients and the coordinator learn of it, each in its time."""
         for client in self.clients.values():
             client.metadata_changed()
+        self.coordinator_topics = dict(self.topics)
         if self.group is not None:
-            self.group.metadata_changed()
+            self.group.metadata_changed(has_new_topics=has_new_topics)
 
     # Offsets
 

@@ -212,7 +212,7 @@ class ConsumerGroup:
         self.departures: dict[str, Departure] = {}
         self.hidden = 0
 
-    # What others ask
+    # Called by the cluster and by clients
 
     leader = None
     is_preparing = False
@@ -243,10 +243,13 @@ class ConsumerGroup:
     def subscribes(self, topic: str) -> bool:
         return topic in self._subscribed(self.members.values())
 
-    def metadata_changed(self) -> None:
+    def metadata_changed(self, *, has_new_topics: bool) -> None:
         self.is_stale = True
-        for pattern in self.patterns:
-            self.cluster.later(self.cluster.random.choice((100, 5_000, 12_000)), partial(self._resolve, pattern))
+        # Only new topics make it resolve patterns again (GMM.lastMetadataImageWithNewTopics): after a topic was
+        # deleted, those of other groups may.
+        if has_new_topics or self.cluster.random.random() < 0.3:
+            for pattern in self.patterns:
+                self.cluster.later(self.cluster.random.choice((100, 5_000, 12_000)), partial(self._resolve, pattern))
         for member in self.members.values():
             member.client.poke()
 
@@ -255,7 +258,7 @@ class ConsumerGroup:
         return [(f"ConsumerGroup{part}", None, None) for part in parts]
 
     def to_classic(self, client: ClassicClient) -> ClassicGroup:
-        """An empty group goes, and a classic one comes."""
+        """Replace the empty group by a classic one."""
         from support.coordinator_model.classic import ClassicGroup
 
         group = ClassicGroup(self.cluster)
@@ -404,7 +407,7 @@ class ConsumerGroup:
 
     def _ids_of(self, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """The partitions of topics that are there, by topic id."""
-        topics = self.cluster.topics
+        topics = self.cluster.coordinator_topics
         return frozenset((topics[name].topic_id, number) for name, number in partitions if name in topics)
 
     def has(self, member_id: str) -> bool:
@@ -492,7 +495,7 @@ class ConsumerGroup:
         self.cluster.later(member.rebalance_ms, fence)
 
     def _downgrade(self, member_id: str) -> None:
-        """The last member of this protocol goes, and those of the classic one stay (GMM.convertToClassicGroup)."""
+        """Remove the last member of this protocol; the others form a classic group (GMM.convertToClassicGroup)."""
         from support.coordinator_model.classic import ClassicGroup
 
         names = self.cluster.names
@@ -509,13 +512,13 @@ class ConsumerGroup:
             for name in self.members
         }
         present = {
-            name: frozenset(place for place in places if place[0] in self.cluster.topics)
+            name: frozenset(place for place in places if place[0] in self.cluster.coordinator_topics)
             for name, places in assigned.items()
         }
         group = self.cluster.group = ClassicGroup.downgraded(self, present)
         group.begin(records)
 
-    # Members that go
+    # Members that leave or expire
 
     def leave(self, member_id: str, *, for_good: bool) -> None:
         """A heartbeat with epoch -1, or -2 of a static member."""
@@ -530,7 +533,7 @@ class ConsumerGroup:
             self._fence(member_id, "left", "member_left")
 
     def fell_silent(self, member_id: str) -> None:
-        """The last heartbeat was the last."""
+        """Start the session timer: the member sends no more heartbeats."""
         if member_id in self.members:
             last = self.cluster.now - self.cluster.random.randrange(HEARTBEAT_MS)
             self._session_from[member_id] = max(self._session_from.get(member_id, 0), last)
@@ -550,7 +553,7 @@ class ConsumerGroup:
             self._fence(member_id, "session", "member_expired")
 
     def _fence(self, member_id: str, how: Departure, reason: str) -> None:
-        """A member goes (GMM.consumerGroupFenceMember)."""
+        """Remove a member (GMM.consumerGroupFenceMember)."""
         client = self.members[member_id].client
         others = [member for name, member in self.members.items() if name != member_id]
         if others and all(member.classic is not None for member in others):
@@ -591,7 +594,7 @@ class ConsumerGroup:
         return topics
 
     def _present(self) -> TopicMetadata:
-        topics = self.cluster.topics
+        topics = self.cluster.coordinator_topics
         wanted = sorted(self._subscribed(self.members.values()) & topics.keys())
         return {topics[topic].topic_id: (topic, topics[topic].partitions) for topic in wanted}
 
@@ -708,7 +711,11 @@ class ConsumerGroup:
     def _topic_ids_of(self, member: ConsumerMember) -> set[str]:
         """The topics that it subscribes to, as far as they are there."""
         wanted = member.topics if member.pattern is None else self.patterns.get(member.pattern, ())
-        return {self.cluster.topics[topic].topic_id for topic in wanted if topic in self.cluster.topics}
+        return {
+            self.cluster.coordinator_topics[topic].topic_id
+            for topic in wanted
+            if topic in self.cluster.coordinator_topics
+        }
 
     def _held_by_others(self, member: ConsumerMember) -> frozenset[Partition]:
         others = (one for one in self.members.values() if one.member_id != member.member_id)
@@ -765,7 +772,7 @@ class ConsumerGroup:
             return
         if pattern not in {member.pattern for member in self.members.values()}:
             return
-        topics = tuple(sorted(topic for topic in self.cluster.topics if re.match(pattern, topic)))
+        topics = tuple(sorted(topic for topic in self.cluster.coordinator_topics if re.match(pattern, topic)))
         had = self.patterns.get(pattern)
         self.patterns[pattern] = topics
         body = {"topics": list(topics), "version": 1, "timestamp": self.cluster.now}
@@ -848,7 +855,8 @@ class ConsumerGroup:
                 member.client.poke()
             if member.state == UNREVOKED:
                 self._schedule_rebalance_timeout(member)
-        for pattern in self._unresolved:
+        # To a new coordinator all topics are new.
+        for pattern in self._unresolved | self.patterns.keys():
             self._resolve_soon(pattern)
 
 
@@ -866,7 +874,10 @@ def group_to_join(cluster: Cluster, client: ConsumerClient) -> tuple[ConsumerGro
     if isinstance(group, ClassicGroup) and group.is_preparing:
         instance_id = client.spec.instance_id
         is_there = instance_id is not None and any(one.instance_id == instance_id for one in group.members.values())
-        if group.protocol is None or is_there:  # not modelled: a static member comes back with the other protocol
+        # Kafka upgrades no group if user data would be lost (ConsumerGroup.fromClassicGroup).
+        loses_user_data = any(one.has_user_data for one in group.members.values())
+        # Not modelled: a static member comes back with the other protocol.
+        if loses_user_data or group.protocol is None or is_there:
             return "GROUP_ID_NOT_FOUND"
         mixed, records = ConsumerGroup.upgraded(group)
         cluster.group = mixed
