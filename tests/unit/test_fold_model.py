@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from support.coordinator_model import Run, run
+from support.coordinator_model import Crash, Join, MoveCoordinator, Run, Wait, run
 from support.coordinator_model.schedule import Schedule
 from support.coordinator_model.strategies import SCHEDULES, random_schedule
 from support.history_judge import Fact, Verdict, fold_in_pieces, judge, tally
@@ -35,6 +35,12 @@ def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
 @given(SCHEDULES, _CUTS)
 def test_history_never_contradicts_the_model(schedule: Schedule, cuts: list[int]) -> None:
     facts_of(schedule, cuts)
+
+
+def test_history_of_an_epoch_after_classic_generation_0_never_contradicts_the_model() -> None:
+    """A classic group that never had a generation is deleted when a member of the new protocol joins."""
+    died_at_once = (Join("c"), Wait(100), Crash("c"), MoveCoordinator("killed"))
+    assert facts_of(Schedule((*died_at_once, Join("b", protocol="consumer"), Wait(20_000)), seed=0), [])
 
 
 @settings(max_examples=5 * settings().max_examples)

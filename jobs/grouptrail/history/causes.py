@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from grouptrail.history.changes import Change
+from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
 from grouptrail.history.evidence import CAUSES, ENDINGS, POLLED_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
@@ -14,9 +14,6 @@ from grouptrail.history.state import FoldState, TargetBaseline
 
 # A leader asks for the metadata of topics that are new to its group at once (ConsumerCoordinator.onLeaderElected).
 _RECENT_MS = 60_000
-
-# The first epoch of a group: 2 from Kafka 4.3 on, 1 before.
-_LATEST_FIRST_EPOCH = 2
 
 
 class Finding(NamedTuple):
@@ -90,7 +87,7 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
         return False
     if after.kind == "classic":
         return after.generation <= 1
-    if after.generation > _LATEST_FIRST_EPOCH:
+    if after.generation > LATEST_FIRST_EPOCH:
         return False
     if any(member.session_timeout_ms for member in after.members.values()):
         return False  # members of the classic protocol: the group was a classic one before

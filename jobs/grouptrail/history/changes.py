@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from grouptrail.history.group import Group, Member
 from grouptrail.history.operations import CLASSIC, Operation
 
+# The first epoch of a group: 2 from Kafka 4.3 on, 1 before.
+LATEST_FIRST_EPOCH = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from grouptrail.history.assignors import Explanation, Subscriber, explain, skew
-from grouptrail.history.changes import Change
+from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.group import Group, Member, Partition, assigned_to, by_topic
 from grouptrail.history.operations import Operation
 from grouptrail.history.rows import GenerationRow, Values
@@ -65,6 +65,10 @@ def skipped(change: Change, *, is_beginning: bool) -> int | None:
         return None
     if before.generation is None or after.generation is None:
         return 0 if is_beginning else None
+    if change.is_conversion and before.generation == 0 and after.generation == LATEST_FIRST_EPOCH:
+        # Either generation 1 was converted before it was complete, or the empty group was deleted: the first epoch of
+        # the new one is 2 as well.
+        return None
     return max(0, after.generation - before.generation - 1)
 
 
