@@ -25,7 +25,7 @@ from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.lag.offsets import _CLOCKS_DIFFER_SECONDS
+from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
@@ -111,7 +111,7 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
         offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
     committed_at = time.monotonic()
     # Until then a commit above the log's end may be newer than the sample.
-    await_that(lambda: time.monotonic() > committed_at + _CLOCKS_DIFFER_SECONDS)
+    await_that(lambda: time.monotonic() > committed_at + CLOCKS_DIFFER_SECONDS)
     environ = {f"GROUPTRAIL_LAG__{name}_GROUPS": "exact-*" for name in ("EXACT", "READ_COMMITTED")}
     succeeded(cli(config, "run", "--once", environ=environ))
     rows = newest(config, exact, plainly, ahead)

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
-from support.history_facts import counted, facts_of, table
+from support.history_facts import check_facts
 from support.model_calibration import seed_of
 from support.observed_groups import PATIENCE_SECONDS
-from support.recorded_runs import Environment, Run, ScheduleRunner, crashing, folded, group_records
+from support.recorded_runs import Environment, Run, ScheduleRunner, crashing, group_records
 from support.recorded_schedules import (
     ALL,
     CLASSIC,
@@ -88,13 +88,8 @@ def test_history_of_recorded_runs_has_a_thousand_facts_and_none_wrong(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The counts of right, unknown and wrong facts by kind are printed."""
-    history = folded(recording.records, recording.names)
-    facts = [fact for run in recording.runs for fact in facts_of(run, history)]
     with capsys.disabled():
-        sys.stdout.write(f"\nKafka {recording.version}: {len(recording.runs)} runs\n\n{table(facts)}\n")
-    wrong = [fact for fact in facts if fact.verdict == "wrong"]
-    assert not wrong, "\n".join(map(str, wrong))
-    assert sum(counted(facts).values()) >= WANTED_FACTS
+        sys.stdout.write(check_facts(recording, WANTED_FACTS))
 
 
 def test_model_of_the_coordinator_agrees_with_recorded_runs(

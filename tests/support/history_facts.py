@@ -14,7 +14,8 @@ from typing import Any, Literal
 from support.coordinator_model import schedule as actions
 from support.history_tables import History, Row, partitions_of
 from support.observed_groups import Member, Partition, StableState, held_intervals
-from support.recorded_runs import Run, Step
+from support.recorded_runs import Run, Step, folded
+from support.recordings import Recording
 
 Verdict = Literal["right", "admitted", "wrong"]
 
@@ -191,8 +192,8 @@ def causes_of(step: Step, before: StableState | None) -> set[str]:
         return {"member_left" if isinstance(step.action, actions.Leave) else "member_expired", "protocol_migrated"}
     if isinstance(step.action, actions.MoveCoordinator):
         # A client that finds no coordinator for longer than its session joins as a new member.
-        anew = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
-        return {LEADER} | anew if before is not None and before.group != step.stable.group else set()
+        new = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
+        return {LEADER} | new if before is not None and before.group != step.stable.group else set()
     causes = _CAUSES.get(type(step.action), set())
     if isinstance(step.action, actions.CreateTopic | actions.DeleteTopic):
         # librdkafka is a member only while there is one of its topics.
@@ -337,7 +338,23 @@ def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
         yield Fact(run.group_id, "held", (partition, member_id, since, until), owned, verdict)
 
 
-# The table
+# All facts of a recording
+
+
+def facts_of_recording(recording: Recording) -> list[Fact]:
+    """Every fact of all its runs."""
+    history = folded(recording.records, recording.names)
+    return [fact for run in recording.runs for fact in facts_of(run, history)]
+
+
+def check_facts(recording: Recording, wanted: int) -> str:
+    """Return the table of a recording's facts; an AssertionError if one is wrong or there are fewer than wanted."""
+    facts = facts_of_recording(recording)
+    shown = f"\nKafka {recording.version}: {len(recording.runs)} runs\n\n{table(facts)}\n"
+    wrong = [fact for fact in facts if fact.verdict == "wrong"]
+    if wrong or len(facts) < wanted:
+        raise AssertionError("\n".join([shown, *map(str, wrong)]))
+    return shown
 
 
 def counted(facts: Iterable[Fact]) -> Counter[Verdict]:

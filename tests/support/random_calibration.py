@@ -19,7 +19,7 @@ The records of both end with the last stable state. After a change to the model
 
     PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
 
-looks for the seeds anew and writes them to `tests/data/random-runs-seeds.json`.
+searches for the seeds again and writes them to `tests/data/random-runs-seeds.json`.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
 
 @pytest.mark.parametrize("name", [".", "..", "...", "a/../..", "/", "%2E%2E"])
 def test_checkpoint_path_any_cluster_name_is_one_folder_of_its_own(tmp_path: Path, name: str) -> None:
-    """None is the checkpoint folder itself or lies above it."""
+    """None is the checkpoint folder itself or one of its parents."""
     path = Path(Config(warehouse=str(tmp_path), cluster=name).checkpoint_path("decode"))
     assert path.resolve().parent.parent == tmp_path / "_checkpoints"
     assert path.parent.name not in (".", "..")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.history_facts import Fact, counted, facts_of
+from support.history_facts import counted, facts_of_recording
 from support.random_calibration import SEEDS_FILE, differences, missing_shapes
 from support.random_runs import schedules
-from support.recorded_runs import Run, folded
+from support.recorded_runs import Run
 from support.recordings import load_recordings
 
 [RECORDING] = load_recordings("random")
@@ -77,16 +77,11 @@ def test_comparison_notices_each_missing_generation(run: Run, seeds: dict[str, A
 
 
 def test_history_of_the_random_runs_is_never_wrong() -> None:
-    facts = all_facts()
+    facts = facts_of_recording(RECORDING)
     assert not [fact for fact in facts if fact.verdict == "wrong"]
     assert counted(facts).total() >= WANTED_FACTS
 
 
 def test_history_of_the_random_runs_admits_little() -> None:
-    counts = counted(all_facts())
+    counts = counted(facts_of_recording(RECORDING))
     assert counts["right"] >= 0.95 * counts.total()
-
-
-def all_facts() -> list[Fact]:
-    history = folded(RECORDING.records, RECORDING.names)
-    return [fact for run in RECORDING.runs for fact in facts_of(run, history)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.history_facts import Fact, counted, facts_of
+from support.history_facts import counted, facts_of_recording
 from support.model_calibration import SEEDS_FILE, agrees, missing_shapes
-from support.recorded_runs import Run, folded
+from support.recorded_runs import Run
 from support.recorded_schedules import ALL
 from support.recordings import Recording, load_recordings
 
@@ -42,15 +42,10 @@ def test_model_writes_each_kind_of_operation_of_the_recorded_run(recording: Reco
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda one: one.version)
 def test_history_of_the_recorded_runs_is_never_wrong(recording: Recording) -> None:
-    assert not [fact for fact in facts(recording) if fact.verdict == "wrong"]
+    assert not [fact for fact in facts_of_recording(recording) if fact.verdict == "wrong"]
 
 
 def test_history_of_the_recorded_runs_admits_little() -> None:
-    counts = counted(fact for recording in RECORDINGS for fact in facts(recording))
+    counts = counted(fact for recording in RECORDINGS for fact in facts_of_recording(recording))
     assert counts.total() >= WANTED_FACTS
     assert counts["right"] >= 0.97 * counts.total()
-
-
-def facts(recording: Recording) -> list[Fact]:
-    history = folded(recording.records, recording.names)
-    return [fact for run in recording.runs for fact in facts_of(run, history)]

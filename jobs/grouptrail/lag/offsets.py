@@ -15,7 +15,7 @@ from grouptrail.lag.index import UNKNOWN, Bools, Ints, ints, whole
 
 _MICROS = 1_000_000
 # By how much the clocks of the brokers, which date commits, may differ from the clock of this job.
-_CLOCKS_DIFFER_SECONDS = 5
+CLOCKS_DIFFER_SECONDS = 5
 # `made anew` is in rows that grouptrail 0.1 stored.
 _OTHER_LOG = ("recreated", "made anew")
 
@@ -109,7 +109,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     is_recreated = _is_recreated(entries)
     mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
     # A commit that is newer than the sample may well be ahead of it.
-    is_old = entries.committed_at <= entries.sampled_at - _CLOCKS_DIFFER_SECONDS * _MICROS
+    is_old = entries.committed_at <= entries.sampled_at - CLOCKS_DIFFER_SECONDS * _MICROS
     is_above = (committed > end) & (end != UNKNOWN) & is_old
     mark_unknown(
         is_above,

@@ -169,7 +169,7 @@ def kill() -> None:
 
 
 def _kill_with_children(pid: int) -> None:
-    """Kill a process and, where the system (Linux) tells them, its children and theirs.
+    """Kill a process and, on Linux, all processes that it started.
 
     The script spark-submit becomes the JVM, but starts other processes first. While it is stopped it starts no more.
     """

@@ -385,7 +385,7 @@ class ClassicClient(BaseClient):
             self.rejoin("subscription_changed")
         elif self.spec.library == "librdkafka" and (self.group is None or not self._is_cooperative):
             # It unsubscribes first and joins again, even if the topics are the same, unless it knows that its
-            # protocol is cooperative, which the first assignment tells it (rd_kafka_cgrp_subscribe).
+            # protocol is cooperative, and it learns that from its first assignment (rd_kafka_cgrp_subscribe).
             self.is_resubscribed = self.joining
             self.rejoin("forced")
 
