@@ -23,8 +23,9 @@ from grouptrail.history.rows import TABLES
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
+from support.history_facts import held_facts
 from support.history_tables import History, Row, described_members, partitions_of, rebalance_with
-from support.observed_groups import COMMITTED, ClientGroup, MemberProcess, Partition, ShareClientGroup, held_intervals
+from support.observed_groups import COMMITTED, ClientGroup, MemberProcess, Partition, ShareClientGroup
 
 pytestmark = pytest.mark.broker
 
@@ -355,20 +356,11 @@ def test_generations_eager_group_has_every_assignment_its_members_received(
 def test_partition_ownership_covers_the_time_a_member_held_each_partition(
     recorded: RecordedGroups, group_id: str
 ) -> None:
-    """From the time a member received a partition until it gave it up. Members of a cooperative classic group give up
-    partitions when they receive the new generation, a moment after its record."""
-    delay_ms = 1_000 if group_id == "cooperative" else 0
-    rows = recorded.history.of("partition_ownership", group_id)
-    for member in recorded.group(group_id).members:
-        for partition, member_id, since, until in held_intervals(member.events):
-            owned = [
-                (row["owned_from"], row["owned_until"])
-                for row in rows
-                if (row["topic"], row["partition"], row["member_id"]) == (*partition, member_id)
-            ]
-            assert any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned), (
-                f"{member_id} held {partition} from {since} to {until}; the history says {owned}"
-            )
+    """From the time a member received a partition until it gave it up."""
+    facts = [
+        fact for member in recorded.group(group_id).members for fact in held_facts(group_id, member, recorded.history)
+    ]
+    assert not [fact for fact in facts if fact.verdict == "wrong"]
 
 
 @pytest.mark.parametrize("group_id", GROUPS)

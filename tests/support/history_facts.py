@@ -66,7 +66,7 @@ def facts_of(run: Run, history: History) -> Iterator[Fact]:
         last_owners = last_owners | _owners(step.stable) if step.stable.group.state != "Dead" else {}
     for member in run.members:
         yield from _received(run, member, history)
-        yield from _held(run, member, history)
+        yield from held_facts(run.group_id, member, history)
     for row in history.of("generations", run.group_id):
         if row["member_count"]:
             verdict = _judged(True, row["is_assignors_own"])
@@ -321,13 +321,13 @@ def _received(run: Run, member: Member, history: History) -> Iterator[Fact]:
             yield Fact(run.group_id, "received", (event.generation, event.member_id, event.partitions), said, verdict)
 
 
-def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
+def held_facts(group_id: str, member: Member, history: History) -> Iterator[Fact]:
     """A partition is owned for as long as its member had it."""
-    rows = history.of("partition_ownership", run.group_id)
+    rows = history.of("partition_ownership", group_id)
     # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
     # joins again before it has called its user back, which it may do only after the next generation.
     delay_ms = 2_000 + member.spec.heartbeat_ms if member.spec.client == "librdkafka" else 0
-    for partition, member_id, since, until in held_intervals(member.events, with_lost=False):
+    for partition, member_id, since, until in held_intervals(member.events):
         owned = [
             (row["owned_from"], row["owned_until"])
             for row in rows
@@ -335,7 +335,7 @@ def _held(run: Run, member: Member, history: History) -> Iterator[Fact]:
         ]
         covered = any(start <= since and (end is None or until <= end + delay_ms) for start, end in owned)
         verdict: Verdict = "right" if covered else "wrong"
-        yield Fact(run.group_id, "held", (partition, member_id, since, until), owned, verdict)
+        yield Fact(group_id, "held", (partition, member_id, since, until), owned, verdict)
 
 
 # All facts of a recording

@@ -131,12 +131,10 @@ class EventLog:
         self._write(self.last)
 
 
-def held_intervals(
-    events: Iterable[MemberEvent], *, with_lost: bool = True
-) -> Iterator[tuple[Partition, str, int, int]]:
+def held_intervals(events: Iterable[MemberEvent]) -> Iterator[tuple[Partition, str, int, int]]:
     """Yield (partition, member id, since, until) of every partition that a member received and then gave up.
 
-    A member learns late that it has lost partitions because it is no member any more.
+    Not of those that it lost because it is no member any more: it learns that late.
     """
     since: dict[Partition, tuple[str, int]] = {}
     for event in events:
@@ -146,7 +144,7 @@ def held_intervals(
             is_lost = event.kind == "revoked" and event.generation < 0
             for partition in event.partitions & since.keys():
                 member_id, from_ms = since.pop(partition)
-                if with_lost or not is_lost:
+                if not is_lost:
                     yield partition, member_id, from_ms, event.at_ms
 
 
