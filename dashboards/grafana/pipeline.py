@@ -142,7 +142,7 @@ def _exporter() -> list[Panel]:
         ),
         time_series(
             "Job restarts",
-            "Failures in the last ten minutes. A failed job is restarted while the others continue; the log says why.",
+            "Failures in the last ten minutes. A failed job is restarted while others continue; the log says why.",
             Query(
                 over_window("increase", "grouptrail_job_restarts_total", CLUSTER, window="10m"),
                 "{{cluster}} {{job}}",
