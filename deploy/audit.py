@@ -44,12 +44,12 @@ def report(answers: list[str]) -> int:
 
     A package that the index lacks, such as one from a company's own index, is reported and changes nothing else.
     """
-    audited, skipped, known = 0, 0, 0
+    audited, known = 0, 0
+    skipped: list[str] = []
     packages = [package for answer in answers for package in json.loads(answer)["dependencies"]]
     for package in {(one["name"], one.get("version")): one for one in packages}.values():
         if "skip_reason" in package:
-            skipped += 1
-            print(f"audit: {package['name']} not audited: {package['skip_reason']}")
+            skipped.append(package["name"])
             continue
         audited += 1
         for vulnerability in package["vulns"]:
@@ -61,9 +61,11 @@ def report(answers: list[str]) -> int:
             )
             print(f"audit: {package['name']} {package['version']} has {vulnerability['id']}: {remedy}")
     if not audited:
-        return _unanswered("the index has none of the packages")
+        return _unanswered(f"the index has none of the {len(skipped)} packages")
+    if skipped:
+        print(f"audit: not audited, because the index lacks them: {', '.join(sorted(skipped))}")
     vulnerable = f"{known} known vulnerabilit{'y' if known == 1 else 'ies'}" if known else "no known vulnerability"
-    left_out = f"; {skipped} not audited" if skipped else ""
+    left_out = f"; {len(skipped)} not audited" if skipped else ""
     print(f"audit: {audited} package{'' if audited == 1 else 's'} audited, {vulnerable}{left_out}")
     return 1 if known else 0
 

@@ -443,7 +443,7 @@ PACKAGES = {
             ["known", "private"],
             0,
             [
-                "audit: private not audited: Dependency not found on PyPI and could not be audited",
+                "audit: not audited, because the index lacks them: private",
                 "audit: 1 package audited, no known vulnerability; 1 not audited",
             ],
         ),
@@ -452,17 +452,14 @@ PACKAGES = {
             1,
             [
                 "audit: weak 2 has PYSEC-1: upgrade to 3",
-                "audit: private not audited: Dependency not found on PyPI and could not be audited",
+                "audit: not audited, because the index lacks them: private",
                 "audit: 1 package audited, 1 known vulnerability; 1 not audited",
             ],
         ),
         (
             ["private"],
             2,
-            [
-                "audit: private not audited: Dependency not found on PyPI and could not be audited",
-                "audit: not known, the index has none of the packages",
-            ],
+            ["audit: not known, the index has none of the 1 packages"],
         ),
     ],
 )
