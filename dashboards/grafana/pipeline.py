@@ -145,14 +145,14 @@ def _exporter() -> list[Panel]:
             "Failures in the last ten minutes. A failed job is restarted while others continue; the log says why.",
             Query(
                 over_window("increase", "grouptrail_job_restarts_total", CLUSTER, window="10m"),
-                "{{cluster}} {{job}}",
+                "{{cluster}} {{job_name}}",
             ),
             unit="short",
         ),
         time_series(
             "Jobs that do not run",
             "1 while a job waits to be started or restarted.",
-            Query(f"1 - {latest('grouptrail_job_running', CLUSTER)}", "{{cluster}} {{job}}"),
+            Query(f"1 - {latest('grouptrail_job_running', CLUSTER)}", "{{cluster}} {{job_name}}"),
             unit="short",
         ),
         time_series(

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.spark
 
 DEADLINE_SECONDS = scaled(120)
 POLL_SECONDS = 0.1
-RUNNING = re.compile(r'^grouptrail_job_running\{cluster="test",job="([\w-]+)"\} 1$', re.MULTILINE)
-RESTARTS = re.compile(r'^grouptrail_job_restarts_total\{cluster="test",job="([\w-]+)"\} (\d+)$', re.MULTILINE)
+RUNNING = re.compile(r'^grouptrail_job_running\{cluster="test",job_name="([\w-]+)"\} 1$', re.MULTILINE)
+RESTARTS = re.compile(r'^grouptrail_job_restarts_total\{cluster="test",job_name="([\w-]+)"\} (\d+)$', re.MULTILINE)
 
 
 def metrics(url: str) -> str:

@@ -303,9 +303,8 @@ def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) 
 
 def restarts(running: Exporter) -> float:
     """Return how often the exporter's own threads were restarted."""
-    return next(
-        value for labels, value in scrape(running)["grouptrail_job_restarts_total"] if labels["job"] == "exporter"
-    )
+    series = scrape(running)["grouptrail_job_restarts_total"]
+    return next(value for labels, value in series if labels["job_name"] == "exporter")
 
 
 def test_exporter_thread_that_accepts_connections_fails_and_continues(
@@ -360,7 +359,7 @@ def test_show_job_is_served_at_once(quiet: Config) -> None:
         running.show_job("default", "log-offsets", is_running=False, restarts=3)
         found = scrape(running)
     shown = [
-        {labels["job"]: value for labels, value in found[f"grouptrail_job_{name}"]}
+        {labels["job_name"]: value for labels, value in found[f"grouptrail_job_{name}"]}
         for name in ("running", "restarts_total")
     ]
     assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]

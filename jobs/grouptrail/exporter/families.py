@@ -95,8 +95,9 @@ def momentary_families(
         "grouptrail_refresh_errors_total": _table(value=[errors]),
     }
     if jobs:
-        rows["grouptrail_job_running"] = _table(job=list(jobs), value=[int(job.is_running) for job in jobs.values()])
-        rows["grouptrail_job_restarts_total"] = _table(job=list(jobs), value=[job.restarts for job in jobs.values()])
+        names, states = list(jobs), jobs.values()
+        rows["grouptrail_job_running"] = _table(job_name=names, value=[int(job.is_running) for job in states])
+        rows["grouptrail_job_restarts_total"] = _table(job_name=names, value=[job.restarts for job in states])
     return list(_families(snapshot.cluster, rows))
 
 
