@@ -95,7 +95,8 @@ def momentary_families(
         "grouptrail_refresh_errors_total": _table(value=[errors]),
     }
     if jobs:
-        names, states = list(jobs), jobs.values()
+        names: list[object] = list(jobs)
+        states = jobs.values()
         rows["grouptrail_job_running"] = _table(job_name=names, value=[int(job.is_running) for job in states])
         rows["grouptrail_job_restarts_total"] = _table(job_name=names, value=[job.restarts for job in states])
     return list(_families(snapshot.cluster, rows))
