@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins layouts facts clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins digests layouts facts clean
 
 ##@ First steps
 
@@ -89,6 +89,9 @@ layouts: $(READY) ## Compare the record layouts with those of a Kafka release: K
 
 facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count the correct facts of the history.
 	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py tests/broker/test_random_runs.py
+
+digests: $(READY) ## Write the digests of all downloaded jars, which each download is compared with.
+	@PYTHONPATH=deploy $(BIN)/python -m digests
 
 pins: ## Update requirements*.txt from pyproject.toml (needs uv).
 	$(call compile,requirements.txt,,what runs in production)

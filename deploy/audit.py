@@ -5,6 +5,7 @@ Exit status: 0 if none is known, 1 if there are some, 2 with a one-line message 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,16 +25,49 @@ def main() -> int:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
         installed = _run([*pip, TOOL], folder)
         if installed.returncode:
-            return _unanswered(f"{TOOL} cannot be installed ({_last_line(installed)})")
-        # Each file is whole: nothing has to be resolved, and nothing of it is installed.
-        files = [part for name in PINS for part in ("--requirement", str(ROOT / name))]
-        audit = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--strict"]
-        asked = _run([*audit, "--disable-pip", "--no-deps", *files], folder)
-    print(asked.stdout, end="")
-    if asked.returncode and "known vulnerabilit" not in asked.stderr:
-        return _unanswered(_last_line(asked))
-    print(_last_line(asked), file=sys.stderr)
-    return asked.returncode
+            return _unanswered(
+                f"the advisory database was not asked: {TOOL} cannot be installed ({_last_line(installed)})"
+            )
+        audit = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--format", "json"]
+        answers = []
+        for name in PINS:  # one by one: pip-audit refuses two versions of a package
+            # Each file is whole: nothing has to be resolved, and nothing of it is installed.
+            asked = _run([*audit, "--disable-pip", "--no-deps", "--requirement", str(ROOT / name)], folder)
+            if not asked.stdout.strip():
+                return _unanswered(f"the advisory database was not asked: {_last_line(asked)}")
+            answers.append(asked.stdout)
+    return report(answers)
+
+
+def report(answers: list[str]) -> int:
+    """Print what pip-audit has found, as JSON for each file, and return the exit status.
+
+    A package that the index lacks, such as one from a company's own index, is reported and changes nothing else.
+    """
+    audited, known = 0, 0
+    skipped: list[str] = []
+    packages = [package for answer in answers for package in json.loads(answer)["dependencies"]]
+    for package in {(one["name"], one.get("version")): one for one in packages}.values():
+        if "skip_reason" in package:
+            skipped.append(package["name"])
+            continue
+        audited += 1
+        for vulnerability in package["vulns"]:
+            known += 1
+            remedy = (
+                f"upgrade to {', '.join(vulnerability['fix_versions'])}"
+                if vulnerability["fix_versions"]
+                else "no fix yet"
+            )
+            print(f"audit: {package['name']} {package['version']} has {vulnerability['id']}: {remedy}")
+    if not audited:
+        return _unanswered(f"the index has none of the {len(skipped)} packages")
+    if skipped:
+        print(f"audit: not audited, because the index lacks them: {', '.join(sorted(skipped))}")
+    vulnerable = f"{known} known vulnerabilit{'y' if known == 1 else 'ies'}" if known else "no known vulnerability"
+    left_out = f"; {len(skipped)} not audited" if skipped else ""
+    print(f"audit: {audited} package{'' if audited == 1 else 's'} audited, {vulnerable}{left_out}")
+    return 1 if known else 0
 
 
 def _run(command: list[str], packages: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +85,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _unanswered(reason: str) -> int:
-    print(f"audit: not known, the advisory database was not asked: {reason}", file=sys.stderr)
+    print(f"audit: not known, {reason}", file=sys.stderr)
     return 2
 
 

@@ -141,6 +141,21 @@ def _exporter() -> list[Panel]:
             unit="short",
         ),
         time_series(
+            "Job restarts",
+            "Failures in the last ten minutes. A failed job is restarted while others continue; the log says why.",
+            Query(
+                over_window("increase", "grouptrail_job_restarts_total", CLUSTER, window="10m"),
+                "{{cluster}} {{job_name}}",
+            ),
+            unit="short",
+        ),
+        time_series(
+            "Jobs that do not run",
+            "1 while a job waits to be started or restarted.",
+            Query(f"1 - {latest('grouptrail_job_running', CLUSTER)}", "{{cluster}} {{job_name}}"),
+            unit="short",
+        ),
+        time_series(
             "Series dropped",
             "By reason: over the budget (aggregated as group other), or excluded by pattern.",
             Query(

@@ -142,7 +142,7 @@ class Bench:
         decode_udf = F.udf(_udf, "struct<group: string, topic: string, partition: int, offset: bigint, at: bigint>")
         ways = {
             "none": source,
-            "vectorised": source.mapInArrow(rows_of(COMMITS), row_ddl(COMMITS)),
+            "vectorised": source.mapInArrow(rows_of(COMMITS, 10_000_000), row_ddl(COMMITS)),
             "python udf": source.select(decode_udf("key", "value").alias("commit")).select("commit.*"),
         }
         return {name: min(_to_nowhere(rows) for _ in range(2)) for name, rows in ways.items()}

@@ -17,6 +17,7 @@ exec spark-submit \
   --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark \
   --conf spark.kubernetes.container.image="${IMAGE:-grouptrail:0.1.0}" \
   --conf spark.kubernetes.driver.podTemplateFile="$here/driver-template.yaml" \
+  --conf spark.kubernetes.executor.podTemplateFile="$here/executor-template.yaml" \
   --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG=grouptrail:sasl.jaas.config \
   --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_STORAGE__AWS_ACCESS_KEY_ID=grouptrail:access-key-id \
   --conf spark.kubernetes.driver.secretKeyRef.GROUPTRAIL_STORAGE__AWS_SECRET_ACCESS_KEY=grouptrail:secret-access-key \

@@ -301,3 +301,20 @@ def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
         succeeded(cli(config, "run", "--once", *DECODE))
         assert landed.records(config) == landed.in_topic(small.bootstrap)
         landed.assert_progress_adds_up(config)
+
+
+@pytest.mark.full
+def test_run_disk_full_restarts_its_jobs_until_there_is_room(small: Broker, tmp_path: Path) -> None:
+    """All four jobs, in one process that nobody restarts."""
+    folder = tmp_path / "disk"
+    load_old(small.bootstrap, groups(3)[0], 5_000)
+    with little_disk(folder, "300k"):
+        config = landed.config_of(small.bootstrap, folder / "warehouse")
+        with pipeline(config) as run:
+            line = next(line for line in run.lines() if "restarting it in" in line)
+            assert "the disk is full: make room for the warehouse" in line, line
+            subprocess.run(["mount", "-o", "remount,size=256m", str(folder)], check=True)
+            await_landed(config, small.bootstrap, run)
+            await_that(lambda: landed.rows(config, "consumer_lag"), 4 * PATIENCE_SECONDS)
+            stopped(run)
+        landed.assert_progress_adds_up(config)

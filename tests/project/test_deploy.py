@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ import typer
 import yaml
 from croniter import croniter
 
+import audit
 from demo import debian
 from demo.prometheus import free_port
 from grouptrail.cli import app
@@ -279,6 +281,32 @@ def test_pods_run_existing_commands_from_the_image_as_its_user() -> None:
         assert configured().warehouse.startswith(mounted["data"])
 
 
+def read_only_containers() -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Return each container of a Spark application's manifests, and the volumes of its pod, by a name."""
+    found = {}
+    for role in ("driver", "executor"):
+        (pod,) = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{role}-template.yaml").read_text("utf-8"))
+        (container,) = pod["spec"]["containers"]
+        found[f"{role}-template"] = container, pod["spec"]["volumes"]
+        applications = {
+            "application": objects("SparkApplication")[0]["spec"],
+            "scheduled": objects("ScheduledSparkApplication")[0]["spec"]["template"],
+        }
+        for name, spec in applications.items():
+            found[f"{name} {role}"] = spec[role], spec["volumes"]
+    return found
+
+
+def test_spark_pods_have_read_only_root_file_systems_and_write_to_volumes_only() -> None:
+    """/tmp has Spark's and Python's temporary files; the image's working directory is beside it."""
+    folder = dict(instructions())["WORKDIR"]
+    for name, (container, volumes) in read_only_containers().items():
+        assert container["securityContext"]["readOnlyRootFilesystem"], name
+        emptied = {volume["name"] for volume in volumes if "emptyDir" in volume}
+        writable = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in emptied}
+        assert writable == {"/tmp", folder}, name
+
+
 def test_pod_port_probes_and_selectors_match_the_exporter() -> None:
     """Compare the ports of the pod, the service, the network policy and the PodMonitor."""
     deployment, (service,), (monitor,) = objects("Deployment")[0], objects("Service"), objects("PodMonitor")
@@ -398,6 +426,50 @@ def test_audit_without_package_index_exits_with_2_and_one_line() -> None:
     assert asked.returncode == 2
     (line,) = (asked.stdout + asked.stderr).splitlines()
     assert line.startswith("audit: not known, ")
+
+
+PACKAGES = {
+    "known": {"name": "known", "version": "1", "vulns": []},
+    "weak": {"name": "weak", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]},
+    "private": {"name": "private", "skip_reason": "Dependency not found on PyPI and could not be audited"},
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "lines"),
+    [
+        (["known"], 0, ["audit: 1 package audited, no known vulnerability"]),
+        (
+            ["known", "private"],
+            0,
+            [
+                "audit: not audited, because the index lacks them: private",
+                "audit: 1 package audited, no known vulnerability; 1 not audited",
+            ],
+        ),
+        (
+            ["weak", "private"],
+            1,
+            [
+                "audit: weak 2 has PYSEC-1: upgrade to 3",
+                "audit: not audited, because the index lacks them: private",
+                "audit: 1 package audited, 1 known vulnerability; 1 not audited",
+            ],
+        ),
+        (
+            ["private"],
+            2,
+            ["audit: not known, the index has none of the 1 packages"],
+        ),
+    ],
+)
+def test_audit_reports_packages_that_the_index_lacks_and_audits_the_others(
+    names: list[str], status: int, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.dumps({"dependencies": [PACKAGES[name] for name in names]})
+    assert audit.report([found, found]) == status  # of two files with the same pins
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).splitlines() == lines
 
 
 def test_audit_workflow_has_valid_schedule_and_paths_and_runs_make_audit() -> None:

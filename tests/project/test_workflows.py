@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any, cast
 
 import pytest
 import yaml
+
+from grouptrail.spark.jars import known_digests
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -149,6 +152,26 @@ def test_release_waits_for_the_tests_before_it_publishes() -> None:
     for name in ("image", "publish"):
         assert {"test", "build"} <= set(release["jobs"][name]["needs"])
     assert release["jobs"]["github-release"]["needs"] == ["publish"]
+
+
+def test_release_has_a_bill_of_materials_with_every_pin_and_jar_of_the_image() -> None:
+    release = workflow("release.yaml")
+    name = "grouptrail-sbom.cdx.json"
+    assert f'deploy/sbom.py "$GITHUB_REF_NAME" > {name}' in str(release["jobs"]["build"]["steps"])
+    assert name in release["jobs"]["github-release"]["steps"][-1]["run"]
+    printed = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "sbom.py", "v1.2.3"], check=True, capture_output=True, text=True
+    )
+    document = json.loads(printed.stdout)
+    assert document["metadata"]["component"]["version"] == "1.2.3"
+    components = [(one["name"], one["version"]) for one in document["components"]]
+    assert len(set(components)) >= len(components) - 5  # a jar may be in both folders
+    pins = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements-java.txt").read_text("utf-8"), re.MULTILINE)
+    assert set(pins) <= set(components)
+    jars = [name for name in known_digests() if name.startswith(("connectors/", "s3/"))]
+    hashed = [one for one in document["components"] if "hashes" in one]
+    assert len(hashed) == len(jars)
+    assert {one["hashes"][0]["content"] for one in hashed} == {known_digests()[name] for name in jars}
 
 
 def test_release_builds_the_image_as_the_documents_do() -> None:

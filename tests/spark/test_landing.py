@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.decode import job, redecode, tasks
+from grouptrail.decode import job, limits, redecode, tasks
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.errors import GrouptrailError
@@ -242,3 +242,51 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
     update(ours, 2, billing=4, orders=4)
     assert beaten
     assert (processed(ours), processed(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})
+
+
+def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
+    landing: job.Landing, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
+    table, _ = decode_row(vector.key, vector.value)
+    size = len(vector.value or b"")
+    monkeypatch.setattr(landing, "_end_offsets", lambda batch: {} if batch < 0 else {0: 1})
+    monkeypatch.setattr(landing, "_max_record_bytes", lambda _batch: size - 1)
+    landing.land(spark.createDataFrame([(0, 0, AT, vector.key, vector.value)], COLUMNS), 0)
+    [row] = landed.rows(config, "undecodable_records")
+    assert (row["reason"], row["record_key"], row["record_value"]) == ("too_large", vector.key, vector.value)
+    landed.assert_progress_adds_up(config)
+    for limit, expected in ((size - 1, 0), (size, 1)):
+        limited = {"decode": config.decode.model_copy(update={"max_record_bytes": limit})}
+        with session_kept():
+            redecode.redecode(config.model_copy(update=limited), lambda _line: None)
+        assert len(landed.rows(config, table)) == expected
+        assert landed.records(config) == {(0, 0): (vector.key, vector.value)}
+
+
+def test_limits_new_limit_applies_to_batches_that_were_not_tried(spark: SparkSession, config: Config) -> None:
+    """A batch that is repeated puts each record into the same table as before."""
+
+    def limit_of(limit: int, *batches: int) -> list[int]:
+        limited = {"decode": config.decode.model_copy(update={"max_record_bytes": limit})}
+        return [limits.begin(spark, config.model_copy(update=limited))(batch) for batch in batches]
+
+    folder = Path(config.checkpoint_path("decode"))
+    (folder / "offsets").mkdir(parents=True)
+    assert limit_of(100, 0, 7) == [100, 100]
+    assert limit_of(200, 0, 7) == [200, 200]
+    (folder / "offsets" / "0").touch()
+    (folder / "offsets" / "1").touch()
+    assert limit_of(300, 0, 1, 2) == [200, 200, 300]
+    (folder / "limits" / "2").write_text("")  # a write that was interrupted
+    assert limit_of(300, 0, 1, 2) == [200, 200, 300]
+    (folder / "offsets" / "2").touch()
+    assert limit_of(200, 1, 2, 3) == [200, 300, 200]
+
+
+def test_limits_batch_tried_by_a_version_without_limit_has_none(spark: SparkSession, config: Config) -> None:
+    folder = Path(config.checkpoint_path("decode"))
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets" / "4").touch()
+    limit_of = limits.begin(spark, config)
+    assert [limit_of(4), limit_of(5)] == [(1 << 31) - 1, 10_000_000]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grouptrail.decode import batch
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_schema
+from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import strategies
 from support.strategies import MANY
 from support.wire_vectors import BY_NAME, RECORDS
@@ -101,3 +105,82 @@ def test_decode_batches_plain_commits_return_one_batch() -> None:
 def test_decode_batches_empty_batches_return_nothing() -> None:
     """Spark sends them for partitions without new records."""
     assert list(decode_batches(arrow([[], []]))) == []
+
+
+LIMIT = 1000
+
+
+def group_record(members: int) -> Record:
+    """Return a classic group's record with many members."""
+    key = Key(2, {"group": "billing"})
+    member = {
+        "memberId": "m", "groupInstanceId": None, "clientId": "c", "clientHost": "/10.0.0.1",
+        "rebalanceTimeout": 1, "sessionTimeout": 1, "subscription": b"", "assignment": b"",
+    }  # fmt: skip
+    fields = {"protocolType": "consumer", "generation": 1, "protocol": "range", "leader": "m"}
+    value = Value(3, {**fields, "currentStateTimestamp": 1, "members": [member] * members})
+    return encode_key(key), encode_value(key, value)
+
+
+def test_decode_record_above_the_limit_is_kept_verbatim_as_undecodable() -> None:
+    """A key or value of exactly the limit is decoded; the key tells the group of a value that is too large."""
+    key, value = group_record(20)
+    assert value is not None
+    assert key is not None
+    huge = b"\0\2" + bytes(LIMIT)
+    batches = arrow([[(key, value), (huge, value), (huge, None), group_record(1)]])
+    found = {table: rows.to_pylist() for table, rows in decode_batches(batches, len(value) - 1)}
+    assert found.keys() == {"group_metadata", "undecodable_records"}
+    assert [encode_row("group_metadata", row) for row in found["group_metadata"]] == [group_record(1)]
+    rows = found["undecodable_records"]
+    assert [(row["record_key"], row["record_value"]) for row in rows] == [(key, value), (huge, value), (huge, None)]
+    assert [(row["reason"], row["fault_in"], row["fault_position"], row["group_id"]) for row in rows] == [
+        ("too_large", "value", len(value) - 1, "billing"),
+        ("too_large", "key", len(value) - 1, None),
+        ("too_large", "key", len(value) - 1, None),
+    ]
+    [(table, _)] = decode_batches(arrow([[(key, value)]]), len(value))
+    assert table == "group_metadata"
+
+
+@given(records=st.lists(strategies.ANY_RECORDS, max_size=6), size=st.integers(1, 200))
+def test_decode_batches_in_parts_equals_decoding_in_one(records: list[Record], size: int) -> None:
+    """Each row once, in order within its table."""
+    whole = landed([records])
+    before = batch._ENOUGH_BYTES
+    batch._ENOUGH_BYTES = size
+    try:
+        assert landed([records]) == whole
+    finally:
+        batch._ENOUGH_BYTES = before
+
+
+def peak_bytes(batches: list[pa.RecordBatch], limit: int | None) -> int:
+    """Return how much memory Python needs to decode batches, one after the other."""
+    tracemalloc.start()
+    try:
+        for _ in decode_batches(batches, limit):
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_decode_large_record_takes_memory_of_its_own_size_only() -> None:
+    record = group_record(20_000)
+    size = len(record[1] or b"")
+    batches = arrow([[record]])
+    assert size > 500_000
+    assert peak_bytes(batches, size - 1) < 4 * size
+    assert peak_bytes(batches, None) > 15 * size
+
+
+def test_decode_many_large_records_takes_memory_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark passes up to 1,024 records at a time, whatever their size."""
+    record = group_record(2_000)
+    size = len(record[1] or b"")
+    batches = arrow([[record] * 50])
+    monkeypatch.setattr(batch, "_ENOUGH_BYTES", 2 * size)
+    in_parts = peak_bytes(batches, None)
+    monkeypatch.setattr(batch, "_ENOUGH_BYTES", 1000 * size)
+    assert in_parts < peak_bytes(batches, None) / 5

@@ -475,3 +475,9 @@ def test_environment_variable_of_unknown_cluster_is_rejected() -> None:
     """Ignoring the variable would leave the cluster without its password."""
     found = problems(write(CLUSTERS), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
     assert "no such cluster: configured are production, eu-2, spare" in found[0]
+
+
+def test_warehouse_in_the_home_of_an_unknown_user_is_refused() -> None:
+    """Found by test_fuzz.py: it ended with a stack trace."""
+    with pytest.raises(ConfigError, match=r"warehouse.*no user of this machine"):
+        load_config(None, {"warehouse": "~no-such-user/lake"}, {})

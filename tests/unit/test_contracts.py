@@ -147,6 +147,7 @@ def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metri
         "table",
         "reason",
         "version",
+        "job_name",  # not job, which Prometheus sets itself
     }
     assert metric.labels[0] == "cluster"
     assert set(metric.labels[1:]) <= allowed

@@ -121,7 +121,7 @@ def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> 
     ]
     assert both[0] == both[1]
     assert exporter.page is not None
-    assert len(both[0]) == exporter.page.series + 3
+    assert len(both[0]) == exporter.page.series + 5
 
 
 def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporter) -> None:
@@ -299,6 +299,70 @@ def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) 
         running.publish("default", lag_table(lag_row()))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
     assert len([line for line in logged if "without lag" in line]) == 1
+
+
+def restarts(running: Exporter) -> float:
+    """Return how often the exporter's own threads were restarted."""
+    series = scrape(running)["grouptrail_job_restarts_total"]
+    return next(value for labels, value in series if labels["job_name"] == "exporter")
+
+
+def test_exporter_thread_that_accepts_connections_fails_and_continues(
+    quiet: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    with Exporter([quiet], logged.append) as running:
+        until(lambda: running.page)
+        faults = [MemoryError("no memory left")]
+
+        def fail_once() -> None:
+            if faults:
+                raise faults.pop()
+
+        # Of this server only: the class also serves those of other tests.
+        monkeypatch.setattr(running._server._http, "service_actions", fail_once)
+        until(lambda: not faults)
+        until(lambda: restarts(running) == 1)
+    assert logged == ["metrics: MemoryError: no memory left; restarting"]
+
+
+def test_exporter_thread_that_takes_snapshots_fails_and_continues(
+    quiet: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an error that is no Exception, as where delta-rs panics."""
+
+    class PanicError(BaseException):
+        pass
+
+    logged: list[str] = []
+    faults = [PanicError("index out of bounds"), ValueError("no page")]
+
+    def fail_twice(pages: list[Any]) -> Page:
+        if faults:
+            raise faults.pop()
+        return Page(pages)
+
+    monkeypatch.setattr(service, "Page", fail_twice)
+    with Exporter([quiet], logged.append) as running:
+        until(lambda: running.page)
+        assert restarts(running) == 2
+    assert logged == [
+        "metrics: ValueError: no page; restarting",
+        "metrics: PanicError: index out of bounds; restarting",
+    ]
+
+
+def test_show_job_is_served_at_once(quiet: Config) -> None:
+    with Exporter([quiet], lambda _: None) as running:
+        until(lambda: running.page)
+        running.show_job("default", "lag", is_running=True, restarts=0)
+        running.show_job("default", "log-offsets", is_running=False, restarts=3)
+        found = scrape(running)
+    shown = [
+        {labels["job_name"]: value for labels, value in found[f"grouptrail_job_{name}"]}
+        for name in ("running", "restarts_total")
+    ]
+    assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]
 
 
 def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:

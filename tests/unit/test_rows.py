@@ -404,6 +404,7 @@ def test_decode_row_undecodable_key_has_at_most_its_type(key: bytes | None, key_
 
 
 # One input for each kind of error: a record's key and value, or a blob's layout and bytes.
+TOO_LARGE = 1_000_000
 FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
     "truncated": (COMMIT_KEY, b""),
     "truncated_tail": (SUBSCRIPTION, bytes.fromhex("0001 00000000 ffffffff")),
@@ -415,6 +416,7 @@ FAULTS: dict[str, tuple[bytes | None, bytes | None] | tuple[str, bytes]] = {
     "length_not_allowed": (COMMIT_KEY, b"\0\4" + bytes(12) + b"\x81\x80\2" + b"m" * 32768),
     "bad_varint": (COMMIT_KEY, b"\0\4" + bytes(12) + b"\xff" * 5),
     "tag_size_mismatch": (b"\0\3\0\1g", b"\0\0" + bytes(4) + b"\1\0\7" + bytes(8)),
+    "too_large": (COMMIT_KEY, bytes(TOO_LARGE + 1)),
     "not_utf8": (b"\0\2\0\1\xff", None),
 }
 
@@ -428,7 +430,7 @@ def test_decode_example_of_each_error_kind_gives_that_kind(kind: str) -> None:
         assert error is not None
         assert error.kind == kind
     else:
-        assert decode_row(first, second)[1]["reason"] == kind
+        assert decode_row(first, second, TOO_LARGE)[1]["reason"] == kind
 
 
 def test_docs_explain_every_error_kind() -> None:

@@ -6,11 +6,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import Any, cast
 
 import pytest
 
-from grouptrail.runtime import pipeline
 from grouptrail.runtime.running import Clock, JobFailedError, any_runs, reason, storage_errors_explained
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
@@ -162,34 +160,3 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
     assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
-
-
-class OneCluster:
-    """A cluster whose jobs fail once; the second run is ended by Ctrl-C."""
-
-    def __init__(self, fault: Exception) -> None:
-        self.queries: list[Any] = []
-        self.gave_up: list[Exception] = []
-        self._fault = fault
-
-    def keep_running(self, _spark: Any, _exporter: Any, signals: list[int]) -> None:
-        if not self.gave_up:
-            raise self._fault
-        signals.append(2)
-
-    def give_up_for_now(self, fault: Exception) -> None:
-        self.gave_up.append(fault)
-
-
-def test_run_python_worker_started_too_late_restarts_the_jobs() -> None:
-    fault = JobFailedError(reason(RuntimeError(f"{HEAD}Python worker failed to connect back.")))
-    cluster = OneCluster(fault)
-    pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
-    assert cluster.gave_up == [fault]
-
-
-def test_run_job_of_the_only_cluster_fails_ends_the_run() -> None:
-    cluster = OneCluster(JobFailedError("a file of the checkpoint is damaged"))
-    with pytest.raises(JobFailedError, match="damaged"):
-        pipeline._run_on(cast("Any", None), cast("Any", [cluster]), None, [], lambda _line: None)
-    assert cluster.gave_up == []

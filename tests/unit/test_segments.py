@@ -12,6 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
+from grouptrail.decode.sources import ingest
 from grouptrail.decode.sources.segments import SegmentsError, SegmentSummary, partition_folders, read_partition
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -191,3 +192,25 @@ def test_read_partition_old_format_batch_is_reported_and_skipped(segment: Segmen
     offsets, found = read(segment(head, _old(), batch(4)))
     assert offsets == [0, 4]
     assert "message format v1" in found.faults[0].reason
+
+
+def test_read_partition_batch_above_the_limit_is_a_fault_and_the_next_ones_are_read(segment: Segment) -> None:
+    """Nothing is lost: with a higher limit, the segment is read as a whole."""
+    path = segment(batch(0, 2), batch(2, 50), batch(52, 2))
+    found = SegmentSummary()
+    most = len(batch(2, 50)) - 1
+    assert [offset for offset, *_ in read_partition([path], found, most)] == [0, 1, 52, 53]
+    [fault] = found.faults
+    assert (fault.file, fault.position) == (str(path), len(batch(0, 2)))
+    assert fault.reason.startswith(f"the batch has {most + 1:,} bytes: raise decode.max_segment_batch_bytes")
+    assert fault.skipped == most + 1
+    offsets, found = read(path)
+    assert (offsets, found.faults) == (list(range(54)), [])
+
+
+def test_arrow_batches_of_large_records_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_BYTES_A_BATCH", 250)
+    records = [(offset, 0, b"k" * 50, b"v" * 50) for offset in range(7)]
+    batches = list(ingest._arrow(3, records))
+    assert [len(part) for part in batches] == [3, 3, 1]
+    assert [row["record_offset"] for part in batches for row in part.to_pylist()] == list(range(7))

@@ -62,6 +62,12 @@ class DecodeConfig(Section):
     """Maximum number of records in a micro-batch."""
     trigger_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
     """How often a micro-batch starts."""
+    max_record_bytes: int = Field(default=10_000_000, gt=0, lt=1 << 31)
+    """Maximum size of a key or value to decode, which takes up to thirty times as much memory. Larger records are
+    kept in `undecodable_records`."""
+    max_segment_batch_bytes: int = Field(default=100_000_000, gt=0, lt=1 << 31)
+    """Maximum size of a record batch on disk that `ingest-segments` reads. Larger batches are reported and left out;
+    with a higher limit, the command can be repeated."""
 
 
 class LogOffsetsConfig(Section):

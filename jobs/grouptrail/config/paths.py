@@ -14,5 +14,13 @@ def is_uri(location: str) -> bool:
 
 
 def normalized(location: str) -> str:
-    """Return a URI without trailing slashes, or a local folder's absolute path."""
-    return location.rstrip("/") if is_uri(location) else str(Path(location).expanduser().absolute())
+    """Return a URI without trailing slashes, or a local folder's absolute path.
+
+    Raises ValueError for the home of a user that does not exist.
+    """
+    if is_uri(location):
+        return location.rstrip("/")
+    try:
+        return str(Path(location).expanduser().absolute())
+    except RuntimeError:
+        raise ValueError("~ is followed by no user of this machine: write the path of the folder") from None

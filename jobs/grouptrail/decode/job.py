@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from grouptrail.decode import limits
 from grouptrail.decode.progress import batch_progress, refuse_other_source, summary
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
 from grouptrail.decode.sources.admin import job as polling
@@ -72,6 +73,7 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
         end_offsets=lambda batch: batch_end_offsets(spark, config, DECODE.name, batch) if batch >= 0 else begin,
         bounds=topic.bounds,
         report=report,
+        max_record_bytes=limits.begin(spark, config),
     )
     return start_query(records, config, DECODE.name, land=landing.land, once=once)
 
@@ -96,7 +98,8 @@ class Landing:
     """Writes micro-batches: every table, then the progress, with each append done once, even if a batch is repeated.
 
     `app` returns the query's id in the tables' transaction logs, `end_offsets` a micro-batch's end offsets by
-    partition, `bounds` the current bounds of the topic's logs.
+    partition, `bounds` the current bounds of the topic's logs, `max_record_bytes` the limit that a micro-batch was or
+    is to be decoded with (default: the configured one).
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Landing:
         end_offsets: Callable[[int], Mapping[int, int]],
         bounds: Callable[[], Mapping[int, LogBounds]],
         report: Callable[[str], None],
+        max_record_bytes: Callable[[int], int] | None = None,
     ) -> None:
         self._spark = spark
         self._config = config
@@ -115,13 +119,20 @@ class Landing:
         self._end_offsets = end_offsets
         self._bounds = bounds
         self._report = report
+        self._max_record_bytes = max_record_bytes or (lambda _batch: config.decode.max_record_bytes)
 
     def land(self, records: DataFrame, batch: int) -> None:
         """Write one micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
         set_batches(records.sparkSession)
-        found = land_records(one_task_a_core(self._spark, records), self._config, app=app, batch=batch)
+        found = land_records(
+            one_task_a_core(self._spark, records),
+            self._config,
+            app=app,
+            batch=batch,
+            max_record_bytes=self._max_record_bytes(batch),
+        )
         progress = list(
             batch_progress(
                 found.landed,
@@ -157,26 +168,34 @@ def append_progress(
 
 
 def land_records(
-    records: DataFrame, config: Config, *, app: str, batch: int, source: str | None = None
+    records: DataFrame,
+    config: Config,
+    *,
+    app: str,
+    batch: int,
+    source: str | None = None,
+    max_record_bytes: int | None = None,
 ) -> BatchReport:
     """Decode records (record_partition, record_offset, record_at, key, value) and append each to its table.
 
-    Each append is done once for an `app` and a `batch`, which must always have the same records. `source` is the
-    column's value.
+    Each append is done once for an `app` and a `batch`, which must always have the same records and the same
+    `max_record_bytes` (default: the configured one). `source` is the column's value.
     """
+    most = max_record_bytes or config.decode.max_record_bytes
     spark = records.sparkSession
     reports = spark.sparkContext.accumulator({}, BY_TASK)
 
     def append_made(table: str, rows: Rows) -> None:
         tables.append_made(records, rows, row_ddl(table), config, table, source=source, app=app, version=batch)
 
-    append_made(COMMITS, commits_reporting(reports))
+    append_made(COMMITS, commits_reporting(reports, most))
     if not reports.value:  # they were written before
-        records.mapInArrow(commits_reporting(reports), row_ddl(COMMITS)).write.format("noop").mode("append").save()
+        rows = records.mapInArrow(commits_reporting(reports, most), row_ddl(COMMITS))
+        rows.write.format("noop").mode("append").save()
     found = BatchReport.of(reports.value)
     for table in RARE_TABLES:
         if found.too_many and found.has(table):
-            append_made(table, rows_of(table))
+            append_made(table, rows_of(table, most))
         elif found.has(table):
             tables.append(spark, found.rare[table], config, table, source=source, app=app, version=batch)
     return found

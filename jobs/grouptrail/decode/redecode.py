@@ -59,7 +59,11 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
             continue
         origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
         origin["not_before"] = F.lit(None).cast("timestamp")  # only polled rows have one, and they are decodable
-        decoded = records.mapInArrow(rows_of(table), row_ddl(table)).withColumns(origin).persist()
+        decoded = (
+            records.mapInArrow(rows_of(table, config.decode.max_record_bytes), row_ddl(table))
+            .withColumns(origin)
+            .persist()
+        )
         if count := decoded.count():
             ensure_table(spark, config, table)
             move(decoded, config, source=UNDECODABLE, target=table)

@@ -21,13 +21,14 @@ _EPOCHS = ("epoch", "assignmentEpoch", "memberEpoch")
 _DECODER_VERSION = version("grouptrail")
 
 
-def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, Row]:
+def decode_row(key: bytes | None, value: bytes | None, max_bytes: int | None = None) -> tuple[str, Row]:
     """Return a record's table and its row, without the columns that say where the record came from.
 
-    Never raises: a record that cannot be decoded is a row of `undecodable_records`. Keys and values that the columns
+    Never raises: a record that cannot be decoded, or whose key or value has more than `max_bytes`, is a row of
+    `undecodable_records`. Keys and values that the columns
     do not encode to the same bytes are kept in `verbatim_key` and `verbatim_value`.
     """
-    record = decode_record(key, value)
+    record = decode_record(key, value, max_bytes=max_bytes)
     if record.key is None or key is None or record.error is not None:
         return "undecodable_records", _undecodable_row(record, key, value)
     table = table_of(record.key.type)

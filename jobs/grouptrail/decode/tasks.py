@@ -94,12 +94,12 @@ class ByTask(AccumulatorParam[dict[int, T]]):
 BY_TASK: ByTask[TaskReport] = ByTask()
 
 
-def commits_reporting(reports: Accumulator[Reports]) -> Rows:
+def commits_reporting(reports: Accumulator[Reports], max_record_bytes: int) -> Rows:
     """Return a function for `DataFrame.mapInArrow` that yields rows of `offset_commits` and reports the others."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = TaskReport()
-        for table, decoded in decode_batches(batches):
+        for table, decoded in decode_batches(batches, max_record_bytes):
             report.count(table, decoded)
             if table == COMMITS:
                 yield decoded
@@ -112,11 +112,11 @@ def commits_reporting(reports: Accumulator[Reports]) -> Rows:
     return rows
 
 
-def rows_of(table: str) -> Rows:
+def rows_of(table: str, max_record_bytes: int) -> Rows:
     """Return a function for `DataFrame.mapInArrow` that yields the rows of one table."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (decoded for found, decoded in decode_batches(batches) if found == table)
+        return (decoded for found, decoded in decode_batches(batches, max_record_bytes) if found == table)
 
     return rows
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -74,14 +76,29 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
     return list(_families(snapshot.cluster, rows))
 
 
-def momentary_families(snapshot: Snapshot, *, errors: int) -> list[Family]:
-    """Return the families of the tables' ages now, and of the number of snapshots that failed."""
+@dataclass(frozen=True)
+class JobState:
+    """A job of this process: whether it runs, and how often it was restarted after a fault."""
+
+    is_running: bool
+    restarts: int
+
+
+def momentary_families(
+    snapshot: Snapshot, *, errors: int, jobs: Mapping[str, JobState] = MappingProxyType({})
+) -> list[Family]:
+    """Return the families of the tables' ages now, of failed snapshots and of the jobs by name."""
     now = time.time()
     ages = [(table, max(0.0, now - at)) for table, at in snapshot.newest.items()]
     rows = {
         "grouptrail_freshness_seconds": _columns(["table", "value"], ages),
         "grouptrail_refresh_errors_total": _table(value=[errors]),
     }
+    if jobs:
+        names: list[object] = list(jobs)
+        states = jobs.values()
+        rows["grouptrail_job_running"] = _table(job_name=names, value=[int(job.is_running) for job in states])
+        rows["grouptrail_job_restarts_total"] = _table(job_name=names, value=[job.restarts for job in states])
     return list(_families(snapshot.cluster, rows))
 
 

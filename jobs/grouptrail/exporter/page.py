@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.exporter.alias import ALIASES, alias_families
-from grouptrail.exporter.families import momentary_families, pipeline_families
+from grouptrail.exporter.families import JobState, momentary_families, pipeline_families
 from grouptrail.exporter.governor import Governed, governed
 from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.exporter.text import EOF, Family, written
@@ -29,19 +29,21 @@ class ClusterPage:
         config: ExporterConfig,
         *,
         errors: Callable[[], int] = lambda: 0,
+        jobs: Callable[[], Mapping[str, JobState]] = dict,
         before: ClusterPage | None = None,
     ) -> None:
-        """`errors()` returns how many snapshots have failed; `before` is the previous page."""
+        """`errors()` returns how many snapshots have failed, `jobs()` the jobs; `before` is the previous page."""
         aliases = [alias for exporter in dict.fromkeys(config.also_as) for alias in ALIASES[exporter]]
         self._governed: Governed = governed(snapshot, config, aliases, before._governed.kept if before else ())
         pipeline = pipeline_families(snapshot, dropped=self._governed.dropped)
         self.snapshot = snapshot
         self.families: Sequence[Family] = [*self._governed.families, *pipeline, *alias_families(pipeline, aliases)]
         self._errors = errors
+        self._jobs = jobs
 
     def momentary(self) -> Sequence[Family]:
         """Return the families at its end, as of now."""
-        return momentary_families(self.snapshot, errors=self._errors())
+        return momentary_families(self.snapshot, errors=self._errors(), jobs=self._jobs())
 
 
 class Page:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # The first line and the headers of a request.
 _MAX_REQUEST_BYTES = 1 << 16
+_RESTART_SECONDS = 1.0
 _NUMBER = re.compile(r"\d(\.\d*)?")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 _PLAIN = "text/plain; charset=utf-8"
@@ -37,11 +38,16 @@ _OPENMETRICS = "application/openmetrics-text"
 class Server:
     """Serves the current page, `page()`; `problem()` returns why it is not ready, or None.
 
+    If the thread that accepts connections fails, it continues after a second, and `on_fault` gets the error.
     `exposes_password`: whether basic authentication's password crosses a network in clear.
     """
 
     def __init__(
-        self, config: ExporterConfig, page: Callable[[], Page | None], problem: Callable[[], str | None]
+        self,
+        config: ExporterConfig,
+        page: Callable[[], Page | None],
+        problem: Callable[[], str | None],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         """Start listening. Raises ExporterError if that fails."""
         host, _, port = config.listen.rpartition(":")
@@ -67,7 +73,9 @@ class Server:
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
         address = ipaddress.ip_address(str(self._http.server_address[0]).partition("%")[0])
         self.exposes_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
-        self._thread = threading.Thread(target=self._http.serve_forever, name="exporter", daemon=True)
+        self._on_fault = on_fault
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="exporter", daemon=True)
 
     def start(self) -> None:
         """Answer requests, in threads of its own."""
@@ -75,10 +83,30 @@ class Server:
 
     def stop(self) -> None:
         """Stop listening; responses in progress are completed."""
+        self._stopping.set()
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
         self._http.server_close()
+
+    def _serve(self) -> None:
+        keep_running(self._http.serve_forever, self._stopping, self._on_fault)
+
+
+def keep_running(
+    work: Callable[[], None], stopping: threading.Event, on_fault: Callable[[BaseException], None]
+) -> None:
+    """Call `work` again a second after it has failed, until it returns or `stopping` is set.
+
+    Also after errors that are no Exception: delta-rs raises such where its Rust code panics.
+    """
+    while not stopping.is_set():
+        try:
+            work()
+            return
+        except BaseException as fault:
+            on_fault(fault)
+        stopping.wait(_RESTART_SECONDS)
 
 
 def _listening(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> LimitedServer:

@@ -15,14 +15,17 @@ import pyarrow as pa
 from grouptrail.console import signals
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page
-from grouptrail.exporter.server import Server
+from grouptrail.exporter.server import Server, keep_running
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
 Report = Callable[[str], None]
+
+_OWN_JOB = "exporter"
 
 
 class Exporter:
@@ -42,9 +45,9 @@ class Exporter:
         self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
         self._wake = threading.Event()
-        self._stopping = False
-        self._server = Server(configs[0].exporter, lambda: self._page, self._problem)
-        self._refresher = threading.Thread(target=self._refresh_for_ever, name="exporter-refresh", daemon=True)
+        self._stopping = threading.Event()
+        self._server = Server(configs[0].exporter, lambda: self._page, self._problem, self._count_restart)
+        self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
     @property
     def url(self) -> str:
@@ -69,7 +72,7 @@ class Exporter:
 
     def stop(self) -> None:
         """Stop both; wait at most five seconds for a snapshot in progress."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         self._server.stop()
         if self._refresher.is_alive():
@@ -92,6 +95,18 @@ class Exporter:
         self._clusters[cluster].lag = lag_rows
         self._wake.set()
 
+    def show_job(self, cluster: str, job: str, *, is_running: bool, restarts: int) -> None:
+        """Serve the state of a cluster's job from now on. May be called from any thread; it does not block."""
+        self._clusters[cluster].jobs[job] = JobState(is_running, restarts)
+
+    def _count_restart(self, fault: BaseException) -> None:
+        """Count and report that one of the exporter's threads has failed and continues."""
+        for cluster in self._clusters.values():
+            cluster.jobs[_OWN_JOB] = JobState(is_running=True, restarts=cluster.jobs[_OWN_JOB].restarts + 1)
+        # The output may be closed; metrics must be served anyway.
+        with contextlib.suppress(OSError, ValueError):
+            self._report(f"metrics: {type(fault).__name__}: {fault}; restarting")
+
     def _problem(self) -> str | None:
         """Return why no cluster is ready; None once one is: problems of one cluster do not affect the others."""
         problems = {name: cluster.problem for name, cluster in self._clusters.items()}
@@ -99,11 +114,14 @@ class Exporter:
             return None
         return "; ".join(f"{name}: {text}" if len(problems) > 1 else str(text) for name, text in problems.items())
 
+    def _keep_refreshing(self) -> None:
+        keep_running(self._refresh_for_ever, self._stopping, self._count_restart)
+
     def _refresh_for_ever(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._wake.clear()
             for cluster in self._clusters.values():
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 cluster.refresh()
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
@@ -118,6 +136,7 @@ class _Cluster:
         self.page: ClusterPage | None = None
         self.problem: str | None = "the first snapshot is not made yet"
         self.lag: pa.Table | None = None
+        self.jobs = {_OWN_JOB: JobState(is_running=True, restarts=0)}
         self._config = config
         self._report = report
         self._reader = SnapshotReader(config, lag_since=datetime.now(UTC) if awaits_lag else None)
@@ -144,7 +163,13 @@ class _Cluster:
         self.problem = fault or snapshot.not_ready
 
     def _show(self, snapshot: Snapshot) -> None:
-        self.page = ClusterPage(snapshot, self._config.exporter, errors=lambda: self._errors, before=self.page)
+        self.page = ClusterPage(
+            snapshot,
+            self._config.exporter,
+            errors=lambda: self._errors,
+            jobs=lambda: dict(self.jobs),
+            before=self.page,
+        )
 
 
 def serve(configs: Sequence[Config], report: Report = print_now) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import stat
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,8 +17,10 @@ from string import Template
 from typing import Any
 
 from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import whole_file
 
 _ASSETS = files("grouptrail.report")
+_POLICY = "default-src 'none'; style-src "
 _IN_SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
@@ -27,7 +30,7 @@ def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any
     script = "\n".join(['"use strict";', *(_asset(f"{part}.js") for part in scripts)])
     return Template(_asset(f"{name}.html")).substitute(
         title=escape(title),
-        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        policy=f"{_POLICY}{_hash(style)}; script-src {_hash(script)}",
         style=style,
         script=script,
         data=embedded(data),
@@ -41,11 +44,33 @@ def embedded(data: dict[str, Any]) -> str:
 
 
 def write(text: str, path: Path) -> None:
-    """Write the file. Raises QueryError if that fails."""
+    """Write the file; an existing page is replaced. Raises QueryError for any other file, and if that fails."""
+    _refuse_other_file(path)
+    with whole_file(path) as partial:
+        partial.write_text(text, "utf-8")
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Raise QueryError if there is something at a path that is not a page that this module wrote."""
     try:
-        path.write_text(text, "utf-8")
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise QueryError(f"{path} is a link: name the file itself with --out")
+        head = _head()
+        if stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                if file.read(len(head)) == head:
+                    return
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise QueryError(f"{path} cannot be written ({error.strerror}): check --out") from error
+        raise QueryError(f"{path} cannot be read ({error.strerror}): give another --out") from error
+    raise QueryError(f"{path} exists and is no page of grouptrail: give another --out, or delete it")
+
+
+def _head() -> bytes:
+    """Return what each page begins with, up to the hash of its style."""
+    return f"{_asset('timeline.html').partition('$policy')[0]}{_POLICY}".encode()
 
 
 def _asset(name: str) -> str:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job
+from grouptrail.jobs import JOBS, Job, Publish
+from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,
     JobFailedError,
     any_runs,
     collect_garbage_sooner,
     end_taken_over,
-    is_transient,
+    end_without_spark,
+    failure,
     stop_signals,
     stopped_at_exit,
     storage_errors_explained,
 )
+from grouptrail.spark.session import has_stopped
+from grouptrail.storage import checkpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +38,6 @@ Report = Callable[[str], None]
 
 _LOOK_EVERY_SECONDS = 0.2
 
-# How long to wait before a cluster that failed is tried again.
-_FIRST_PAUSE_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 300.0
-
 
 def run(
     configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
@@ -46,8 +46,10 @@ def run(
 
     Jobs run until they are stopped; with `once`, until they have processed what is there. SIGINT or SIGTERM waits for
     the batches under way (ten seconds at most) and ends the process with 130 or 143; a second signal ends it at once.
-    With one cluster, a job that fails stops the others and raises JobFailedError. With several, a cluster that fails
-    does not stop the others: it is tried again after a pause, or with `once` reported at the end.
+    A job that fails is restarted after a pause while the others continue; a fault that no restart can mend
+    (`restarts.is_unrecoverable`) stops all jobs and is raised. With several clusters it stops those of its cluster
+    only, which are tried again after a pause. With `once` any fault is raised, or for several clusters reported at
+    the end.
     """
     from grouptrail.spark import jvm
     from grouptrail.spark.session import begun_session, start_session
@@ -79,19 +81,59 @@ def run(
         raise SystemExit(128 + signals[0])
 
 
+class _JobRun:
+    """A job that runs until it is stopped: its query, and when it is restarted after a fault."""
+
+    def __init__(self, job: Job) -> None:
+        self.name = job.name
+        self.query: StreamingQuery | None = None
+        self.restarts = 0
+        self._job = job
+        self._backoff = Backoff()
+        self._has_run = False
+
+    def keep_running(self, spark: SparkSession, config: Config, report: Report, publish: Publish | None) -> None:
+        """Start the query if there is none and its pause is over. Raises JobFailedError if it has failed."""
+        if self.query is not None:
+            if fault := failure(self.query):
+                raise fault
+            return
+        if not self._backoff.is_due:
+            return
+        self._backoff.start()
+        if self._has_run:
+            checkpoints.refuse_gone(spark, config, self.name)
+        with storage_errors_explained():
+            self.query = self._job.start(spark, config, once=False, report=report, publish=publish)
+        if self.restarts:
+            report(f"job {self.name}: restarted")
+        self._has_run = True
+
+    def put_off(self) -> float:
+        """Restart the query later; return the pause in seconds."""
+        self.query = None
+        self.restarts += 1
+        return self._backoff.fail()
+
+
 class _Cluster:
     """The selected jobs of one cluster."""
 
     def __init__(self, config: Config, jobs: Sequence[Job], report: Report) -> None:
         self.name = config.cluster
         self.report = report
-        self.queries: list[StreamingQuery] = []
         self._config = config
         self._jobs = jobs
+        self._runs = [_JobRun(job) for job in jobs]
         self._held = contextlib.ExitStack()
         self._is_checked = False
-        self._again_at = 0.0
-        self._pause = _FIRST_PAUSE_SECONDS
+        self._is_held = False
+        self._backoff = Backoff()
+
+    @property
+    def queries(self) -> list[StreamingQuery]:
+        """The queries of its jobs."""
+        return [run.query for run in self._runs if run.query is not None]
 
     def check(self) -> None:
         """Raise an error if a job cannot run."""
@@ -109,50 +151,61 @@ class _Cluster:
                 spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(loss, self.report)
             )
         )
+        self._is_held = True
 
     def release(self) -> None:
         """Let other drivers run the jobs."""
+        self._is_held = False
         self._held.close()
 
     def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
         """Start each job when the one before has ended, so that it finds all of that job's output."""
         self.hold(spark)
         for job in self._jobs:
-            yield self._start(spark, job, once=True)
+            with storage_errors_explained():
+                yield job.start(spark, self._config, once=True, report=self.report)
 
     def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
-        """Start the jobs if they do not run and there is no signal. Raises JobFailedError if one has failed."""
-        if self.queries:
-            any_runs(self.queries)
-            return
-        if time.monotonic() > self._again_at:
+        """Start the jobs that do not run, those that failed after a pause, unless there is a signal.
+
+        Raises what no restart of one job can mend.
+        """
+        if not self._is_held:
+            if not self._backoff.is_due:
+                return
+            self._backoff.start()
             if not self._is_checked:
                 self.check()
             self.hold(spark)
-            for job in self._jobs:
-                if not signals:
-                    self.queries.append(self._start(spark, job, once=False, exporter=exporter))
+        publish = None if exporter is None else partial(exporter.publish, self.name)
+        for run in self._runs:
+            if signals:
+                return
+            try:
+                run.keep_running(spark, self._config, self.report, publish)
+            except Exception as fault:
+                if has_stopped(spark) or is_unrecoverable(fault):
+                    raise
+                pause = run.put_off()
+                self.report(
+                    f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue"
+                )
+
+    def show_jobs(self, exporter: Exporter) -> None:
+        """Pass the state of its jobs to the exporter."""
+        for run in self._runs:
+            exporter.show_job(self.name, run.name, is_running=run.query is not None, restarts=run.restarts)
 
     def give_up_for_now(self, fault: Exception) -> None:
         """Stop the jobs and retry them later, with an increasing pause."""
         for query in self.queries:
             query.stop()
+        for run in self._runs:
+            if run.query is not None:
+                run.put_off()
         self.release()
         self._is_checked = False
-        ran = time.monotonic() - self._again_at
-        self._pause = (
-            _FIRST_PAUSE_SECONDS if ran > _LONGEST_PAUSE_SECONDS else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        )
-        self.queries = []
-        self._again_at = time.monotonic() + self._pause
-        self.report(f"{_one_line(fault)}; retrying in {self._pause:.0f} s")
-
-    def _start(
-        self, spark: SparkSession, job: Job, *, once: bool, exporter: Exporter | None = None
-    ) -> StreamingQuery:
-        publish = None if exporter is None else partial(exporter.publish, self.name)
-        with storage_errors_explained():
-            return job.start(spark, self._config, once=once, report=self.report, publish=publish)
+        self.report(f"{_one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
 
 
 def _with_name(config: Config, report: Report) -> Report:
@@ -230,9 +283,13 @@ def _run_on(
                 try:
                     cluster.keep_running(spark, exporter, signals)
                 except Exception as fault:
-                    if len(clusters) == 1 and not is_transient(fault):
+                    if has_stopped(spark):
+                        end_without_spark(report)
+                    if len(clusters) == 1 and is_unrecoverable(fault):
                         raise
                     cluster.give_up_for_now(fault)
                 finally:
                     queries[:] = [query for cluster in clusters for query in cluster.queries]
+                if exporter is not None:
+                    cluster.show_jobs(exporter)
             time.sleep(_LOOK_EVERY_SECONDS)

@@ -63,9 +63,9 @@ def storage_errors_explained() -> Iterator[None]:
         text = str(fault)
         if _shows_full_disk(text):
             raise JobFailedError(_DISK_FULL) from fault
-        if "No FileSystem for scheme" in text or re.search(r"Class org\.apache\.hadoop\.fs\.\S+ not found", text):
+        if lacks_file_system(text):
             raise JobFailedError(_NO_FILE_SYSTEM) from fault
-        if "AccessDenied" in text or "AuthorizationPermissionMismatch" in text:
+        if lacks_storage_rights(text):
             raise JobFailedError(_NOT_WRITABLE) from fault
         raise
 
@@ -119,6 +119,15 @@ def stop_signals() -> Iterator[list[int]]:
 def end_taken_over(loss: str, report: Callable[[str], None]) -> NoReturn:
     """End the process because another driver has taken over: this one was suspended or disconnected for too long."""
     report(f"grouptrail: {loss}")
+    jvm.end_process(1)
+
+
+def end_without_spark(report: Callable[[str], None]) -> NoReturn:
+    """End the process because its JVM is gone: nothing in this process can start another."""
+    report(
+        "grouptrail: Spark has ended (its JVM was killed or had no memory left): start grouptrail again; "
+        "nothing is lost"
+    )
     jvm.end_process(1)
 
 
@@ -183,12 +192,31 @@ def reason(fault: Exception) -> str:
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
 
 
-def is_transient(fault: Exception) -> bool:
-    """Return whether a job failed only because the machine was too busy, so that a restart is enough.
+def failure(query: StreamingQuery) -> JobFailedError | None:
+    """Return why a query that runs until it is stopped has ended; None while it runs."""
+    from pyspark.errors import StreamingQueryException
 
-    Spark gives a Python process ten seconds to connect back, a time that is fixed in its code.
-    """
-    return "Python worker failed to connect back" in str(fault)
+    if query.isActive:
+        return None
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as fault:
+        failed = JobFailedError(reason(fault))
+        failed.__cause__ = fault
+        return failed
+    return JobFailedError("its query was stopped from outside")
+
+
+def lacks_file_system(text: str) -> bool:
+    """Return whether an error's text says that Hadoop knows no file system of the warehouse's kind."""
+    return "No FileSystem for scheme" in text or bool(
+        re.search(r"Class org\.apache\.hadoop\.fs\.\S+ not found", text)
+    )
+
+
+def lacks_storage_rights(text: str) -> bool:
+    """Return whether an error's text says that the object store denies access."""
+    return "AccessDenied" in text or "AuthorizationPermissionMismatch" in text
 
 
 def _remedy(cause: str) -> str:
@@ -204,7 +232,13 @@ def _shows_full_disk(text: str) -> bool:
 
 
 def _python_cause(text: str) -> str | None:
-    """Return the message of an exception that Python raised while a batch was written.
+    """Return the message of an exception that Python raised while a batch was written."""
+    error = python_error(text)
+    return error and (error.partition(": ")[2] or error)
+
+
+def python_error(text: str) -> str | None:
+    """Return the exception that Python raised while a batch was written, as `package.Error: message`.
 
     It is the first line after the traceback's frames: `Traceback (most recent call last):`, indented frames,
     `package.Error: message`. If Java raised it, that line is py4j's and the next one `: java.package.Error: message`.
@@ -213,4 +247,4 @@ def _python_cause(text: str) -> str | None:
     raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
     if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
         raised = [line.removeprefix(": ") for line in raised[1:]]
-    return (raised[0].partition(": ")[2] or raised[0]) if raised else None
+    return raised[0] if raised else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import importlib.resources
 import importlib.util
 import shutil
 import subprocess
@@ -16,6 +18,9 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.spark.java import cache_folder, find_java
 
 Report = Callable[[str], None]
+
+DIGESTS = "jars.sha256"
+"""The file, beside this module, with the digest of every jar that is downloaded."""
 
 _REPORT_EVERY_SECONDS = 2.0
 _FETCH_DEADLINE_SECONDS = 1200.0
@@ -41,8 +46,8 @@ def fetch_jars(
 
     `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`; without
     `transitive` there are only the dependencies themselves. During a download, `report` gets a line at least every
-    two seconds. After an interruption the download resumes; the folder appears only when it is complete. Raises
-    JarsError.
+    two seconds. After an interruption the download resumes; the folder appears only when it is complete and its jars
+    are those of `jars.sha256`. Raises JarsError.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -107,8 +112,35 @@ def _download(folder: Path, ivy_file: str, report: Report) -> None:
         status = _run_reporting(command, log, lambda seconds: report(_progress(what, ivy_cache, seconds)))
         if status != 0 or not (draft / "jars").is_dir():
             raise JarsError(_why_not_fetched(what, log.read_text(errors="replace")))
+        _verify(f"{folder.parent.name}/{folder.name}", draft / "jars", report)
         (draft / "jars").rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
+
+
+def digests(name: str, folder: Path) -> dict[str, str]:
+    """Return the SHA-256 digests of the jars in a folder, by `name` and the jar's name, as in `jars.sha256`."""
+    return {f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest() for jar in sorted(folder.iterdir())}
+
+
+def known_digests() -> dict[str, str]:
+    """Return the digests in `jars.sha256`, which `make digests` writes in the format of sha256sum."""
+    lines = (importlib.resources.files("grouptrail.spark") / DIGESTS).read_text("utf-8").splitlines()
+    return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+
+
+def _verify(name: str, folder: Path, report: Report) -> None:
+    """Raise JarsError unless these are exactly the jars whose digests are known; other versions are only reported."""
+    known = {jar: digest for jar, digest in known_digests().items() if jar.rpartition("/")[0] == name}
+    if not known:
+        report(f"{name}: not verified, as grouptrail was not tested with this version and has no digests of its jars")
+        return
+    found = digests(name, folder)
+    wrong = sorted(jar for jar in known.keys() | found.keys() if known.get(jar) != found.get(jar))
+    if wrong:
+        raise JarsError(
+            f"{wrong[0]} is not the jar that grouptrail was tested with (SHA-256: {found.get(wrong[0], 'none')}): "
+            "check the mirror or proxy that it came from, and run it again; nothing was kept"
+        )
 
 
 def _run_reporting(command: list[str], log: Path, report_after: Callable[[float], None]) -> int:

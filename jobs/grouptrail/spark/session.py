@@ -193,6 +193,14 @@ def start_session(
             return pool.submit(builder.getOrCreate).result()
 
 
+def has_stopped(spark: SparkSession) -> bool:
+    """Return whether a session's application has ended: its JVM is gone, or its cluster has ended it."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except Exception:  # py4j raises several when nobody answers
+        return True
+
+
 def _start_jvm(config: Config, report: Report) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
     settings = settings_of(config, report)

@@ -32,6 +32,20 @@ class CheckpointError(GrouptrailError):
     """No query can resume from a job's checkpoint."""
 
 
+class CheckpointGoneError(GrouptrailError):
+    """The checkpoint of a job that has run is not there any more."""
+
+
+def refuse_gone(spark: SparkSession, config: Config, job: str) -> None:
+    """Raise CheckpointGoneError if the checkpoint of a job that has run is gone, as after an unmount.
+
+    A query that started without it would begin another warehouse there.
+    """
+    folder = config.checkpoint_path(job)
+    if hadoop.read_text(spark, f"{folder}/metadata") is None:
+        raise CheckpointGoneError(f"the checkpoint {folder} is gone: mount or restore the folder of the warehouse")
+
+
 def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]) -> Start:
     """Return the start that `recover` has written for the job's first batch; empty if there is none.
 

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.spark import object_stores
 from grouptrail.storage import delta, reader
-from grouptrail.storage.errors import TableError
+from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
@@ -103,7 +103,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
         if column in there and there[column] != wanted[column]
     ]
     if differing:
-        raise TableError(
+        raise TableVersionError(
             f"table {path} does not fit this version of grouptrail ({'; '.join(differing)}): "
             "use another warehouse, or the version that wrote it"
         )

@@ -18,6 +18,7 @@ KINDS = {
     "length_not_allowed": "a string longer than the 32767 bytes that Kafka allows",
     "bad_varint": "a varint of more than five bytes",
     "tag_size_mismatch": "a known tagged field that is not as long as its size says",
+    "too_large": "a key or value of more bytes than the configured limit",
     "not_utf8": "a string that is not UTF-8, which a text column could not give back",
 }
 

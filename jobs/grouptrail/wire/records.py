@@ -37,19 +37,27 @@ class Record:
     error: Undecodable | None = None
 
 
-def decode_record(key: bytes | None, value: bytes | None, *, strict: bool = True) -> Record:
+def decode_record(
+    key: bytes | None, value: bytes | None, *, strict: bool = True, max_bytes: int | None = None
+) -> Record:
     """Decode one record; never raises.
+
+    A key or value of more than `max_bytes` is not decoded, because that takes thirty times its size in memory.
 
     `strict` treats a string that is not UTF-8 as undecodable, so that decoded records can be encoded to the same
     bytes; otherwise such bytes become U+FFFD, as Kafka's own tools print them. Bytes after the last field are
     ignored, as Kafka does.
     """
+    if max_bytes is not None and len(key or b"") > max_bytes:
+        return Record(None, None, Undecodable("key", "too_large", max_bytes))
     try:
         decoded_key = _decode_key(key, strict=strict)
     except WireError as fault:
         return Record(None, None, Undecodable("key", fault.kind, fault.position))
     if value is None:
         return Record(decoded_key, None)
+    if max_bytes is not None and len(value) > max_bytes:
+        return Record(decoded_key, None, Undecodable("value", "too_large", max_bytes))
     try:
         version, data, _ = read_message(record_types()[decoded_key.type], value, strict=strict)
     except WireError as fault:

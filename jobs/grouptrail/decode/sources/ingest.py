@@ -22,6 +22,7 @@ from grouptrail.decode.job import land_records
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.segments import (
+    MAX_BATCH_BYTES,
     SegmentRecord,
     SegmentsError,
     SegmentSummary,
@@ -48,6 +49,7 @@ Report = Callable[[str], None]
 
 _RECORDS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
 _ROWS_A_BATCH = 10_000
+_BYTES_A_BATCH = 16 << 20
 _FOLDERS_A_TASK_SLOT = 4
 
 
@@ -146,7 +148,9 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
     from pyspark import StorageLevel
 
     reports: Accumulator[dict[int, SegmentSummary]] = spark.sparkContext.accumulator({}, ByTask())
-    records = copies = read_segments(spark, folders, reports).persist(StorageLevel.MEMORY_AND_DISK)
+    records = copies = read_segments(spark, folders, reports, config.decode.max_segment_batch_bytes).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     try:
         copies.count()  # reads them, which fills `reports`
         outcome, found = Outcome(), {number: reports.value[number] for number in range(len(folders))}
@@ -179,7 +183,10 @@ def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> 
 
 
 def read_segments(
-    spark: SparkSession, folders: Folders, reports: Accumulator[dict[int, SegmentSummary]]
+    spark: SparkSession,
+    folders: Folders,
+    reports: Accumulator[dict[int, SegmentSummary]],
+    max_batch_bytes: int = MAX_BATCH_BYTES,
 ) -> DataFrame:
     """Return the committed records with the columns of the topic's; one task reads each folder.
 
@@ -193,7 +200,7 @@ def read_segments(
         for batch in batches:
             for place in batch.to_pylist():
                 found = SegmentSummary()
-                read = read_partition(map(Path, place["files"]), found)
+                read = read_partition(map(Path, place["files"]), found, max_batch_bytes)
                 yield from _arrow(place["partition"], read)
                 reports.add({place["number"]: found})
 
@@ -202,6 +209,7 @@ def read_segments(
 
 def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.RecordBatch]:
     waiting: list[SegmentRecord] = []
+    size = 0
 
     def batch() -> pa.RecordBatch:
         offsets, times, keys, values = zip(*waiting, strict=True)
@@ -213,9 +221,10 @@ def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.Reco
 
     for record in records:
         waiting.append(record)
-        if len(waiting) == _ROWS_A_BATCH:
+        size += len(record[2] or b"") + len(record[3] or b"")
+        if len(waiting) == _ROWS_A_BATCH or size >= _BYTES_A_BATCH:
             yield batch()
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield batch()
 

@@ -32,6 +32,8 @@ _SEGMENT = re.compile(r"\d{20}\.log")
 
 _MORE_FAULTS = 20
 
+MAX_BATCH_BYTES = (1 << 31) - 1
+
 
 class SegmentsError(GrouptrailError):
     """There are no segments of the offsets topic to read, or some of them cannot be read."""
@@ -128,14 +130,16 @@ def _refuse_unreadable(segments: list[Path]) -> None:
         raise SegmentsError(f"{unknown[0]} is no Kafka log segment: give a broker's log folder, or a copy of it")
 
 
-def read_partition(segments: Iterable[Path], found: SegmentSummary) -> Iterator[SegmentRecord]:
+def read_partition(
+    segments: Iterable[Path], found: SegmentSummary, max_batch_bytes: int = MAX_BATCH_BYTES
+) -> Iterator[SegmentRecord]:
     """Yield the committed records of a partition's segments, each offset once, and fill `found`.
 
-    A transaction's records are yielded at its commit marker.
+    A transaction's records are yielded at its commit marker. A batch of more than `max_batch_bytes` is a fault.
     """
     unfinished: dict[int, list[SegmentRecord]] = {}
     for path in segments:
-        for position, batch in _batches(path, found):
+        for position, batch in _batches(path, found, max_batch_bytes):
             read_to = found.end
             if batch.last_offset < read_to:
                 continue
@@ -167,7 +171,7 @@ def _records(batch: DefaultRecordBatch, read_to: int) -> list[SegmentRecord]:
     return [(one.offset, one.timestamp, one.key, one.value) for one in batch if one.offset >= read_to]
 
 
-def _batches(path: Path, found: SegmentSummary) -> Iterator[tuple[int, DefaultRecordBatch]]:
+def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, DefaultRecordBatch]]:
     """Yield a segment's complete batches with their positions; faults are added to `found`."""
     if not path.stat().st_size:
         return
@@ -178,12 +182,12 @@ def _batches(path: Path, found: SegmentSummary) -> Iterator[tuple[int, DefaultRe
         found.cut_off = None
     position = 0
     while position < len(content):
-        batch = _batch_at(content, position)
+        batch = _batch_at(content, position, max_bytes)
         if isinstance(batch, DefaultRecordBatch):
             yield position, batch
             position += batch.size_in_bytes
             continue
-        following = _next_batch(content, position)
+        following = _next_batch(content, position, max_bytes)
         if bytes(content[position:following]).strip(b"\0"):  # preallocated space is no fault
             fault = Fault(str(path), position, batch, following - position)
             if batch is _CUT_OFF and following == len(content):
@@ -196,7 +200,7 @@ def _batches(path: Path, found: SegmentSummary) -> Iterator[tuple[int, DefaultRe
 _CUT_OFF = "the batch is cut off"
 
 
-def _batch_at(content: memoryview, position: int) -> DefaultRecordBatch | str:
+def _batch_at(content: memoryview, position: int, max_bytes: int) -> DefaultRecordBatch | str:
     """Return the batch that begins at a position, or why there is none."""
     left = len(content) - position
     if left < _FRAME.size:
@@ -209,20 +213,22 @@ def _batch_at(content: memoryview, position: int) -> DefaultRecordBatch | str:
         return "no batch begins here"
     if size > left:
         return _CUT_OFF
+    if size > max_bytes:
+        return f"the batch has {size:,} bytes: raise decode.max_segment_batch_bytes, and ingest these segments again"
     batch = DefaultRecordBatch(content[position : position + size])
     return batch if batch.validate_crc() else "the batch is corrupt (wrong CRC)"
 
 
-def _next_batch(content: memoryview, position: int) -> int:
+def _next_batch(content: memoryview, position: int, max_bytes: int) -> int:
     """Return the position of the next complete batch after one that cannot be read, or the content's end."""
     if len(content) - position >= _FRAME.size:
         behind = position + _BEHIND_LENGTH + max(_FRAME.unpack_from(content, position)[1], 1)
-        if behind < len(content) and isinstance(_batch_at(content, behind), DefaultRecordBatch):
+        if behind < len(content) and isinstance(_batch_at(content, behind, max_bytes), DefaultRecordBatch):
             return int(behind)
     rest = bytes(content[position:])
     at = rest.find(bytes([_FORMAT]), _MAGIC_AT + 1)
     while at >= 0:
-        if isinstance(_batch_at(content, position + at - _MAGIC_AT), DefaultRecordBatch):
+        if isinstance(_batch_at(content, position + at - _MAGIC_AT, max_bytes), DefaultRecordBatch):
             return position + at - _MAGIC_AT
         at = rest.find(bytes([_FORMAT]), at + 1)
     return len(content)

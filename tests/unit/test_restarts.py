@@ -1,0 +1,305 @@
+"""`grouptrail run` restarts a job that fails while the others continue; some faults end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from grouptrail.config import Config, ConfigError
+from grouptrail.decode.progress import BatchError, SourceChangedError
+from grouptrail.history.job import HistoryError
+from grouptrail.jobs import Job
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, KafkaUnreachableError
+from grouptrail.runtime import pipeline, restarts
+from grouptrail.runtime.lease import AlreadyRunningError
+from grouptrail.runtime.restarts import Backoff, is_unrecoverable
+from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
+from grouptrail.storage import checkpoints
+from grouptrail.storage.checkpoints import CheckpointError, CheckpointGoneError
+from grouptrail.storage.errors import TableError, TableVersionError
+
+HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+"""
+WORKER = "x: Python worker failed to connect back.\nCaused by: java.net.SocketTimeoutException"
+KAFKA = "org.apache.kafka.common.errors"
+
+
+def failed(text: str, java: str = "") -> JobFailedError:
+    """Return what a query that ended with this error raises; `java` is its stack trace in Java."""
+    fault = StreamingQueryException(text)
+    fault._stackTrace = java
+    error = JobFailedError(reason(fault))
+    error.__cause__ = fault
+    return error
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ConfigError("cluster"),
+        KafkaSettingError("kafka"),
+        SourceChangedError("polled"),
+        KafkaDeniedError("READ"),
+        BatchError("rows"),
+        CheckpointError("older"),
+        HistoryError("rebuild"),
+        TableVersionError("does not fit"),
+        AlreadyRunningError("pid 1"),
+        failed(f"{PYTHON}grouptrail.decode.progress.BatchError: partition 3 has 2 rows for offsets 0 to 1\n"),
+        failed(f"{PYTHON}grouptrail.history.state.StateError: of version 9\n"),
+        failed(f"{HEAD}Multiple streaming jobs detected for 7"),
+        failed(f"{HEAD}Log file was malformed: failed to read correct log version from x."),
+        failed(f"{HEAD}Not authorized", f"x\nCaused by: {KAFKA}.TopicAuthorizationException: Not authorized"),
+        failed(f"{HEAD}Authentication failed", f"{KAFKA}.SaslAuthenticationException: Authentication failed"),
+        failed(f"{PYTHON}OSError: AccessDenied: PUT s3://lake/x\n"),
+    ],
+)
+def test_fault_that_only_a_change_mends_is_unrecoverable(fault: Exception) -> None:
+    assert is_unrecoverable(fault)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["o\n: java.nio.file.AccessDeniedException: s3a://lake/x", 'o\n: x: No FileSystem for scheme "gs"'],
+)
+def test_storage_without_rights_or_file_system_is_unrecoverable(text: str) -> None:
+    with pytest.raises(JobFailedError) as raised, storage_errors_explained():
+        raise RuntimeError(text)
+    assert is_unrecoverable(raised.value)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failed(f"{HEAD}Python worker failed to connect back.", WORKER),
+        failed(f"{HEAD}Timeout of 60000ms expired", f"{KAFKA}.TimeoutException: Timeout of 60000ms expired"),
+        failed(f"{HEAD}No space left on device"),
+        failed(f"{PYTHON}OSError: SlowDown: reduce your request rate (503)\n"),
+        failed(f"{PYTHON}KeyError: 'orders'\n"),
+        # The name of a group or topic decides nothing.
+        failed(f"{PYTHON}KeyError: '{KAFKA}.TopicAuthorizationException, grouptrail.history.job.HistoryError: x'\n"),
+        CheckpointGoneError("is gone"),
+        KafkaUnreachableError("no broker"),
+        ClusterError("answers LEADER_NOT_AVAILABLE"),
+        TableError("cannot be read"),
+        JobFailedError("its query was stopped from outside"),
+        ValueError(),
+    ],
+)
+def test_any_other_fault_is_temporary(fault: Exception) -> None:
+    assert not is_unrecoverable(fault)
+
+
+def test_backoff_pauses_double_up_to_a_limit_and_start_again_after_a_long_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    backoff = Backoff()
+    assert backoff.is_due
+    pauses = []
+    for _ in range(8):
+        backoff.start()
+        pauses.append(backoff.fail())
+        assert not backoff.is_due
+        now[0] += pauses[-1]
+        assert backoff.is_due
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+    backoff.start()
+    now[0] += 301
+    assert backoff.fail() == 5
+
+
+class Query:
+    """A query; it runs until `fault` is set."""
+
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+        self.is_stopped = False
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return self.fault is None and not self.is_stopped
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        if self.fault:
+            raise self.fault
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class OneJob:
+    """A job that records its queries; `start_faults` are raised by its next starts."""
+
+    publishes_lag = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queries: list[Query] = []
+        self.start_faults: list[Exception] = []
+
+    def check(self, _config: Config) -> None:
+        pass
+
+    def start(self, *_arguments: Any, **_options: Any) -> Query:
+        if self.start_faults:
+            raise self.start_faults.pop(0)
+        self.queries.append(Query())
+        return self.queries[-1]
+
+
+class Run:
+    """The main loop with jobs of fakes; `looks` are called one after the other between its rounds."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, clusters: int = 1) -> None:
+        self.jobs = {name: OneJob(name) for name in ("decode", "log-offsets", "lag")}
+        self.printed: list[str] = []
+        self.shown: dict[str, tuple[bool, int]] = {}
+        self.clusters = [
+            pipeline._Cluster(
+                Config(warehouse=str(folder), cluster=f"c{number}"),
+                cast("list[Job]", list(self.jobs.values())),
+                self.printed.append,
+            )
+            for number in range(clusters)
+        ]
+        self._monkeypatch = monkeypatch
+
+    def show_job(self, _cluster: str, job: str, *, is_running: bool, restarts: int) -> None:
+        self.shown[job] = (is_running, restarts)
+
+    def publish(self, *_rows: Any) -> None:
+        """Publish nothing."""
+
+    def of(self, *looks: Callable[[], None]) -> None:
+        """Run the loop until the last look, which is followed by a signal."""
+        signals: list[int] = []
+        steps: Iterator[Callable[[], None]] = iter(looks)
+
+        def step(_seconds: float) -> None:
+            if (look := next(steps, None)) is None:
+                signals.append(2)
+            else:
+                look()
+
+        patch = self._monkeypatch
+        patch.setattr(pipeline, "time", SimpleNamespace(sleep=step))
+        patch.setattr(pipeline, "stopped_at_exit", lambda *_: pipeline.contextlib.nullcontext([]))
+        patch.setattr(pipeline, "has_stopped", lambda _spark: False)
+        patch.setattr(checkpoints, "refuse_gone", lambda *_: None)
+        patch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.0)
+        patch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 0.0)
+        pipeline._run_on(cast("Any", None), self.clusters, cast("Any", self), signals, self.printed.append)
+        for cluster in self.clusters:
+            cluster.release()
+
+
+def test_run_job_that_fails_is_restarted_and_the_others_are_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, monkeypatch)
+    samples = run.jobs["log-offsets"]
+
+    def fail() -> None:
+        assert run.shown == dict.fromkeys(run.jobs, (True, 0))
+        samples.queries[0].fault = StreamingQueryException(f"{HEAD}Python worker failed to connect back.")
+
+    def is_waiting() -> None:
+        assert run.shown == {"decode": (True, 0), "log-offsets": (False, 1), "lag": (True, 0)}
+
+    def is_running() -> None:
+        assert run.shown == {"decode": (True, 0), "log-offsets": (True, 1), "lag": (True, 0)}
+
+    run.of(fail, is_waiting, is_running)
+    assert [len(job.queries) for job in run.jobs.values()] == [1, 2, 1]
+    assert not any(query.is_stopped for job in run.jobs.values() for query in job.queries)
+    assert run.printed == [
+        "job log-offsets: Python worker failed to connect back: run grouptrail doctor; "
+        "restarting it in 0 s, other jobs continue",
+        "job log-offsets: restarted",
+    ]
+
+
+def test_run_job_that_cannot_start_is_tried_again_and_the_others_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, monkeypatch)
+    run.jobs["decode"].start_faults = [KafkaUnreachableError("no Kafka broker answers"), KeyError("x")]
+    run.of(*[lambda: None] * 3)
+    assert [len(job.queries) for job in run.jobs.values()] == [1, 1, 1]
+    assert [line for line in run.printed if "restarting it in" in line] == [
+        "job decode: no Kafka broker answers; restarting it in 0 s, other jobs continue",
+        "job decode: KeyError: 'x'; restarting it in 0 s, other jobs continue",
+    ]
+
+
+def test_run_query_stopped_from_outside_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the kill link of Spark's web UI."""
+    run = Run(tmp_path, monkeypatch)
+
+    def stop() -> None:
+        run.jobs["lag"].queries[0].stop()
+
+    run.of(stop, *[lambda: None] * 2)
+    assert len(run.jobs["lag"].queries) == 2
+    assert "job lag: its query was stopped from outside" in run.printed[0]
+
+
+def test_run_unrecoverable_fault_ends_the_run_of_a_single_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, monkeypatch)
+
+    def fail() -> None:
+        run.jobs["lag"].queries[0].fault = StreamingQueryException(f"{HEAD}incomplete log file")
+
+    with pytest.raises(JobFailedError, match="a file of the checkpoint is damaged"):
+        run.of(fail, lambda: None)
+    assert run.printed == []
+
+
+def test_run_unrecoverable_fault_of_one_of_two_clusters_stops_its_jobs_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, monkeypatch, clusters=2)
+    decode, samples, lag = run.jobs.values()
+
+    def fail() -> None:
+        lag.queries[0].fault = StreamingQueryException(f"{HEAD}incomplete log file")
+
+    def is_stopped() -> None:
+        assert [query.is_stopped for query in decode.queries] == [True, False]
+
+    run.of(fail, is_stopped, *[lambda: None] * 2)
+    assert [len(job.queries) for job in (decode, samples, lag)] == [3, 3, 3]
+    assert "incomplete log file" in run.printed[0]
+    assert run.printed[0].endswith("; retrying in 0 s")
+
+
+def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with several clusters: no retry can start another JVM."""
+    run = Run(tmp_path, monkeypatch, clusters=2)
+
+    def fail() -> None:
+        monkeypatch.setattr(pipeline, "has_stopped", lambda _spark: True)
+        run.jobs["lag"].queries[0].fault = ConnectionRefusedError("py4j")
+
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("grouptrail.spark.jvm.end_process", end)
+    with pytest.raises(SystemExit) as ended:
+        run.of(fail, lambda: None)
+    assert ended.value.code == 1
+    assert len(run.printed) == 1
+    assert run.printed[0].startswith("grouptrail: Spark has ended")
