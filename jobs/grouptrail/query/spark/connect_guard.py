@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pyarrow.ipc
 from google.protobuf.message import Message
 
 from grouptrail.query.spark.guard import FORBIDDEN_FUNCTIONS, Guard, RefusedError
@@ -78,7 +79,10 @@ _WRITABLE = re.compile(
 
 
 def check_request(request: Message, guard: Guard) -> None:
-    """Raise QueryError unless a request only reads what the guard allows; a PySparkException for bad syntax."""
+    """Raise QueryError unless a request only reads what the guard allows; a PySparkException for bad syntax.
+
+    The request is what may be passed on afterwards: its local data is written anew.
+    """
     for message in _messages(request):
         name = message.DESCRIPTOR.full_name.removeprefix(_PACKAGE)
         if name not in _ALLOWED:
@@ -134,6 +138,26 @@ def _check_call(message: Any) -> None:
         raise RefusedError(f"the function {message.function_name}")
 
 
+def _check_local_relation(message: Any) -> None:
+    _check_schema_text(message.schema)
+    if message.data:
+        message.data = _validated(message.data)
+
+
+def _validated(data: bytes) -> bytes:
+    """Return a stream of Arrow written anew: Spark reads memory wherever the offsets in it point."""
+    try:
+        with pyarrow.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+        table.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise RefusedError("data that is no valid stream of Arrow") from error
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
 def _check_schema_text(text: str) -> None:
     # Spark makes an object of the class that the schema of a user-defined type names.
     if "udt" in text.lower() or "\\" in text:
@@ -164,7 +188,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "ConfigRequest.Unset": lambda message: _check_settings(message.keys, _WRITABLE),
     "Expression.Cast": lambda message: _check_schema_text(message.type_str),
     "Expression.UnresolvedFunction": _check_function,
-    "LocalRelation": lambda message: _check_schema_text(message.schema),
+    "LocalRelation": _check_local_relation,
 }
 _SQL_CHECKS: dict[str, Callable[[Any, Guard], None]] = {
     "Expression.ExpressionString": lambda message, guard: guard.check_expression(message.expression),

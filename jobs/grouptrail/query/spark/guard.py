@@ -23,7 +23,7 @@ OneRowRelation PipeOperator Pivot Project RepartitionByExpression Sample Sort Su
 UnresolvedHaving UnresolvedHint UnresolvedInlineTable UnresolvedSubqueryColumnAliases UnresolvedTVFAliases
 UnresolvedTableValuedFunction UnresolvedWith WithWindowDefinition
 CurrentNamespace$ DescribeColumn DescribeFunction DescribeNamespace DescribeQueryCommand DescribeRelation
-ExplainCommand SetCatalogAndNamespace SetNamespaceCommand ShowCatalogsCommand ShowColumns ShowCreateTable
+ExplainCommand SetCatalogAndNamespace SetNamespaceCommand ShowCatalogsCommand ShowColumns
 ShowCurrentNamespaceCommand ShowFunctions ShowNamespacesCommand ShowTableProperties ShowTables ShowViews
 UnresolvedFunctionName UnresolvedNamespace
 """
@@ -34,8 +34,11 @@ _INNER_PLAN = {"ExplainCommand": "logicalPlan", "DescribeQueryCommand": "plan"}
 _NAMESPACE = {"UnresolvedNamespace": "multipartIdentifier", "SetNamespaceCommand": "namespace"}
 _TABLE_FUNCTIONS = "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack"
 _ALLOWED_TABLE_FUNCTIONS = frozenset(_TABLE_FUNCTIONS.split())
-# Functions that call any Java method or read any file.
-FORBIDDEN_FUNCTIONS = frozenset({"from_protobuf", "java_method", "reflect", "to_protobuf", "try_reflect"})
+# Functions that call any Java method, or read a file that their arguments name.
+_FORBIDDEN = """
+from_avro from_protobuf from_xml java_method reflect schema_of_avro schema_of_xml to_avro to_protobuf try_reflect
+"""
+FORBIDDEN_FUNCTIONS = frozenset(_FORBIDDEN.split())
 
 
 class UnknownSourceError(QueryError):
@@ -55,11 +58,15 @@ class RefusedError(QueryError):
 
 @dataclass(frozen=True)
 class Scope:
-    """What statements may name, in lower case: tables and views, table functions, and schemas for USE and SHOW."""
+    """What statements may name, in lower case: tables and views, table functions, and schemas for USE and SHOW.
+
+    `queries`: the names that the statement itself gives to queries (WITH), which are never qualified.
+    """
 
     tables: Set[str]
     functions: Set[str] = frozenset()
     schemas: Set[str] = frozenset()
+    queries: Set[str] = frozenset()
 
 
 def prepare_session(spark: SparkSession) -> None:
@@ -116,19 +123,21 @@ def _check(node: Any, scope: Scope) -> None:
     if kind in _NAMESPACE:
         _check_schema(getattr(node, _NAMESPACE[kind])(), scope)
     if kind == "UnresolvedTableValuedFunction":
-        _check_table_function(_dotted(node.name()), scope)
+        _check_table_function(".".join(_parts(node.name())), scope)
     inner = list(_items(node.innerChildren()))
     if kind == "UnresolvedWith":
-        scope = replace(scope, tables=scope.tables | {query.alias().lower() for query in inner})
+        scope = replace(scope, queries=scope.queries | {query.alias().lower() for query in inner})
     if kind in _INNER_PLAN:
         inner.append(getattr(node, _INNER_PLAN[kind])())
     for below in (*inner, *_items(node.children()), *_items(node.subqueries())):
         _check(below, scope)
 
 
-def _check_table(parts: Any, scope: Scope) -> None:
-    if (name := _dotted(parts)) not in scope.tables:
-        raise UnknownSourceError(name)
+def _check_table(name: Any, scope: Scope) -> None:
+    parts = _parts(name)
+    if (len(parts) == 1 and parts[0] in scope.queries) or _is_in(scope.tables, parts):
+        return
+    raise UnknownSourceError(".".join(parts))
 
 
 def _check_table_function(name: str, scope: Scope) -> None:
@@ -136,14 +145,20 @@ def _check_table_function(name: str, scope: Scope) -> None:
         raise UnknownSourceError(name)
 
 
-def _check_schema(parts: Any, scope: Scope) -> None:
-    if (name := _dotted(parts)) and name not in scope.schemas:
-        raise QueryError(f"{name} is no schema here: SHOW SCHEMAS lists them")
+def _check_schema(name: Any, scope: Scope) -> None:
+    parts = _parts(name)
+    if parts and not _is_in(scope.schemas, parts):
+        raise QueryError(f"{'.'.join(parts)} is no schema here: SHOW SCHEMAS lists them")
 
 
-def _dotted(parts: Any) -> str:
-    """Return a name of Scala in lower case; a part that has a dot itself is in quotes."""
-    return ".".join(f"`{part}`" if "." in part else part for part in map(str, _items(parts))).lower()
+def _is_in(names: Set[str], parts: list[str]) -> bool:
+    """Return whether dotted names have this one; a part with a dot of its own is in none of them."""
+    return ".".join(parts) in names and not any("." in part for part in parts)
+
+
+def _parts(name: Any) -> list[str]:
+    """Return the parts of a name of Scala in lower case."""
+    return [str(part).lower() for part in _items(name)]
 
 
 def _items(sequence: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from grouptrail.query.spark.access import Access, ServeError
 from grouptrail.query.spark.catalog import Installed, install
 from grouptrail.query.spark.guard import Guard, Scope, prepare_session
 from grouptrail.spark.jars import Report
-from grouptrail.spark.session import start_session
+from grouptrail.spark.session import is_local, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +50,9 @@ def serve_sql(config: Config, listening: Listening, report: Report) -> None:
             "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
         }
         settings = {**own, **config.spark, **_settings(listening, token)}
+        if is_local(config):
+            # Otherwise every user of the machine can send to the ports of Spark's own protocol.
+            settings["spark.authenticate"] = "true"
         spark = start_session(config.model_copy(update={"spark": settings}), "grouptrail-serve-sql", report)
         try:
             _serve(spark, config, listening, token, report)
