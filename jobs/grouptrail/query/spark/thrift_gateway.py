@@ -87,7 +87,13 @@ class ThriftGateway:
                     return
                 time.sleep(0.1)  # out of file descriptors
                 continue
-            threading.Thread(target=self._serve, args=(client, address[1]), name="thrift-client", daemon=True).start()
+            try:
+                threading.Thread(
+                    target=self._serve, args=(client, address[1]), name="thrift-client", daemon=True
+                ).start()
+            except RuntimeError:  # no thread to spare
+                client.close()
+                self._free.release()
 
     def _serve(self, client: socket.socket, client_port: int) -> None:
         try:
@@ -185,7 +191,7 @@ class ThriftConnection:
             arguments.read(source)
             result = getattr(messages, f"TCLIService${name}_result")()
             result.setSuccess(self._response(name, arguments.getReq()))
-        except Py4JError as error:
+        except (Py4JError, PySparkException) as error:
             failure = thrift.TApplicationException(_INTERNAL_ERROR, first_cause(error))
             return self._written(name, _EXCEPTION, number, failure)
         return self._written(name, _REPLY, number, result)
@@ -193,7 +199,7 @@ class ThriftConnection:
     def close(self) -> None:
         """Close the sessions that the client left open."""
         for session in self._sessions:
-            with contextlib.suppress(Py4JError):
+            with contextlib.suppress(Py4JError, PySparkException):
                 self._service.handler.CloseSession(self._service.messages.TCloseSessionReq(session))
 
     def _response(self, name: str, request: Any) -> Any:
