@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import grpc
-import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
@@ -23,14 +23,11 @@ from grouptrail.config import Config
 from grouptrail.contracts import tables, views
 from grouptrail.spark.java import find_java, java_environment
 from support import connect_requests
-from support.certificates import self_signed
 from support.cli_process import Grouptrail
+from support.sql_server import BEELINE, SECRET, Server, beeline, listening_ports
 
 pytestmark = pytest.mark.spark
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "sql-clients.md"
-BEELINE = Path(pyspark.__path__[0]) / "bin" / "beeline"
-SECRET = "hunter2-of-the-broker"
-TOKEN = "0123456789abcdef-of-the-clients"
 
 # What an attacker sends over JDBC; {folder} is where it tries to write.
 JDBC_ATTACKS = {
@@ -53,72 +50,12 @@ JDBC_ATTACKS = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Server:
-    """A running `grouptrail serve-sql`, its ports, and what it printed."""
-
-    def __init__(self, shop: Config, folder: Path, *arguments: str) -> None:
-        self.connect, self.thrift = free_port(), free_port()
-        config = folder / "grouptrail.toml"
-        config.write_text('[spark]\n"spark.driver.memory" = "1g"\n')
-        self._command = Grouptrail(
-            shop, "serve-sql", "--config", str(config), "--connect-port", str(self.connect),
-            "--thrift-port", str(self.thrift), *arguments,
-            environ={"PYTHONUNBUFFERED": "1", "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": SECRET},
-        )  # fmt: skip
-        self.said = ""
-        for line in self._command.lines():
-            self.said += line
-            if line.startswith("the schema grouptrail has"):
-                break
-
-    @property
-    def jvm(self) -> int:
-        """The process id of its JVM."""
-        own = self._command.process.pid
-        children = (children.read_text().split() for children in Path(f"/proc/{own}/task").glob("*/children"))
-        [jvm] = [int(child) for group in children for child in group if _name(int(child)) == "java"]
-        return jvm
-
-    def stop(self) -> None:
-        self._command.process.send_signal(signal.SIGINT)
-        self._command.finished()
-        assert self._command.process.returncode == 0
-
-
-def _name(process: int) -> str:
-    return Path(f"/proc/{process}/comm").read_text().strip()
-
-
-def listening_ports(process: int) -> set[int]:
-    """Return the TCP ports that a process listens on."""
-    sockets = {link.readlink().name.strip("socket:[]") for link in Path(f"/proc/{process}/fd").iterdir()}
-    lines = (Path("/proc/net/tcp6").read_text() + Path("/proc/net/tcp").read_text()).splitlines()
-    fields = [line.split() for line in lines if " 0A " in line]
-    return {int(line[1].rpartition(":")[2], 16) for line in fields if line[9] in sockets}
-
-
 @pytest.fixture(scope="module")
 def served(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with its defaults."""
     server = Server(shop, tmp_path_factory.mktemp("serve"))
     yield server
     server.stop()
-
-
-def beeline(port: int, *arguments: str, options: str = "") -> subprocess.CompletedProcess[str]:
-    """Return the output of beeline, as CSV; `options` are those of the URL."""
-    url = f"jdbc:hive2://127.0.0.1:{port}/grouptrail{options}"
-    command = [str(BEELINE), "-u", url, "--outputformat=csv2", "--silent=true"]
-    return subprocess.run(
-        [*command, *arguments],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **java_environment(find_java())},
-    )  # fmt: skip
 
 
 def test_serve_sql_reports_its_urls_and_counts_of_tables_views_and_functions(served: Server) -> None:
@@ -268,6 +205,26 @@ def test_serve_sql_ports_of_the_jvm_refuse_clients_that_go_around_the_gateway(se
     assert grpc.StatusCode.UNAUTHENTICATED in codes
 
 
+def test_serve_sql_malformed_messages_end_only_their_connection(served: Server) -> None:
+    """Random messages after a login: each gets an error or the end of its connection, and the server serves on."""
+    random = Random(23)
+    for number in range(60):
+        name = (b"OpenSession", b"ExecuteStatement", b"GetDelegationToken", b"")[number % 4]
+        message = b"\x80\x01\x00\x01" + struct.pack(">I", len(name)) + name + bytes(4) + random.randbytes(number)
+        with socket.create_connection(("127.0.0.1", served.thrift), timeout=30) as client:
+            client.sendall(b"\x01\x00\x00\x00\x05PLAIN\x02\x00\x00\x00\x04\x00u\x00p")
+            assert client.recv(5) == b"\x05\x00\x00\x00\x00"
+            client.sendall(struct.pack(">I", len(message)) + message)
+            answer = client.recv(4096)
+            assert not answer or answer[7] == 3, answer  # an exception
+    for garbage in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 40):
+        with socket.create_connection(("127.0.0.1", served.thrift), timeout=30) as client:
+            client.sendall(garbage)
+            with contextlib.suppress(ConnectionResetError):
+                assert not client.recv(5).startswith(b"\x05")
+    assert beeline(served.thrift, "-e", "SELECT 'serves ' || 'on'").stdout.strip().endswith("serves on")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a client as another user")
 def test_serve_sql_other_user_of_the_machine_is_refused(served: Server) -> None:
     """Without a token only the user who runs the server may connect, here root."""
@@ -288,72 +245,6 @@ def test_serve_sql_listens_on_loopback_only(served: Server) -> None:
         lines = [line.split()[1] for line in listening.splitlines() if f":{port:04X} 00" in line]
         assert lines
         assert all("0100007F:" in address for address in lines), lines
-
-
-@pytest.fixture(scope="module")
-def protected(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """A server on all addresses, with a token and TLS, and a folder with its certificate."""
-    folder = tmp_path_factory.mktemp("protected")
-    certificate, key = self_signed(folder, "localhost")
-    token = folder / "token"
-    token.write_text(f"{TOKEN}\n")
-    token.chmod(0o600)
-    server = Server(
-        shop, folder, "--host", "0.0.0.0", "--token-file", str(token), "--tls-certificate", str(certificate),
-        "--tls-key", str(key),
-    )  # fmt: skip
-    yield server, folder
-    server.stop()
-
-
-@pytest.mark.parametrize(("password", "answer"), [(TOKEN, "12"), ("guessed", None), ("", None)])
-def test_serve_sql_jdbc_token_is_the_password(
-    protected: tuple[Server, Path], tmp_path: Path, password: str, answer: str | None
-) -> None:
-    server, folder = protected
-    trusted = tmp_path / "trusted.p12"
-    java = {**os.environ, **java_environment(find_java())}
-    subprocess.run(
-        [f"{java['JAVA_HOME']}/bin/keytool", "-importcert", "-noprompt", "-alias", "server", "-storetype", "PKCS12",
-         "-file", str(folder / "certificate.pem"), "-keystore", str(trusted), "-storepass", "changeit"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    run = beeline(
-        server.thrift, "-n", "anyone", "-p", password, "-e", "SELECT count(*) FROM memberships",
-        options=f";ssl=true;sslTrustStore={trusted};trustStorePassword=changeit",
-    )  # fmt: skip
-    if answer is None:
-        assert "give the server's token as the password" in run.stderr
-        assert run.returncode != 0
-    else:
-        assert run.stdout.split()[-1] == answer, run.stderr
-
-
-@pytest.mark.parametrize(("token", "answer"), [(f";token={TOKEN}", "12"), (";token=guessed", None), ("", None)])
-def test_serve_sql_connect_token_is_required(protected: tuple[Server, Path], token: str, answer: str | None) -> None:
-    server, folder = protected
-    program = (
-        "import sys; from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()\n"
-        "print(spark.table('grouptrail.memberships').count())"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program, f"sc://localhost:{server.connect}/;use_ssl=true{token}"],
-        capture_output=True, text=True, timeout=200, check=False,
-        env={**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(folder / "certificate.pem")},
-    )  # fmt: skip
-    if answer is None:
-        assert "give the server's token" in run.stderr
-    else:
-        assert run.stdout.split() == [answer], run.stderr
-
-
-def test_serve_sql_without_tls_other_end_gets_no_answer(protected: tuple[Server, Path]) -> None:
-    """A client that does not encrypt cannot even try a password."""
-    with socket.create_connection(("127.0.0.1", protected[0].thrift), timeout=10) as client:
-        client.sendall(b"\x01\x00\x00\x00\x05PLAIN")
-        with contextlib.suppress(ConnectionResetError):
-            assert not client.recv(5).startswith(b"\x03")
 
 
 def _toml(folder: Path, lasting: bool) -> Path:

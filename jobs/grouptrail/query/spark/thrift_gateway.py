@@ -189,6 +189,8 @@ class ThriftConnection:
         try:
             arguments = getattr(messages, f"TCLIService${name}_args")()
             arguments.read(source)
+            if arguments.getReq() is None:
+                raise EOFError("a call without its argument")
             result = getattr(messages, f"TCLIService${name}_result")()
             result.setSuccess(self._response(name, arguments.getReq()))
         except (Py4JError, PySparkException) as error:
