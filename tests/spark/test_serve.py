@@ -110,7 +110,9 @@ def jdbc(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory)
     )
     run = beeline(served.thrift, "--force=true", "--verbose=false", "-f", str(script))
     # Results and errors have pipes of their own: an attack was answered if a line follows its mark.
-    answered = re.split(r"^attack (\w+)$\n", run.stdout, flags=re.MULTILINE)
+    # Where it has no terminal, beeline puts "null" and blanks in front of some lines.
+    printed = re.sub(r"^(null\s*)+", "", run.stdout, flags=re.MULTILINE)
+    answered = re.split(r"^attack (\w+)$\n", printed, flags=re.MULTILINE)
     yield dict(zip(answered[1::2], answered[2::2], strict=True)) | {"errors": run.stderr}
     assert [file.name for file in folder.iterdir()] == ["attacks.sql"]
     assert DeltaTable(path).version() == version
@@ -119,8 +121,7 @@ def jdbc(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize("attack", JDBC_ATTACKS)
 def test_serve_sql_attack_over_jdbc_is_refused(jdbc: dict[str, str], attack: str) -> None:
     """Only the header of the next mark follows the mark of an attack."""
-    lines = (re.sub(r"^(null\s*)+", "", line).strip() for line in jdbc[attack].splitlines())  # beeline's own output
-    assert [line for line in lines if line not in ("", "mark")] == []
+    assert [line for line in jdbc[attack].splitlines() if line not in ("", "mark")] == []
     assert "root:" not in jdbc[attack]
 
 

@@ -95,12 +95,9 @@ class ThriftGateway:
                 client.close()
                 self._free.release()
 
-    def _serve(self, client: socket.socket, client_port: int) -> None:
+    def _serve(self, accepted: socket.socket, client_port: int) -> None:
         try:
-            with client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if self._tls is not None:
-                    client = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+            with self._encrypted(accepted) as client:
                 # A client that has not logged in by then is cut off, however slowly it sends.
                 deadline = threading.Timer(_LOGIN_SECONDS, _cut, [client])
                 deadline.daemon = True
@@ -111,7 +108,7 @@ class ThriftGateway:
                     user = self._log_in(client, client_port)
                 finally:
                     deadline.cancel()
-                with client, self._service.connection(user) as connection:
+                with self._service.connection(user) as connection:
                     for frame in _frames(client):
                         answer = connection.answer(frame)
                         client.sendall(_FRAME_HEADER.pack(len(answer)) + answer)
@@ -119,6 +116,12 @@ class ThriftGateway:
             pass  # the client is gone, or was told why it is refused
         finally:
             self._free.release()
+
+    def _encrypted(self, client: socket.socket) -> socket.socket:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._tls is None:
+            return client
+        return self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
 
     def _log_in(self, client: socket.socket, client_port: int) -> str:
         """Do SASL PLAIN (RFC 4616); return the client's user name. Raises LoginError."""
