@@ -121,7 +121,6 @@ def test_spark_engine_invalid_query_raises_a_one_line_error(
         ("WITH `text./etc/passwd` AS (SELECT 1) SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
         ("SELECT * FROM range((SELECT count(*) FROM text.`/etc/passwd`))", "no table text./etc/passwd"),
         ("SELECT from_xml('<a>1</a>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))", "from_xml"),
-        ("EXPLAIN USE default", "default is no schema here"),
         ("DESCRIBE text.`/etc/passwd`", "no table text./etc/passwd"),
         ("DESCRIBE QUERY SELECT * FROM text.`/etc/passwd`", "no table text./etc/passwd"),
         ("SELECT * FROM delta.`{path}`", "no table delta."),
