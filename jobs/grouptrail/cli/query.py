@@ -106,7 +106,8 @@ def serve_sql(
     options: ConfigOptions,
     *,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Neither server authenticates clients.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback requires a token and TLS."),
     ] = "127.0.0.1",
     connect_port: Annotated[
         int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of Spark Connect.")
@@ -116,9 +117,32 @@ def serve_sql(
     ] = 10000,
     connect: Annotated[bool, typer.Option(help="Serve Spark Connect.")] = True,
     thrift: Annotated[bool, typer.Option(help="Serve Thrift: JDBC, ODBC, beeline.")] = True,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Require the token in this file. [default: only the user who runs this may connect]"
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Encrypt connections with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = None,
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Let clients do whatever the user who runs this may do.")
+    ] = False,
 ) -> None:
-    """Serve the tables, views and table functions to SQL clients, until Ctrl-C."""
+    """Serve the tables, views and table functions to SQL clients, read-only, until Ctrl-C."""
+    if (tls_certificate is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-key")
+    from grouptrail.query.spark.access import Access, Tls, read_token
     from grouptrail.query.spark.server import Listening, serve_sql
 
-    listening = Listening(host, connect_port if connect else None, thrift_port if thrift else None)
+    token = None if token_file is None else read_token(token_file)
+    tls = None if tls_certificate is None or tls_key is None else Tls(tls_certificate, tls_key)
+    listening = Listening(
+        Access(host, token, tls),
+        connect_port if connect else None,
+        thrift_port if thrift else None,
+        allow_writes=allow_writes,
+    )
     serve_sql(options.load(), listening, print_now)

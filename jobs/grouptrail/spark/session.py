@@ -227,6 +227,11 @@ def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
     return _SETTINGS | of_store | of_place | config.spark_settings()
 
 
+def is_local(config: Config) -> bool:
+    """Return whether Spark runs in a JVM of this process, without a cluster."""
+    return not _is_submitted() and config.spark_settings().get("spark.master", "local").startswith("local")
+
+
 def _is_submitted() -> bool:
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 

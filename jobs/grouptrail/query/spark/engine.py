@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from grouptrail.query.spark.guard import UnknownSourceError, check_plan, prepare_session
+from grouptrail.query.spark.guard import Guard, Scope, UnknownSourceError, prepare_session
 from grouptrail.query.views import SPARK
 from grouptrail.query.warehouse import missing_table, refused
 from grouptrail.spark.session import start_session
@@ -40,7 +40,7 @@ class SparkEngine:
         """See `query.sql.Engine`."""
         tables = {name for name in names if table_exists(self.spark, self._config, name)}
         try:
-            check_plan(self.spark, text, tables)
+            Guard(self.spark, Scope(tables)).check_statement(text)
             for name in tables:
                 read_all(self.spark, self._config, name).createOrReplaceTempView(name)
             table = self.spark.sql(text).toArrow()
