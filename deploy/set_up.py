@@ -57,13 +57,13 @@ def build() -> None:
     LOG.write_text("")
     pins = ROOT / "requirements-dev.txt"
     print("setup: installing the pinned packages; pyspark alone is 430 MB and takes about a minute", flush=True)
-    install("-r", pins)
+    install("--require-hashes", "-r", pins)
     print("setup: installing grouptrail itself", flush=True)
     install("--no-deps", "--editable", ROOT)
     java = run([PYTHON, "-m", "grouptrail.spark.java"])
     if java.returncode != 0:
         print("setup: no Java 17 or 21 here: installing a JRE from the Python registry", flush=True)
-        install("-r", ROOT / "requirements-java.txt")
+        install("--require-hashes", "-r", ROOT / "requirements-java.txt")
         java = run([PYTHON, "-m", "grouptrail.spark.java"])
     if java.returncode != 0:
         raise SetupError(last_line(java.stdout))

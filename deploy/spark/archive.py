@@ -9,6 +9,7 @@ They fit the Python and the platform that make them. Made again, both are the sa
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -51,9 +52,9 @@ def archive_requirements(folder: Path) -> Path:
     shutil.rmtree(unpacked, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
         pins, wanted = Path(name) / "requirements.txt", _needed_by("grouptrail") - {"grouptrail", "py4j"}
-        lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines(keepends=True)
-        pins.write_text("".join(line for line in lines if line.partition("==")[0] in wanted))
-        return _zipped(_installed(unpacked, "-r", str(pins)), folder / REQUIREMENTS)
+        entries = re.split(r"^(?=\w)", (ROOT / "requirements.txt").read_text("utf-8"), flags=re.MULTILINE)
+        pins.write_text("".join(entry for entry in entries if entry.partition("==")[0] in wanted))
+        return _zipped(_installed(unpacked, "--require-hashes", "-r", str(pins)), folder / REQUIREMENTS)
 
 
 def _needed_by(name: str) -> set[str]:

@@ -34,3 +34,28 @@ def test_install_without_pins_resolves_to_the_spark_that_is_pinned(tmp_path: Pat
         assert resolved[package] == pins[package]
     assert resolved["pandas"].split(".")[0] == pins["pandas"].split(".")[0]
     assert {package for package in pins if package in resolved} >= {"deltalake", "kafka-python", "pyarrow"}
+
+
+PINS = {
+    name: {
+        found[1]: found[0]
+        for found in re.finditer(
+            r"^([\w.-]+)==.*?(?=^\w|\Z)", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+    }
+    for name in ("requirements.txt", "requirements-dev.txt", "requirements-java.txt")
+}
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_every_pin_has_digests(name: str) -> None:
+    """So that pip installs only what was tested, and nothing that replaced it in the registry."""
+    assert len(PINS[name]) > 50
+    assert [package for package, pin in PINS[name].items() if "--hash=sha256:" not in pin] == []
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-java.txt"])
+def test_pins_of_production_are_those_of_the_tests(name: str) -> None:
+    tested = {package: pin.partition(" ")[0] for package, pin in PINS["requirements-dev.txt"].items()}
+    pinned = {package: pin.partition(" ")[0] for package, pin in PINS[name].items()}
+    assert {package: tested.get(package, pin) for package, pin in pinned.items()} == pinned
