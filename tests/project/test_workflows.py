@@ -190,5 +190,5 @@ def test_dependabot_leaves_the_fixed_pins_alone() -> None:
     assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip"}
     (pip,) = [update for update in updates if update["package-ecosystem"] == "pip"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    fixed = re.findall(r"^([\w-]+)==", "\n".join(project["dependencies"]), re.MULTILINE)
+    fixed = re.findall(r"^([\w-]+)(?:\[\w+\])?==", "\n".join(project["dependencies"]), re.MULTILINE)
     assert [ignored["dependency-name"] for ignored in pip["ignore"]] == sorted(fixed, reverse=True)

@@ -43,14 +43,36 @@ def test_collector_options_other_java_options_keep_the_serial_collector(monkeypa
     assert "UseSerialGC" in collector_options(load_config(None, {OPTIONS: "-XX:+UseStringDeduplication"}, {}))
 
 
-@pytest.mark.parametrize(("ui", "kept"), [("false", "20"), ("true", None)])
-def test_spark_settings_limit_retained_executions_only_without_the_ui(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ui: str, kept: str | None
-) -> None:
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A session in this process, with a Java that is there and no jars."""
     for name in ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, "17.0.1", 17, "test"))
     monkeypatch.setattr(session, "connector_jars", lambda _=None: tmp_path)
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.parametrize(("ui", "kept"), [("false", "20"), ("true", None)])
+def test_spark_settings_limit_retained_executions_only_without_the_ui(ui: str, kept: str | None) -> None:
     settings = settings_of(load_config(None, {"spark.spark.ui.enabled": ui}, {}))
     assert settings.get("spark.sql.ui.retainedExecutions") == kept
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.parametrize(("cores", "is_run", "is_quick"), [(2, True, True), (2, False, False), (8, True, False)])
+def test_begun_session_only_run_on_few_cores_does_without_the_second_compiler(
+    monkeypatch: pytest.MonkeyPatch, cores: int, is_run: bool, is_quick: bool
+) -> None:
+    """Other commands use Spark for one long piece of work."""
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(session.jvm, "start", started.append)
+    if is_run:
+        with session.begun_session(load_config(None, {}, {})) as begun:
+            begun.result()
+    else:
+        session._start_jvm(load_config(None, {}, {}), lambda _: None)
+    [settings] = started
+    assert ("TieredStopAtLevel=1" in settings["spark.driver.defaultJavaOptions"]) is is_quick

@@ -35,6 +35,10 @@ _DEEP_STACK = "-Xss64m"
 _SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
 _FEW_CORES = 4
 
+# `run` executes much code, most of it rarely: on few cores Java's second compiler takes more time than it saves. Java
+# would then halve the room for compiled code, and compile again what it had to remove (docs/performance.md).
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
+
 # pyspark brings these in versions of its own; a second copy on the class path shadows Spark's.
 _PART_OF_SPARK = (
     "com.fasterxml.jackson.core:*",
@@ -139,7 +143,11 @@ def collector_options(config: Config) -> str:
     given = [config.spark_settings().get("spark.driver.extraJavaOptions", "")]
     given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
     chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
-    return "" if chosen or (os.cpu_count() or 1) > _FEW_CORES else _SMALL_HEAP
+    return "" if chosen or not _has_few_cores() else _SMALL_HEAP
+
+
+def _has_few_cores() -> bool:
+    return (os.cpu_count() or 1) <= _FEW_CORES
 
 
 def class_data_archive(java: Java) -> Path:
@@ -149,7 +157,7 @@ def class_data_archive(java: Java) -> Path:
 
 @contextlib.contextmanager
 def begun_session(config: Config, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
-    """Start the JVM of an embedded session in the background; yield the settings, for `start_session`.
+    """Start the JVM of `run`'s embedded session in the background; yield the settings, for `start_session`.
 
     If the block fails, the JVM is ended, unless it ran before.
     """
@@ -158,7 +166,7 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
     def begin() -> None:
         try:
-            begun.set_result(_start_jvm(config, report))
+            begun.set_result(_start_jvm(config, report, is_run=True))
         except Exception as error:
             begun.set_exception(error)
 
@@ -201,9 +209,9 @@ def has_stopped(spark: SparkSession) -> bool:
         return True
 
 
-def _start_jvm(config: Config, report: Report) -> dict[str, str]:
+def _start_jvm(config: Config, report: Report, *, is_run: bool = False) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
-    settings = settings_of(config, report)
+    settings = settings_of(config, report, is_run=is_run)
     with _errors_in_one_line():
         if not _is_submitted():
             jvm.start(settings)
@@ -220,10 +228,13 @@ def _errors_in_one_line() -> Iterator[None]:
         raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
-def settings_of(config: Config, report: Report = silent) -> dict[str, str]:
-    """Return the session's settings, secrets in clear; later sources override earlier ones."""
+def settings_of(config: Config, report: Report = silent, *, is_run: bool = False) -> dict[str, str]:
+    """Return the session's settings, secrets in clear; later sources override earlier ones.
+
+    `is_run`: the session is that of `grouptrail run`.
+    """
     of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
-    of_place = _submitted() if _is_submitted() else _embedded(config, report)
+    of_place = _submitted() if _is_submitted() else _embedded(config, report, is_run=is_run)
     return _SETTINGS | of_store | of_place | config.spark_settings()
 
 
@@ -244,7 +255,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _embedded(config: Config, report: Report) -> dict[str, str]:
+def _embedded(config: Config, report: Report, *, is_run: bool) -> dict[str, str]:
     java = find_java()
     os.environ.update(java_environment(java))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -254,6 +265,8 @@ def _embedded(config: Config, report: Report) -> dict[str, str]:
     if object_stores.is_s3(config.warehouse):
         folders.append(s3_jars(report))
     options = [driver_java_options(), collector_options(config)]
+    if is_run and _has_few_cores():
+        options.append(_QUICK_COMPILER)
     if len(folders) == 1:  # the whole class path must be the archive's
         options.append(class_data.options(class_data_archive(java)))
     # The folder of Spark's default database, which nothing here uses; a Hive catalog may have tables there.
