@@ -28,7 +28,7 @@ def metrics(url: str) -> str:
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
             return str(answer.read(), "utf-8")
-    except urllib.error.HTTPError:  # the first snapshot is not made yet
+    except urllib.error.URLError:  # the first snapshot is not made yet, or the process ends
         return ""
 
 
@@ -45,7 +45,7 @@ def test_run_serves_the_state_of_its_jobs_and_ends_with_one_line_if_the_jvm_is_k
         url = next(found[1] for line in lines if (found := re.search(r"served at (\S+)/metrics", line)))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while set(RUNNING.findall(page := metrics(url))) != {"exporter", "history", "lag"}:
-            assert run.process.poll() is None
+            assert run.process.poll() is None, run.finished()
             assert time.monotonic() < deadline, page
             time.sleep(POLL_SECONDS)
         assert dict(RESTARTS.findall(page)) == {"exporter": "0", "history": "0", "lag": "0"}

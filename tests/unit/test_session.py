@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,20 @@ def test_begun_session_only_run_on_few_cores_does_without_the_second_compiler(
         session._start_jvm(load_config(None, {}, {}), lambda _: None)
     [settings] = started
     assert ("TieredStopAtLevel=1" in settings["spark.driver.defaultJavaOptions"]) is is_quick
+
+
+def test_begun_session_pyspark_is_imported_by_one_thread() -> None:
+    """A job's check, in this thread, imports pyspark too, and its modules import each other."""
+    code = """
+import sys
+from grouptrail.config import load_config
+from grouptrail.spark import session
+loaded = []
+session._start_jvm = lambda *_, **__: loaded.append("pyspark.sql" in sys.modules) or {}
+before = "pyspark" in sys.modules
+with session.begun_session(load_config(None, {}, {})) as begun:
+    begun.result()
+print(before, *loaded)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"], run.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import os
 import shlex
 import shutil
@@ -152,7 +151,6 @@ def _escaped(text: str) -> str:
 
 def end_process(status: int) -> NoReturn:
     """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing."""
-    logging.disable()  # py4j would report the lost connection with stack traces
     kill()
     if private_folder.cache_info().currsize:
         shutil.rmtree(private_folder(), ignore_errors=True)

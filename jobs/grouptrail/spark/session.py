@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -161,6 +162,9 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
     If the block fails, the JVM is ended, unless it ran before.
     """
+    # Its modules import each other: two threads that import it at the same time may each find one half loaded.
+    import pyspark  # noqa: F401
+
     is_new = not jvm.is_running()
     begun: Future[dict[str, str]] = Future()
 
@@ -211,11 +215,17 @@ def has_stopped(spark: SparkSession) -> bool:
 
 def _start_jvm(config: Config, report: Report, *, is_run: bool = False) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
     settings = settings_of(config, report, is_run=is_run)
     with _errors_in_one_line():
         if not _is_submitted():
             jvm.start(settings)
     return settings
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Omit what py4j logs as the root logger: it shows a lost JVM with stack traces, and raises an error, too."""
+    return record.module != "java_gateway"
 
 
 @contextlib.contextmanager
