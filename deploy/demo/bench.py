@@ -29,6 +29,7 @@ from demo.bench_cluster import measure_executors, measure_start
 from demo.bench_exporter import measure as measure_exporter
 from demo.bench_history import measure as measure_history
 from demo.bench_lag import measure as measure_lag
+from demo.bench_peers import measure_peers, measure_release
 from demo.bench_quality import measure_check, measure_keep
 from demo.bench_timeline import measure as measure_timeline
 from demo.bench_views import measure as measure_views
@@ -196,9 +197,13 @@ def main() -> None:
         "keep": lambda folder, options: _on_tables(folder, measure_keep, partitions=options.lag_partitions),
         "exporter": lambda _folder, _: measure_exporter(),
         "timeline": lambda folder, _: measure_timeline(folder),
+        "peers": lambda folder, options: measure_peers(folder, binary=os.environ.get("KMINION"), **_beside(options)),
+        "release": lambda folder, options: measure_release(
+            folder, release=os.environ.get("RELEASE"), **_beside(options)
+        ),
     }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(parts), help=", ".join(parts))
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[*parts][:-1], help=", ".join(parts))
     parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
     parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
     parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
@@ -210,6 +215,8 @@ def main() -> None:
     parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
     parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")
+    parser.add_argument("--groups-beside", type=int, default=400, help="groups of several monitors' bench")
+    parser.add_argument("--minutes-beside", type=float, default=1, help="for how long each of them is watched")
     options = parser.parse_args()
     if unknown := [name for name in options.only if name not in parts]:
         parser.error(f"--only: no such benchmark: {unknown[0]}: choose from {', '.join(parts)}")
@@ -224,6 +231,16 @@ def main() -> None:
 def _decode(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print) as broker:
         return _measure(broker, folder, options.records)
+
+
+def _beside(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the size of what several monitors read."""
+    return {
+        "records": options.records,
+        "groups": options.groups_beside,
+        "a_second": options.a_second,
+        "minutes": options.minutes_beside,
+    }
 
 
 def _on_tables(folder: Path, measure: Callable[..., dict[str, Any]], **size: int) -> dict[str, Any]:
