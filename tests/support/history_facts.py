@@ -206,13 +206,13 @@ def _memberships(run: Run, before: StableState | None, step: Step, history: Hist
     """Which members joined and left, when, and how; of several actions at once, which and when."""
     had, has = _members(before), _members(step.stable)
     until_ms = step.stable.at_ms
-    # After a stable state, earlier actions may still have effects, as on a client that was
-    # away and has not noticed it yet.
-    began_ms = from_ms if step.action is None else step.began_ms
+    # After a stable state, earlier actions may still have effects, as on a client that was away and has not noticed
+    # it yet. A broker is killed when all groups are stable; until then the members of one may join again.
+    is_moved = isinstance(step.action, actions.MoveCoordinator)
+    began_ms = from_ms if step.action is None or is_moved else step.began_ms
     rows: dict[str, list[Row]] = {}
     for row in history.of("memberships", run.group_id):
         rows.setdefault(row["member_id"], []).append(row)
-    is_moved = isinstance(step.action, actions.MoveCoordinator)
     for member_id in sorted(has - had):
         said = [(row["began"], row["joined_at"]) for row in rows.get(member_id, ())]
         truth = "replaced" if _came_back(step) else "joined"
