@@ -18,12 +18,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
-from demo.bench_lag import COMMITTED, PROBE, page, running
+from demo.bench_lag import running_pipeline
 from demo.cluster import SparkCluster
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.probe import Probe
 from grouptrail.config import Config, load_config
 
 ROUNDS = 2
@@ -80,7 +81,7 @@ def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, 
     with _broker(folder) as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         ensure_offsets_topic(broker.bootstrap)
         admin.create_topics([NewTopic(_TOPIC, 1, 1)], timeout_ms=60_000)
-        positions = itertools.count(1)
+        probe = Probe(admin, _TOPIC)
         loaded = 0
         for count in (FEW, records):
             load_raw(broker.bootstrap, commits(count - loaded))
@@ -90,23 +91,18 @@ def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, 
             )
             # The second run resumes after the first one, past the batches of the first minute.
             figures[f"{count:,}"] = {
-                name: _until_served(admin, config, next(positions), folder / f"{name}-{count}.log")
+                name: _until_served(probe, config, folder / f"{name}-{count}.log")
                 for name in ("first", "resumed", "resumed again")
             }
             print(f"{count:,} records: {figures[f'{count:,}']}", flush=True)
     return figures
 
 
-def _until_served(admin: Any, config: Config, position: int, log: Path) -> float:
-    admin.alter_group_offsets(PROBE, {TopicPartition(_TOPIC, 0): OffsetAndMetadata(position, "", -1)})
-    started = time.monotonic()
-    with running(config, log) as (process, url):
-        while str(position) not in COMMITTED.findall(page(url)):
-            assert process.poll() is None, f"the pipeline ended: see {log}"
-            assert time.monotonic() < started + _RUN_DEADLINE_SECONDS, "the probe's commit was not served"
-            time.sleep(0.1)
-        took = time.monotonic() - started
-    return round(took, 1)
+def _until_served(probe: Probe, config: Config, log: Path) -> float:
+    wanted = probe.commit()
+    with running_pipeline(config, log) as pipeline:
+        pipeline.await_commit(wanted, _RUN_DEADLINE_SECONDS)
+        return round(time.monotonic() - pipeline.started, 1)
 
 
 def _broker(folder: Path) -> Broker:

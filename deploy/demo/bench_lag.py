@@ -7,15 +7,12 @@ The topics' partitions are real and have a few records each; the commits are wri
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import signal
 import struct
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,12 +22,13 @@ from typing import Any
 import pyarrow.dataset as ds
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.kafka_cluster import KafkaCluster
 from demo.measure import cpu_seconds, resident
+from demo.probe import PROBE, Monitor, Probe, probing, running
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import Cluster
@@ -39,7 +37,6 @@ from grouptrail.kafka.coordinator import coordinator_partition
 OFFSETS_PARTITIONS = 50
 PARTITIONS_A_TOPIC = 500
 RECORDS = 20
-PROBE = "probe"
 
 _PROPERTIES = {
     "log.cleaner.enable": "false",
@@ -47,10 +44,8 @@ _PROPERTIES = {
     "min.insync.replicas": "1",
 }
 _READY_SECONDS = 900.0
-_PROBE_EVERY_SECONDS = 2.0
 _PROBE_DEADLINE_SECONDS = 60.0
 _READY = re.compile(r"^grouptrail_ready\S* 1$", re.MULTILINE)
-COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
 
 
 class Load:
@@ -132,15 +127,18 @@ def measure(
             flush=True,
         )
         config = load_config(None, {"kafka.bootstrap.servers": bootstrap, "warehouse": str(folder / "warehouse")}, {})
-        with running(config, folder / "pipeline.log") as (process, url):
-            _await_page(process, url)
+        with (
+            running_pipeline(config, folder / "pipeline.log") as pipeline,
+            probing(bootstrap, load.topics[0]) as probe,
+        ):
+            pipeline.await_metrics(_READY.search, _READY_SECONDS)
             with steady(bootstrap, commits, a_second):
-                figures = _watched(bootstrap, process, url, load.topics[0], minutes)
+                figures = _watched(pipeline, probe, minutes)
         return {"partitions": partitions, "positions": load.positions} | figures | _stored(config, load.topics[0])
 
 
 @contextmanager
-def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def running_pipeline(config: Config, log: Path) -> Iterator[Monitor]:
     """Run `grouptrail run`, with the metrics of the probe's group only."""
     listen = f"127.0.0.1:{free_port()}"
     settings = {
@@ -150,59 +148,18 @@ def running(config: Config, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
         "GROUPTRAIL_EXPORTER__LISTEN": listen,
         "GROUPTRAIL_EXPORTER__ALLOW_GROUPS": PROBE,
     }
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "grouptrail", "run"], env={**os.environ, **settings}, stdout=out, stderr=out
-        )
-        try:
-            yield process, f"http://{listen}/metrics"
-        except AssertionError:
-            print(log.read_text(errors="replace")[-2_000:], flush=True)
-            raise
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(120)
+    with running([sys.executable, "-m", "grouptrail", "run"], settings, listen, log) as monitor:
+        yield monitor
 
 
-def _await_page(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
-    while not _READY.search(page(url)):
-        assert process.poll() is None, "the pipeline exited: see its log"
-        assert time.monotonic() < deadline, "no metrics are served"
-        time.sleep(1)
-
-
-def page(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return ""
-
-
-def _watched(
-    bootstrap: str, process: subprocess.Popen[bytes], url: str, topic: str, minutes: float
-) -> dict[str, Any]:
-    """Commit one probe after the other; measure the pipeline's memory and processor time meanwhile."""
+def _watched(pipeline: Monitor, probe: Probe, minutes: float) -> dict[str, Any]:
+    """Let the probe commit; measure the pipeline's memory and processor time meanwhile."""
     latencies, memory = [], []
-    began_at, spent = time.monotonic(), cpu_seconds(process.pid)
-    ends_at = time.monotonic() + minutes * 60
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        for number in itertools.count(1):
-            began = time.monotonic()
-            if began > ends_at:
-                break
-            wanted = number % RECORDS
-            admin.alter_group_offsets(PROBE, {TopicPartition(topic, 0): OffsetAndMetadata(wanted, "", -1)})
-            committed = time.monotonic()
-            while str(wanted) not in COMMITTED.findall(page(url)):
-                assert process.poll() is None, "the pipeline exited: see its log"
-                assert time.monotonic() < committed + _PROBE_DEADLINE_SECONDS, "a commit was not served"
-                time.sleep(0.2)
-            latencies.append(time.monotonic() - committed)
-            memory.append(resident(process.pid) / 1e6)
-            time.sleep(max(began + _PROBE_EVERY_SECONDS - time.monotonic(), 0))
-    busy = (cpu_seconds(process.pid) - spent) / (time.monotonic() - began_at)
+    began_at, spent = time.monotonic(), cpu_seconds(pipeline.pid)
+    for latency in pipeline.latencies(probe, minutes * 60, _PROBE_DEADLINE_SECONDS):
+        latencies.append(latency)
+        memory.append(resident(pipeline.pid) / 1e6)
+    busy = (cpu_seconds(pipeline.pid) - spent) / (time.monotonic() - began_at)
     cuts = quantiles(latencies, n=20)
     thirds = [memory[len(memory) * share // 3 : len(memory) * (share + 1) // 3] for share in range(3)]
     figures = {

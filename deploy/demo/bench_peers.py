@@ -9,24 +9,20 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
-
-from demo.bench_lag import COMMITTED, PROBE, Load, page, steady
+from demo.bench_lag import Load, steady
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.measure import PeakMemory, cpu_seconds, resident
+from demo.probe import COMMITTED, PROBE, Monitor, Probe, probing, running
 from demo.prometheus import free_port
 
 RESTARTS = 2
@@ -35,10 +31,8 @@ MOST_RATIO = 1.3
 GUARDED = ("first start, s", "restart, s", "restart, CPU-s", "idle, cores", "idle, MB")
 
 _PARTITIONS = 120
-_OFFSETS = 1_000
 _SERVED_DEADLINE_SECONDS = 600.0
 _SETTLE_SECONDS = 15.0
-_STOP_DEADLINE_SECONDS = 60.0
 
 Figures = Mapping[str, list[float]]
 
@@ -52,18 +46,20 @@ class Contestant:
 
     name: str
     command: Sequence[str]
-    environ: Callable[[str, int, Path, str | None], Mapping[str, str]]
+    environ: Callable[[str, int, Path, str | None], dict[str, str]]
     committed: re.Pattern[str]
 
 
 def grouptrail(name: str, python: str) -> Contestant:
     """Return `grouptrail run` with its default settings, of the environment of that Python."""
 
-    def environ(bootstrap: str, port: int, folder: Path, group: str | None) -> Mapping[str, str]:
+    def environ(bootstrap: str, port: int, folder: Path, group: str | None) -> dict[str, str]:
         settings = {
             "GROUPTRAIL_WAREHOUSE": str(folder / name),
             "GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": bootstrap,
             "GROUPTRAIL_EXPORTER__LISTEN": f"127.0.0.1:{port}",
+            # The older one is what its own environment has installed.
+            "PYTHONPATH": os.environ.get("PYTHONPATH", "") if python == sys.executable else "",
         }
         return settings | ({"GROUPTRAIL_EXPORTER__ALLOW_GROUPS": group} if group else {})
 
@@ -73,7 +69,7 @@ def grouptrail(name: str, python: str) -> Contestant:
 def kminion(binary: str) -> Contestant:
     """Return KMinion, which reads the offsets topic and keeps no history."""
 
-    def environ(bootstrap: str, port: int, _folder: Path, group: str | None) -> Mapping[str, str]:
+    def environ(bootstrap: str, port: int, _folder: Path, group: str | None) -> dict[str, str]:
         settings = {
             "KAFKA_BROKERS": bootstrap,
             "MINION_CONSUMERGROUPS_SCRAPEMODE": "offsetsTopic",
@@ -123,8 +119,7 @@ def _measured(
         commits = load.commits()
         load_raw(broker.bootstrap, itertools.islice(commits, max(records, load.positions)))
         print(f"{records:,} commits of {load.positions:,} positions are in __consumer_offsets", flush=True)
-        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-            probe = Probe(admin, load.topics[0])
+        with probing(broker.bootstrap, load.topics[0]) as probe:
             found: dict[str, dict[str, list[float]]] = {one.name: defaultdict(list) for one in contestants}
             for number, contestant in itertools.product(range(1 + RESTARTS), contestants):
                 kind, is_last = "restart" if number else "first start", number == RESTARTS
@@ -151,55 +146,33 @@ def _medians(figures: Figures) -> dict[str, float]:
     return {name: round(median(values), 2) for name, values in figures.items()}
 
 
-class Probe:
-    """Commits for a group of its own, each time another offset."""
-
-    def __init__(self, admin: Any, topic: str) -> None:
-        self._admin = admin
-        self._place = TopicPartition(topic, 0)
-        self._offsets = itertools.cycle(range(1, _OFFSETS))
-
-    def commit(self) -> str:
-        """Commit; return the offset as metrics show it."""
-        offset = next(self._offsets)
-        self._admin.alter_group_offsets(PROBE, {self._place: OffsetAndMetadata(offset, "", -1)})
-        return str(offset)
-
-
+@dataclass
 class _Run:
-    """A contestant's process and the figures of it: seconds, CPU-seconds, cores and MB."""
+    """A contestant that runs, and the figures of it: seconds, CPU-seconds, cores and MB."""
 
-    def __init__(self, contestant: Contestant, process: subprocess.Popen[bytes], url: str, began: float) -> None:
-        self._contestant = contestant
-        self._process = process
-        self._url = url
-        self._began = began
+    monitor: Monitor
 
     def until_served(self, probe: Probe, kind: str) -> dict[str, float]:
         """Wait for the probe's offset after the start."""
-        with PeakMemory(self._process.pid) as peak:
-            self._await_offset(probe.commit())
-        took = time.monotonic() - self._began
+        with PeakMemory(self.monitor.pid) as peak:
+            self.monitor.await_commit(probe.commit(), _SERVED_DEADLINE_SECONDS)
+        took = time.monotonic() - self.monitor.started
         return {
             f"{kind}, s": round(took, 1),
-            f"{kind}, CPU-s": round(cpu_seconds(self._process.pid), 1),
+            f"{kind}, CPU-s": round(cpu_seconds(self.monitor.pid), 1),
             f"{kind}, peak MB": round(peak.bytes / 1e6),
         }
 
     def watched(self, kind: str, minutes: float, probe: Probe | None = None) -> dict[str, float]:
         """Measure for some minutes, with a commit of the probe every second."""
-        began, spent = time.monotonic(), cpu_seconds(self._process.pid)
-        latencies: list[float] = []
-        while (left := began + minutes * 60 - time.monotonic()) > 0:
-            if probe is None:
-                time.sleep(left)
-                continue
-            wanted, committed = probe.commit(), time.monotonic()
-            self._await_offset(wanted)
-            latencies.append(time.monotonic() - committed)
-            time.sleep(max(0.0, committed + 1 - time.monotonic()))
-        cores = (cpu_seconds(self._process.pid) - spent) / (time.monotonic() - began)
-        figures = {f"{kind}, cores": round(cores, 3), f"{kind}, MB": round(resident(self._process.pid) / 1e6)}
+        began, spent = time.monotonic(), cpu_seconds(self.monitor.pid)
+        if probe is None:
+            latencies = []
+            time.sleep(minutes * 60)
+        else:
+            latencies = list(self.monitor.latencies(probe, minutes * 60, _SERVED_DEADLINE_SECONDS))
+        cores = (cpu_seconds(self.monitor.pid) - spent) / (time.monotonic() - began)
+        figures = {f"{kind}, cores": round(cores, 3), f"{kind}, MB": round(resident(self.monitor.pid) / 1e6)}
         if len(latencies) > 1:
             cuts = quantiles(latencies, n=20)
             figures |= {"commit to metric, p50 s": round(cuts[9], 1), "commit to metric, p95 s": round(cuts[18], 1)}
@@ -207,48 +180,20 @@ class _Run:
 
     def scraped(self) -> dict[str, float]:
         """Measure a scrape of all series: the second one, as the first one fills caches."""
-        page(self._url)
+        self.monitor.metrics()
         began = time.monotonic()
-        with urllib.request.urlopen(self._url, timeout=120) as answer:
-            size = len(answer.read())
+        size = len(self.monitor.metrics().encode())
         return {"scrape, s": round(time.monotonic() - began, 2), "scrape, MB": round(size / 1e6, 1)}
 
     def stopped(self) -> dict[str, float]:
         """Stop the process by SIGTERM."""
-        began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(_STOP_DEADLINE_SECONDS)
-        return {"SIGTERM, s": round(time.monotonic() - began, 1)}
-
-    def _await_offset(self, wanted: str) -> None:
-        deadline = time.monotonic() + _SERVED_DEADLINE_SECONDS
-        while wanted not in self._contestant.committed.findall(page(self._url)):
-            assert self._process.poll() is None, f"{self._contestant.name} ended: see its log"
-            assert time.monotonic() < deadline, f"{self._contestant.name} did not serve a commit"
-            time.sleep(0.1)
+        return {"SIGTERM, s": round(self.monitor.stop(), 1)}
 
 
 @contextmanager
 def _running(contestant: Contestant, bootstrap: str, folder: Path, group: str | None) -> Iterator[_Run]:
     port = free_port()
+    environ = contestant.environ(bootstrap, port, folder, group)
     log = folder / f"{contestant.name}.log"
-    # The user's own settings must not change what is measured.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
-    environ.pop("PYTHONPATH", None)
-    began = time.monotonic()
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            contestant.command,
-            env={**environ, **contestant.environ(bootstrap, port, folder, group)},
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            yield _Run(contestant, process, f"http://127.0.0.1:{port}/metrics", began)
-        except AssertionError:
-            print(log.read_text(errors="replace")[-2_000:], flush=True)
-            raise
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait(_STOP_DEADLINE_SECONDS)
+    with running(contestant.command, environ, f"127.0.0.1:{port}", log, contestant.committed) as monitor:
+        yield _Run(monitor)

@@ -18,7 +18,7 @@ from typing import Any
 
 from demo import processes
 from demo.prometheus import free_port
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config, load_config, without_settings
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
@@ -76,13 +76,12 @@ class Ingest:
     def start(self) -> None:
         """Start the process and return at once; Spark needs some ten seconds until the first batch."""
         # The user's own settings must not make the demo use another warehouse.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
         with self.log_file.open("wb") as log:
             self._process = processes.launch(
                 [str(GROUPTRAIL), "run", "--config", str(self.config_file)],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                environ=environ,
+                environ=without_settings(os.environ),
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
 

@@ -123,7 +123,7 @@ def group_record(members: int) -> Record:
 
 
 def test_decode_record_above_the_limit_is_kept_verbatim_as_undecodable() -> None:
-    """A key or value of exactly the limit is decoded; the key tells the group of a value that is too large."""
+    """A key or value of exactly the limit is decoded; a value that is too large still has a group: its key's."""
     key, value = group_record(20)
     assert value is not None
     assert key is not None

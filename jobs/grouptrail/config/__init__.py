@@ -30,6 +30,7 @@ from grouptrail.config.loading import ConfigError, load_config, load_configs
 from grouptrail.config.model import Config, ExporterConfig, MaintainConfig
 from grouptrail.config.paths import is_uri
 from grouptrail.config.secrets import is_secret
+from grouptrail.config.sources import without_settings
 
 __all__ = [
     "Config",
@@ -40,4 +41,5 @@ __all__ = [
     "is_uri",
     "load_config",
     "load_configs",
+    "without_settings",
 ]

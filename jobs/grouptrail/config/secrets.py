@@ -45,7 +45,7 @@ _SECRET_VALUE = re.compile(r"://[^/\s@]*@|://\S*\?", re.IGNORECASE)
 
 
 def is_secret(setting: str) -> bool:
-    """Return whether a Kafka, Spark or storage setting of that name is a secret, judged by its name."""
+    """Return whether a Kafka, Spark or storage setting is a secret, judged by its name."""
     return _SECRET.search(setting) is not None and not setting.endswith((".url", ".class"))
 
 

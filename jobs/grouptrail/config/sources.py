@@ -70,6 +70,11 @@ class Setting:
         return self.source.spell(".".join([*self.full_path[: len(self.full_path) - len(self.path)], name]))
 
 
+def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without grouptrail's settings: other programs need none, and some are secrets."""
+    return {name: value for name, value in environ.items() if not name.startswith(_PREFIX)}
+
+
 def find_file(path: str | None, environ: Mapping[str, str], problems: list[str]) -> Path | None:
     """Return the file to read, or None where none was named and there is no grouptrail.toml."""
     named = path if path is not None else environ.get(_FILE_VARIABLE)

@@ -111,7 +111,7 @@ class Landing:
         end_offsets: Callable[[int], Mapping[int, int]],
         bounds: Callable[[], Mapping[int, LogBounds]],
         report: Callable[[str], None],
-        max_record_bytes: Callable[[int], int] | None = None,
+        max_record_bytes: Callable[[int], int | None] = lambda _batch: None,
     ) -> None:
         self._spark = spark
         self._config = config
@@ -119,7 +119,7 @@ class Landing:
         self._end_offsets = end_offsets
         self._bounds = bounds
         self._report = report
-        self._max_record_bytes = max_record_bytes or (lambda _batch: config.decode.max_record_bytes)
+        self._max_record_bytes = max_record_bytes
 
     def land(self, records: DataFrame, batch: int) -> None:
         """Write one micro-batch of records (record_partition, record_offset, record_at, key, value)."""

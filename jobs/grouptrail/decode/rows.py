@@ -25,8 +25,8 @@ def decode_row(key: bytes | None, value: bytes | None, max_bytes: int | None = N
     """Return a record's table and its row, without the columns that say where the record came from.
 
     Never raises: a record that cannot be decoded, or whose key or value has more than `max_bytes`, is a row of
-    `undecodable_records`. Keys and values that the columns
-    do not encode to the same bytes are kept in `verbatim_key` and `verbatim_value`.
+    `undecodable_records`. Keys and values that the columns do not encode to the same bytes are kept in `verbatim_key`
+    and `verbatim_value`.
     """
     record = decode_record(key, value, max_bytes=max_bytes)
     if record.key is None or key is None or record.error is not None:

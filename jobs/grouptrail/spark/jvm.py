@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from grouptrail.config import without_settings
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -91,17 +93,12 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
         with ThreadPoolExecutor(
             1
         ) as pool:  # signal handlers run in the main thread: they cannot interrupt this halfway
-            process = pool.submit(_spawn, command, _without_own_settings() | environment).result()
+            process = pool.submit(_spawn, command, without_settings(os.environ) | environment).result()
         while process.poll() is None and not connection.is_file():
             time.sleep(_LOOK_EVERY_SECONDS)
         if not connection.is_file():
             raise RuntimeError("Java gateway process exited before sending its port number")
         return _read_connection(connection)
-
-
-def _without_own_settings() -> dict[str, str]:
-    """Return the environment without grouptrail's settings: the JVM needs none of them, and some are secrets."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GROUPTRAIL_")}
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

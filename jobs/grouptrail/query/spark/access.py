@@ -1,6 +1,6 @@
 """Who may connect to `serve-sql`: clients with the token, and without a token only the user who runs it.
 
-Neither Spark Connect nor the Thrift server tells users apart by itself, so the gateways in front of them do.
+Neither Spark Connect nor the Thrift server authenticates clients here, so the gateways in front of them do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Access:
     tls: Tls | None = None
 
     def check(self) -> str:
-        """Return the IP address of the host; raise ServeError if clients cannot be told apart there."""
+        """Return the IP address of the host; raise ServeError if clients cannot be authenticated there."""
         try:
             address = str(socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
@@ -63,7 +63,7 @@ class Access:
             ) from error
         if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             if self.token is None and not Path(_SOCKETS[0]).is_file():
-                raise ServeError("this system does not tell who connects: require a token with --token-file")
+                raise ServeError("this system does not show which user connects: require a token with --token-file")
         elif self.token is None or self.tls is None:
             raise ServeError(
                 f"other machines can reach {self.host}: require a token there with --token-file, and encrypt it with "

@@ -81,7 +81,7 @@ _WRITABLE = re.compile(
 def check_request(request: Message, guard: Guard) -> None:
     """Raise QueryError unless a request only reads what the guard allows; a PySparkException for bad syntax.
 
-    The request is what may be passed on afterwards: its local data is written anew.
+    The request is what may be passed on afterwards: its local data has been rewritten.
     """
     for message in _messages(request):
         name = message.DESCRIPTOR.full_name.removeprefix(_PACKAGE)
@@ -145,7 +145,7 @@ def _check_local_relation(message: Any) -> None:
 
 
 def _validated(data: bytes) -> bytes:
-    """Return a stream of Arrow written anew: Spark reads memory wherever the offsets in it point."""
+    """Return a rewritten Arrow stream: Spark reads memory wherever the offsets of a given one point."""
     try:
         with pyarrow.ipc.open_stream(data) as stream:
             table = stream.read_all()

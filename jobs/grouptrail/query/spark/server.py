@@ -29,7 +29,7 @@ _CATALOG = "spark_catalog"
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the servers listen and for whom; a server whose port is None does not run."""
+    """Where the servers listen and who may connect; a server whose port is None does not run."""
 
     access: Access
     connect_port: int | None

@@ -113,7 +113,7 @@ class ThriftGateway:
                         answer = connection.answer(frame)
                         client.sendall(_FRAME_HEADER.pack(len(answer)) + answer)
         except (OSError, EOFError, LoginError, Py4JError):
-            pass  # the client is gone, or was told why it is refused
+            pass  # the client is gone, or has its refusal already
         finally:
             self._free.release()
 
