@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,8 @@ from grouptrail.config import Config
 from grouptrail.decode import job as decode
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.history.job import HistoryBatchWriter, HistoryError, ensure_tables, refuse_half_rebuilt
+from grouptrail.history import job as history_job
+from grouptrail.history.job import HistoryBatchWriter, HistoryError, ensure_tables, fold, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
@@ -26,7 +28,7 @@ from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS
 from support import landed
 from support.exporter_tables import figures
-from support.history_batches import BATCHES, COLUMNS, NOON
+from support.history_batches import BATCHES, COLUMNS, NOON, Raw, commit, gone, metadata
 
 pytestmark = pytest.mark.spark
 
@@ -36,19 +38,20 @@ WRITES = (*TABLES, POSITIONS)
 class Log:
     """A log of records in the decoded tables of a warehouse."""
 
-    def __init__(self, spark: SparkSession, config: Config) -> None:
+    def __init__(self, spark: SparkSession, config: Config, batches: Sequence[Sequence[Raw]] = BATCHES) -> None:
         ensure_tables(spark, config)
         tables.ensure_table(spark, config, "undecodable_records")
         self._spark = spark
         self._config = config
+        self._batches = batches
         self.end = 0
 
     def land(self, batch: int) -> DataFrame:
         """Decode a batch and return its rows of `ingest_progress`."""
-        start, self.end = self.end, self.end + len(BATCHES[batch])
+        start, self.end = self.end, self.end + len(self._batches[batch])
         rows = [
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
-            for index, record in enumerate(BATCHES[batch])
+            for index, record in enumerate(self._batches[batch])
         ]
         decode.Landing(
             self._spark,
@@ -102,6 +105,21 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     (handed,) = [one for one in billing[1]["handed_over"] if one["partition"] == 1]
     assert (handed["committed_offset"], handed["commit_age_ms"], handed["may_be_read_twice"]) == (150, 10_000, 25)
     assert [one["committed_offset"] for one in billing[1]["handed_over"] if one["partition"] == 3] == [None]
+
+
+def test_history_job_batches_of_commits_only_are_not_folded(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit's tombstone is folded: it shows that a removed group had offsets."""
+    tombstone = (commit("billing", 1, 0)[0], None)
+    batches = [[metadata("billing", 1, {"a": [0]})], [commit("billing", 0, 1)], [tombstone], [gone("billing")]]
+    log = Log(spark, config, batches)
+    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
+    folded = []
+    monkeypatch.setattr(history_job, "fold", lambda *given: folded.append(batch) or fold(*given))
+    for batch in range(len(batches)):
+        writer.land(log.land(batch), batch)
+    assert folded == [0, 2, 3]
 
 
 @pytest.mark.full

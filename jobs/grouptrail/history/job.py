@@ -110,21 +110,34 @@ class HistoryBatchWriter:
         covered = OffsetRanges.of(progress.where(F.col("cluster") == self._config.cluster))
         if not covered.ranges:
             return
-        fresh = fresh_records(spark, self._config, covered).persist()
-        try:
-            counts = self._fold(fresh, covered, batch)
-        finally:
-            fresh.unpersist()
+        counts = self._fold(spark, covered, batch) if self._has_work(spark, covered) else {}
         self._report(_summary(batch, covered.newest_batch, counts, time.monotonic() - started))
 
-    def _fold(self, fresh: DataFrame, covered: OffsetRanges, batch: int) -> dict[str, int]:
+    def _has_work(self, spark: SparkSession, covered: OffsetRanges) -> bool:
+        """Return whether there are records of groups, or incomplete operations that may be complete now.
+
+        Most batches hold only commits, which do not change any group, and Spark takes long to find nothing.
+        """
+        if covered.has_classic_records or covered.has_group_records:
+            return True
+        waiting = f"waits AND record_partition IN ({', '.join(map(str, covered.ranges))})"
+        tombstones = f"is_tombstone AND {covered.condition(tables.literal(self._config))}"
+        return tables.has_rows(spark, self._config, POSITIONS, waiting) or tables.has_rows(
+            spark, self._config, "offset_commits", tombstones
+        )
+
+    def _fold(self, spark: SparkSession, covered: OffsetRanges, batch: int) -> dict[str, int]:
+        fresh = fresh_records(spark, self._config, covered).persist()
+        try:
+            return self._fold_records(fresh, covered, batch)
+        finally:
+            fresh.unpersist()
+
+    def _fold_records(self, fresh: DataFrame, covered: OffsetRanges, batch: int) -> dict[str, int]:
         from pyspark.sql import functions as F
 
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
         waiting = F.col("waits") & F.col("record_partition").isin(*covered.ranges)
-        # Most batches hold only commits, which do not change any group.
-        if fresh.isEmpty() and positions.where(waiting).isEmpty():
-            return {}
         names = self._names.of(fresh) if covered.has_group_records else self._names.known()
         groups = fresh.select("record_partition", "group_id").distinct()
         states = positions.join(

@@ -170,6 +170,7 @@ class LagProcessor:
         self._calculator: LagCalculator | None = None
         self._commits: AppendedRows | None = None
         self._stored_at = -math.inf
+        self._has_unstored = True
         self._reported: Mapping[str, int] | None = None
         self._failure = ""
         self._has_new_sample = False
@@ -247,6 +248,7 @@ class LagProcessor:
         for commits in self._commits.fresh():
             count += len(commits)
             self._calculator.positions.add(commits)
+        self._has_unstored |= count > 0
         return count > 0
 
     def _resume(self, *, before: int) -> None:
@@ -331,12 +333,13 @@ class LagProcessor:
             self._report(line)
 
     def _store_committed(self, spark: SparkSession) -> None:
-        """Store the newest commits now and then; after a restart later ones are read from `offset_commits`."""
+        """Store new commits now and then; after a restart later ones are read from `offset_commits`."""
         assert self._calculator is not None
-        if time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS:
+        if not self._has_unstored or time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS:
             return
         self._stored_at = time.monotonic()
         with self._lock:
+            self._has_unstored = False
             rows = to_stored(self._calculator.positions.latest())
         tables.replace(spark.createDataFrame(rows).coalesce(1), self._config, COMMITTED)
 

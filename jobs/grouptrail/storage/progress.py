@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+from pyarrow.compute import ScalarAggregateOptions
 
 from grouptrail.storage import tables
 from grouptrail.storage.schema import SEGMENTS
+from grouptrail.storage.sql import Value, spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +27,11 @@ PROGRESS = "ingest_progress"
 
 Ends = Mapping[str | None, Mapping[int, int]]
 """End offsets by `source` and partition."""
+
+_RANGE_COLUMNS = (
+    *("record_partition", "start_offset", "end_offset", "last_stable_offset", "earliest_record_at"),
+    *("latest_record_at", "group_metadata", "group_records", "batch_id", "landed_at"),
+)
 
 
 def read_ends(spark: SparkSession | None, config: Config) -> Ends:
@@ -54,45 +64,43 @@ class OffsetRanges:
 
     ranges: dict[int, tuple[int, int]]
     complete_to: dict[int, int]
-    earliest: Any
-    latest: Any
+    earliest: datetime | None
+    latest: datetime | None
+    has_classic_records: bool
     has_group_records: bool
     newest_batch: int
 
     @classmethod
     def of(cls, progress: DataFrame) -> OffsetRanges:
         """Return the ranges in rows of `ingest_progress`."""
-        from pyspark.sql import functions as F
-
-        rows = (
-            progress.groupBy("record_partition")
-            .agg(
-                F.min("start_offset").alias("start"),
-                F.max_by(F.struct("end_offset", "last_stable_offset"), "end_offset").alias("newest"),
-                F.min("earliest_record_at").alias("earliest"),
-                F.max("latest_record_at").alias("latest"),
-                F.sum("group_records").alias("group_records"),
-                F.max_by("batch_id", "landed_at").alias("newest_batch"),
-                F.max("landed_at").alias("landed_at"),
-            )
-            .collect()
+        rows = progress.select(*_RANGE_COLUMNS).toArrow().sort_by("end_offset")
+        last = ScalarAggregateOptions(skip_nulls=False)
+        by_partition = rows.group_by("record_partition", use_threads=False).aggregate(
+            [("start_offset", "min"), ("end_offset", "last"), ("last_stable_offset", "last", last)]
         )
+        ends = [tuple(row.values()) for row in by_partition.to_pylist()]
+        batches = rows.select(["landed_at", "batch_id"]).to_pylist()
         return cls(
-            ranges={row.record_partition: (row.start, row.newest.end_offset) for row in rows},
-            complete_to={row.record_partition: _complete_to(*row.newest) for row in rows},
-            earliest=min((row.earliest for row in rows if row.earliest is not None), default=None),
-            latest=max((row.latest for row in rows if row.latest is not None), default=None),
-            has_group_records=any(row.group_records for row in rows),
-            newest_batch=max(((row.landed_at, row.newest_batch) for row in rows), default=(None, -1))[1],
+            ranges={partition: (start, end) for partition, start, end, _ in ends},
+            complete_to={partition: _complete_to(end, stable) for partition, _, end, stable in ends},
+            earliest=pc.min(rows["earliest_record_at"]).as_py(),
+            latest=pc.max(rows["latest_record_at"]).as_py(),
+            has_classic_records=bool(pc.sum(rows["group_metadata"]).as_py()),
+            has_group_records=bool(pc.sum(rows["group_records"]).as_py()),
+            newest_batch=max(((row["landed_at"], row["batch_id"]) for row in batches), default=(None, -1))[1],
         )
+
+    def condition(self, literal: Callable[[Value], str]) -> str:
+        """Return an SQL condition on rows of a decoded table: their records are in these ranges."""
+        among = in_ranges(self.ranges)
+        if self.earliest is None or self.latest is None:
+            return among
+        # Delta can skip files by time; offsets of different partitions are too far apart for that.
+        return f"record_at BETWEEN {literal(self.earliest)} AND {literal(self.latest)} AND ({among})"
 
     def rows(self, table: DataFrame) -> DataFrame:
         """Return the rows of a decoded table whose records are in these ranges."""
-        from pyspark.sql import functions as F
-
-        # Delta can skip files by time; offsets of different partitions are too far apart for that.
-        rows = table.where(in_ranges(self.ranges))
-        return rows if self.earliest is None else rows.where(F.col("record_at").between(self.earliest, self.latest))
+        return table.where(self.condition(spark_literal))
 
 
 def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:

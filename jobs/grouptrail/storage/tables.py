@@ -26,7 +26,7 @@ from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import datafusion_literal, spark_identifier, spark_literal
+from grouptrail.storage.sql import Value, datafusion_literal, spark_identifier, spark_literal
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -422,6 +422,11 @@ def select(
         return select_rows(config, name, columns, rest)
     query = f"SELECT {columns} FROM {table_in_sql(config, name)} WHERE {own_rows(config)} {rest}"
     return [row.asDict() for row in spark.sql(query).collect()]
+
+
+def literal(config: Config) -> Callable[[Value], str]:
+    """Return the function that writes values in the SQL of the engine that `select` uses."""
+    return datafusion_literal if object_stores.is_known(config.warehouse) else spark_literal
 
 
 def has_rows(spark: SparkSession, config: Config, name: str, where: str = "true") -> bool:
