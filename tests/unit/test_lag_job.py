@@ -50,6 +50,17 @@ def new_processor(config: Config) -> LagProcessor:
     return LagProcessor(config, app=lambda: "app", report=lambda _: None)
 
 
+class _Session:
+    """Stands for Spark, which makes a frame of one partition from rows."""
+
+    def createDataFrame(self, rows: pa.Table) -> _Session:  # noqa: N802
+        self.rows = rows
+        return self
+
+    def coalesce(self, _partitions: int) -> pa.Table:
+        return self.rows
+
+
 def landing(processor: LagProcessor, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
@@ -101,6 +112,22 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     [row] = expected
     assert (row["lag"], row["lag_seconds_method"], row["status"]) == (172, "bounded", "WARN")
     assert None not in (row["consume_rate"], row["produce_rate"])
+
+
+def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
+    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.append(len(rows)))
+    processor = new_processor(config)
+    commit(config, -1, 100)
+    for seconds in (0, 10, 20):
+        if seconds == 20:
+            commit(config, 19, 110)
+        landing(processor, config, log(seconds, 150))
+        processor._store_committed(_Session())
+    assert stored == [1, 1]
 
 
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:

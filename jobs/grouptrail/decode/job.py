@@ -18,7 +18,7 @@ from grouptrail.jobs import DECODE, Progress, Start
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
+from grouptrail.spark.streams import batch_end_offsets, interpret, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.files import Rows
 from grouptrail.storage.progress import PROGRESS, decoded_to, read_ends, segment_ends
@@ -35,6 +35,8 @@ _BATCHES = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
 }
+
+_FEW_RECORDS = 50_000
 
 # A denied read fails at once; a log may have nothing left to read after compaction.
 _FIRST_READ_SECONDS = 2.0
@@ -125,7 +127,11 @@ class Landing:
         """Write one micro-batch of records (record_partition, record_offset, record_at, key, value)."""
         started = time.monotonic()
         app = self._app()
+        start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
         set_batches(records.sparkSession)
+        # Each of the topic's partitions has a plan of its own.
+        most = sum(offset - start.get(partition, 0) for partition, offset in end.items())
+        interpret(records.sparkSession, is_small=most < _FEW_RECORDS)
         found = land_records(
             one_task_a_core(self._spark, records),
             self._config,
@@ -136,8 +142,8 @@ class Landing:
         progress = list(
             batch_progress(
                 found.landed,
-                start=self._end_offsets(batch - 1),
-                end=self._end_offsets(batch),
+                start=start,
+                end=end,
                 bounds=self._known_bounds(),
             )
         )

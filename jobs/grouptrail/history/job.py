@@ -23,7 +23,7 @@ from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.jobs import HISTORY, Progress, Start
-from grouptrail.spark.streams import query_id, start_query
+from grouptrail.spark.streams import interpret, query_id, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import PROGRESS, OffsetRanges
 from grouptrail.storage.rows import dataset
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 DECODED = ("offset_commits", "group_metadata", "group_records")
-
-# A batch has a few thousand rows and ten plans with wide rows: compiling these would take longer than running them.
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 _RECORDS_AT_A_TIME = 2_048
 
@@ -105,8 +102,8 @@ class HistoryBatchWriter:
 
         started = time.monotonic()
         spark = progress.sparkSession
-        for name, value in _INTERPRETED.items():
-            spark.conf.set(name, value)
+        # A batch has a few thousand rows, and ten plans with wide rows.
+        interpret(spark, is_small=True)
         covered = OffsetRanges.of(progress.where(F.col("cluster") == self._config.cluster))
         if not covered.ranges:
             return

@@ -34,7 +34,7 @@ from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.spark.streams import query_id, start_query
+from grouptrail.spark.streams import interpret, query_id, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.rows import AppendedRows, own_rows, read_rows
@@ -55,7 +55,7 @@ OFFSET_COMMITS = "offset_commits"
 _LOOK_EVERY_SECONDS = 1
 # A sample is a file; after a long stop all of them at once would not fit into memory.
 _SAMPLES_A_BATCH = 20
-_STORE_COMMITTED_EVERY_SECONDS = 30
+_STORE_COMMITTED_EVERY_SECONDS = 60
 _BROKER_TIMEOUT_SECONDS = 2.0
 # The time of a table's commit is that of the file system or of another machine.
 _CLOCKS_APART = timedelta(minutes=10)
@@ -179,13 +179,14 @@ class LagProcessor:
     def land(self, samples: DataFrame, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
         started = time.monotonic()
+        spark = samples.sparkSession
+        interpret(spark, is_small=True)
         rows = samples.where(samples["cluster"] == self._config.cluster).toArrow().cast(_ENDS)
         if not len(rows):
             return
         with self._lock:
             found = self._lag(rows)
             self._has_new_sample = True
-        spark = samples.sparkSession
         tables.append(spark, found, self._config, TABLE, app=self._app(), version=batch)
         self._store_committed(spark)
         self._report_changes(batch, found, time.monotonic() - started)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grouptrail.spark.classes import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -15,7 +17,7 @@ def read_text(spark: SparkSession, path: str) -> str | None:
         return None
     stream = files.open(place)
     try:
-        content = bytes(_jvm(spark).org.apache.commons.io.IOUtils.toByteArray(stream))
+        content = bytes(java_class(spark, "org.apache.commons.io.IOUtils").toByteArray(stream))
     finally:
         stream.close()
     try:
@@ -43,7 +45,7 @@ def names(spark: SparkSession, folder: str) -> list[str]:
 def rename(spark: SparkSession, path: str, new_path: str) -> bool:
     """Rename a file or folder; return False if it does not exist."""
     files, place = _place(spark, path)
-    return bool(files.exists(place) and files.rename(place, _jvm(spark).org.apache.hadoop.fs.Path(new_path)))
+    return bool(files.exists(place) and files.rename(place, _path(spark, new_path)))
 
 
 def delete(spark: SparkSession, path: str) -> None:
@@ -53,9 +55,9 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def _place(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    place = _path(spark, path)
     return place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), place
 
 
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+def _path(spark: SparkSession, path: str) -> Any:
+    return java_class(spark, "org.apache.hadoop.fs.Path")(path)

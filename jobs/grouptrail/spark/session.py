@@ -80,6 +80,9 @@ _SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # The number of tasks in which VACUUM lists files: by default 10,000, even for a small table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
+    # With Hadoop's checksums each file that a batch writes to a local disk would be two, and for each of them Hadoop
+    # starts several processes: chmod, readlink.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }

@@ -85,6 +85,12 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
+def interpret(spark: SparkSession, *, is_small: bool) -> None:
+    """Set whether a session interprets its plans: for a batch of few rows compiling them takes longer."""
+    spark.conf.set("spark.sql.codegen.wholeStage", str(not is_small).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if is_small else "FALLBACK")
+
+
 def read_log_offsets(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Read the bounds of partitions' logs as a stream, one sample for each trigger.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from grouptrail.spark.classes import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -37,7 +39,7 @@ class Append:
     def __init__(
         self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
     ) -> None:
-        self._jvm: Any = spark._jvm
+        self._spark = spark
         self._transaction = _log(spark, path).startTransaction()
         self._app = app
         self._version = version
@@ -53,14 +55,18 @@ class Append:
         if self._app is not None:
             once = {"appId": self._app, "version": self._version, "lastUpdated": int(time.time() * 1000)}
             actions.append(json.dumps({"txn": once}))
-        delta, streaming = self._jvm.org.apache.spark.sql.delta, self._jvm.org.apache.spark.sql.streaming
-        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
-            streaming.OutputMode.Append(), self._app or "", self._version, self._jvm.scala.Option.empty()
+        mode = self._class("org.apache.spark.sql.streaming.OutputMode").Append()
+        nothing = self._class("scala.Option").empty()
+        operation = self._class("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(
+            mode, self._app or "", self._version, nothing
         )
-        read = [delta.actions.Action.fromJson(action) for action in actions]
-        self._transaction.commit(self._jvm.PythonUtils.toSeq(read), operation)
+        action_of = self._class("org.apache.spark.sql.delta.actions.Action").fromJson
+        read = self._class("org.apache.spark.api.python.PythonUtils").toSeq([action_of(one) for one in actions])
+        self._transaction.commit(read, operation)
+
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, name)
 
 
 def _log(spark: SparkSession, path: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)

@@ -84,6 +84,7 @@ def check_warehouse_exists(config: Config) -> None:
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
+    _remove_checksum(config, name)
     if object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name)):
         return
     table, path = tables()[name], config.table_path(name)
@@ -110,6 +111,17 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     missing = [column for column in table.columns if column.name not in there]
     if missing:
         spark.sql(f"ALTER TABLE {table_in_sql(config, name)} ADD COLUMNS ({_columns(missing)})")
+
+
+def _remove_checksum(config: Config, name: str) -> None:
+    """Remove the checksum of `_last_checkpoint` that an older grouptrail wrote for Hadoop.
+
+    That file is now replaced without its checksum, and Spark would try to read it for three seconds.
+    """
+    from grouptrail.config import is_uri
+
+    if not is_uri(config.table_path(name)):
+        Path(config.table_path(name), "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
 
 
 def ensure_tables(spark: SparkSession, config: Config, names: Collection[str]) -> None:
