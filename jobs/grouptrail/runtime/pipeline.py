@@ -238,9 +238,9 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
     if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
         yield None
         return
-    from grouptrail.exporter.service import Exporter
+    from grouptrail.runtime.serving import exporter_with_pages
 
-    with Exporter(configs, report, awaits_lag=True) as exporter:
+    with exporter_with_pages(configs, report, awaits_lag=True) as exporter:
         yield exporter
 
 

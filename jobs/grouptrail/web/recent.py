@@ -1,0 +1,142 @@
+"""What the index of groups reads from the tables beside the exporter's snapshot: the last hour."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail.exporter.snapshot import LAG_COLUMNS
+from grouptrail.query.views import filled
+from grouptrail.storage import positions
+from grouptrail.storage.rows import OpenTables
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import Value, datafusion_literal
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+TREND_POINTS = 30
+
+_HOUR = timedelta(hours=1)
+_STEP = _HOUR / TREND_POINTS
+_ROUND = timedelta(seconds=30)
+"""The partitions of one round of samples are at most this far apart, as in the view `current_lag`."""
+
+_READ = {
+    "consumer_lag": ("cluster", *LAG_COLUMNS),
+    "rebalances": ("cluster", "group_id", "at"),
+}
+_LAST_SAMPLES = f"""
+SELECT {", ".join(LAG_COLUMNS)} FROM consumer_lag
+WHERE cluster = :cluster AND sampled_at > :newest
+"""
+_REBALANCES = """
+SELECT group_id, count(*) AS rebalances FROM rebalances
+WHERE cluster = :cluster AND at > :since AND at <= :until
+GROUP BY group_id
+"""
+# A partition counts with its first sample in a round; groups are far fewer than partitions.
+_ROUNDS = """
+SELECT slot, group_id, sum(lag) AS lag FROM (
+  SELECT
+    CAST(sampled_at AS BIGINT) / {step} AS slot, group_id, topic, partition,
+    first_value(lag ORDER BY sampled_at) AS lag
+  FROM consumer_lag
+  WHERE cluster = :cluster AND ({rounds})
+  GROUP BY slot, group_id, topic, partition
+) GROUP BY slot, group_id
+"""
+
+
+class Recent:
+    """Reads a cluster's recent rows. The rounds of the trend are kept: each is read once."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._reading = threading.Lock()
+        self._tables = OpenTables(config, _READ)
+        self._rounds: dict[int, pa.Table] = {}
+
+    def refresh(self) -> None:
+        """See the newest versions of the tables. Raises TableError."""
+        self._tables.refresh()
+
+    def last_samples(self) -> pa.Table:
+        """Return the newest sample of each group and partition, however old."""
+        if self._tables.get("consumer_lag") is None:
+            return NO_SAMPLES
+        newest = self._tables.newest("consumer_lag", "sampled_at")
+        if newest is None:
+            return NO_SAMPLES
+        rows = self._tables.rows(filled(_LAST_SAMPLES, {"cluster": self._config.cluster, "newest": newest - _ROUND}))
+        return positions.newest(rows.cast(NO_SAMPLES.schema), order="sampled_at")
+
+    def rebalances(self, until: datetime) -> pa.Table:
+        """Return how many rebalances each group had in the hour before a time: group_id, rebalances."""
+        if self._tables.get("rebalances") is None:
+            return _NO_REBALANCES
+        values: dict[str, Value] = {"cluster": self._config.cluster, "since": until - _HOUR, "until": until}
+        return self._tables.rows(filled(_REBALANCES, values)).cast(_NO_REBALANCES.schema)
+
+    def trends(self, group_ids: Sequence[str], until: datetime | None) -> dict[str, list[int | None]]:
+        """Return the lag of some groups in the hour before a time, oldest first."""
+        if until is None or self._tables.get("consumer_lag") is None:
+            return {}
+        last = _slot(until)
+        slots = range(last - TREND_POINTS + 1, last + 1)
+        with self._reading:
+            self._read_rounds(slots)
+            found = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
+        trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in group_ids}
+        wanted = pa.array(group_ids, pa.string())
+        for slot, rows in found.items():
+            for row in rows.filter(pc.is_in(rows["group_id"], wanted)).to_pylist():
+                trends[row["group_id"]][slot - slots.start] = row["lag"]
+        return trends
+
+    def _read_rounds(self, slots: range) -> None:
+        """Read the rounds that are not known yet; the last slot may still get its round."""
+        missing = [slot for slot in slots if slot not in self._rounds]
+        if missing:
+            # A sampling interval after a slot has begun, its round is complete.
+            length = max(_ROUND.total_seconds(), 1.5 * self._config.log_offsets.interval_seconds)
+            rows = self._tables.rows(
+                filled(
+                    _ROUNDS.format(
+                        step=int(_STEP.total_seconds() * 1e6),
+                        rounds=" OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing),
+                    ),
+                    {"cluster": self._config.cluster},
+                )
+            )
+            for slot in missing[:-1] if missing[-1] == slots[-1] else missing:
+                self._rounds[slot] = _NO_LAG
+            for slot in pc.unique(rows["slot"]).to_pylist():
+                self._rounds[slot] = rows.filter(pc.equal(rows["slot"], slot)).select(["group_id", "lag"])
+        for slot in [slot for slot in self._rounds if slot not in slots]:
+            del self._rounds[slot]
+
+
+def _slot(moment: datetime) -> int:
+    return (moment - datetime.fromtimestamp(0, UTC)) // _STEP
+
+
+def _within(slot: int, length: timedelta) -> str:
+    begin = datetime.fromtimestamp(0, UTC) + slot * _STEP
+    until = begin + min(length, _STEP)
+    return f"(sampled_at >= {datafusion_literal(begin)} AND sampled_at < {datafusion_literal(until)})"
+
+
+def _empty(table: str, *columns: str) -> pa.Table:
+    schema = table_schema(table)
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+NO_SAMPLES = _empty("consumer_lag", *LAG_COLUMNS)
+_NO_REBALANCES = pa.schema([("group_id", pa.string()), ("rebalances", pa.int64())]).empty_table()
+_NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.int64())]).empty_table()

@@ -1,0 +1,56 @@
+"""The parameters of a request, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from flask import Response, request
+from pydantic import BaseModel, ValidationError
+
+from grouptrail.errors import GrouptrailError
+from grouptrail.web import texts
+
+Query = TypeVar("Query", bound=BaseModel)
+
+
+class PageError(GrouptrailError):
+    """A request that cannot be answered, with its HTTP status and names that may have been meant."""
+
+    def __init__(self, status: int, detail: str, near: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.near = list(near)
+
+
+def asked(model: type[Query]) -> Query:
+    """Return the parameters of the request. Raises PageError if one is unknown or wrong."""
+    given: dict[str, Any] = {}
+    for name, values in request.args.lists():
+        field = model.model_fields.get(name)
+        many = field is not None and isinstance(field.default, list)
+        given[name] = values if many else values[-1]
+    try:
+        return model.model_validate({name: value for name, value in given.items() if value not in ("", [""])})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if name in model.model_fields:
+            detail = f"parameter {name}: {first['msg'].removeprefix('Value error, ')}"
+        else:
+            detail = f"there is no parameter {texts.name(name)}: {', '.join(model.model_fields)} are known"
+        raise PageError(HTTPStatus.BAD_REQUEST, detail) from error
+
+
+def this_page_with(**changes: Any) -> str:
+    """Return the address of the page of this request with some parameters changed; None removes one."""
+    kept = [(name, value) for name, value in request.args.items(multi=True) if name not in changes and value]
+    added = [(name, str(value)) for name, value in changes.items() if value is not None]
+    return f"?{urlencode([*kept, *added])}"
+
+
+def json_answer(answer: BaseModel) -> Response:
+    """Return a model as JSON."""
+    return Response(answer.model_dump_json(), content_type="application/json")
