@@ -33,6 +33,7 @@ def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any
         policy=f"{_POLICY}{_hash(style)}; script-src {_hash(script)}",
         style=style,
         script=script,
+        picture=asset("picture.html"),
         data=embedded(data),
     )
 

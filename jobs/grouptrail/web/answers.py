@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from grouptrail import contracts
+from grouptrail.query.views import parsed_moment
 from grouptrail.report.layout import visible
 
 
@@ -132,3 +133,165 @@ class GroupsQuery(BaseModel):
     )
     page: int = Field(default=1, ge=1, le=1_000_000)
     per_page: int = Field(default=50, ge=1, le=500)
+
+
+def _moment(value: Any) -> Any:
+    """Return a time that is written as for --from and --to of the commands."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parsed_moment(value)
+    except ValueError:
+        raise ValueError(
+            f"{visible(value)} is no time such as 2026-11-21T14:55:00Z, or 2h for two hours ago"
+        ) from None
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+
+
+class GroupQuery(BaseModel):
+    """The parameters of a group."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str = Field(
+        default="", max_length=1000, description="Its cluster, if several have a group of this name."
+    )
+    since: Moment | None = Field(
+        default=None, alias="from", description="Begin of the time to show. Default: a day before its end."
+    )
+    until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
+    at: Moment | None = Field(default=None, description="Members, owners and lag as of this time. Default: now.")
+    name: str | None = Field(
+        default=None, description="The name, in place of the path, for `.`, `..` and the empty name."
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("`to` is not after `from`")
+        return self
+
+
+class GroupMember(Answer):
+    """A member of a group, and what it owned."""
+
+    member_id: str = _column("memberships", "member_id")
+    instance_id: str | None = _column("memberships", "instance_id")
+    client_id: str | None = _column("memberships", "client_id")
+    client_host: str | None = _column("memberships", "client_host")
+    joined_at: datetime = _column("memberships", "joined_at")
+    began: str | None = _column("memberships", "began")
+    partitions: dict[str, list[int]] | None = Field(
+        description="The partitions that it owned, by topic. Null: its assignment could not be read."
+    )
+
+
+class GroupState(Answer):
+    """What the history says of a group at a time, as `grouptrail show group` does."""
+
+    group_kind: str | None = _column("generations", "group_kind")
+    protocol_type: str | None = _column("generations", "protocol_type")
+    protocol: str | None = _column("generations", "protocol")
+    generation: int = _column("generations", "generation")
+    incarnation: int | None = _column("generations", "incarnation")
+    state: str | None = _column("group_states", "state")
+    state_since: datetime | None = Field(default=None, description="When this state began.")
+    state_note: str | None = Field(default=None, description="The note on the state.")
+    evidence: str | None = _column("group_states", "evidence")
+    coordinator_partition: int | None = Field(description="The partition of __consumer_offsets of this name.")
+    partition_count: int | None = _column("generations", "partition_count")
+    skew: int | None = _column("generations", "skew")
+    is_assignors_own: bool | None = _column("generations", "is_assignors_own")
+    assignment_note: str | None = _column("generations", "assignment_note")
+    members: list[GroupMember]
+
+
+class Rebalance(Answer):
+    """A rebalance in the time shown."""
+
+    from_generation: int | None = _column("rebalances", "from_generation")
+    to_generation: int = _column("rebalances", "to_generation")
+    at: datetime = _column("rebalances", "at")
+    ended_at: datetime | None = _column("rebalances", "ended_at")
+    cause: str = _column("rebalances", "cause")
+    certainty: str | None = _column("rebalances", "certainty")
+    cause_note: str | None = _column("rebalances", "cause_note")
+    members_joined: list[str] | None = _column("rebalances", "members_joined")
+    members_left: list[str] | None = _column("rebalances", "members_left")
+    partitions_moved: int | None = _column("rebalances", "partitions_moved")
+    partitions_kept: int | None = _column("rebalances", "partitions_kept")
+    skipped: int | None = _column("rebalances", "skipped")
+    duration_ms: int | None = _column("rebalances", "duration_ms")
+    duration_of: str | None = _column("rebalances", "duration_of")
+
+
+class PartitionPoint(Answer):
+    """A partition's newest sample in a slice of time."""
+
+    at: datetime = Field(description="The begin of the slice.")
+    committed_offset: int | None = _column("consumer_lag", "committed_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    lag: int | None = Field(description="The greatest lag in the slice. Null: unknown.")
+
+
+class GroupPartition(Answer):
+    """A partition that a group consumes: its newest sample at the time, and its samples in the time shown."""
+
+    topic: str = _column("consumer_lag", "topic")
+    partition: int = _column("consumer_lag", "partition")
+    status: str | None = _column("consumer_lag", "status")
+    committed_offset: int | None = _column("consumer_lag", "committed_offset")
+    commit_at: datetime | None = _column("consumer_lag", "commit_at")
+    log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    lag: int | None = _column("consumer_lag", "lag")
+    lag_seconds: float | None = _column("consumer_lag", "lag_seconds")
+    lost_records: int | None = _column("consumer_lag", "lost_records")
+    points: list[PartitionPoint]
+
+
+class Handover(Answer):
+    """A partition that changed its owner while records may have been processed but not committed."""
+
+    at: datetime = _column("rebalances", "at")
+    to_generation: int = _column("rebalances", "to_generation")
+    topic: str
+    partition: int
+    from_member: str | None
+    to_member: str | None
+    committed_offset: int | None = Field(description="The previous owner's last commit. Null: none was found.")
+    commit_age_ms: int | None = Field(description="Its age when the partition was given up.")
+    may_be_read_twice: int = Field(description="An estimate of the records that the new owner reads again.")
+
+
+class Reset(Answer):
+    """A commit that moved an offset back, or changed it while the group had no members: the view `resets`."""
+
+    at: datetime
+    topic: str
+    partition: int
+    kind: str = Field(description="rewind or jump")
+    before_offset: int | None
+    after_offset: int
+    moved_by: int | None = Field(description="The difference; if negative, records are read again.")
+    owner_client_id: str | None
+    group_state: str | None
+
+
+class Group(Answer):
+    """A group at a time, and its history in the time shown."""
+
+    notices: list[Notice]
+    cluster: str = _column("generations", "cluster")
+    group_id: str = _column("generations", "group_id")
+    at: datetime | None = Field(description="The time of `now` and `partitions`. Null: now.")
+    summary: GroupSummary | None = Field(description="Its row in the list of groups, as of now.")
+    now: GroupState | None = Field(description="Null: the tables have no history of its members.")
+    since: datetime = Field(serialization_alias="from")
+    until: datetime = Field(serialization_alias="to")
+    rebalances: list[Rebalance] = Field(description="The newest first, at most 500.")
+    partitions: list[GroupPartition] = Field(description="The worst first, at most 200.")
+    handovers: list[Handover] = Field(description="Possible re-reads at rebalances, the greatest first, at most 100.")
+    resets: list[Reset] = Field(description="The newest first, at most 100.")

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 from flask import Flask, Response, render_template, request
 from jinja2 import StrictUndefined
+from markupsafe import Markup
 from werkzeug.exceptions import HTTPException, MisdirectedRequest, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.query.show_group import ranges
+from grouptrail.report.layout import sort_of
+from grouptrail.report.page import asset
 from grouptrail.web import drawing, texts
 from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
@@ -93,9 +97,15 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         "name": texts.name, "number": texts.number, "span": texts.span, "ago": texts.ago, "utc": texts.utc,
     }  # fmt: skip
     app.jinja_env.globals |= {
-        "asset": lambda name: files[name].path,
+        "path_of": lambda name: files[name].path,
         "page_of": texts.page_of,
         "count": texts.count,
+        "bar": drawing.bar,
+        "lag_chart": drawing.lag_chart,
+        "offsets_chart": drawing.offsets_chart,
+        "picture": Markup(asset("picture.html")),  # no part of it comes from the tables
+        "ranges": ranges,
+        "sort_of": sort_of,
         "sparkline": drawing.sparkline,
         "this_page_with": this_page_with,
     }

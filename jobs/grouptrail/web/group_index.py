@@ -76,6 +76,11 @@ class GroupIndex:
         wanted = pa.scalar(group_id)
         return [name for name in self._configs if pc.any(pc.equal(self.of(name).rows["group_id"], wanted)).as_py()]
 
+    def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
+        """Return a group's row; None if it has neither a state nor lag."""
+        rows = self.of(cluster).rows
+        return next(iter(self._summaries(rows.filter(pc.equal(rows["group_id"], group_id)))), None)
+
     def groups(self, query: GroupsQuery) -> Groups:
         """Return the groups that a query selects: one page of them."""
         wanted = [name for name in self._configs if query.cluster in ("", name)]

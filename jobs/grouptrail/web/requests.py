@@ -27,21 +27,22 @@ class PageError(GrouptrailError):
 
 def asked(model: type[Query]) -> Query:
     """Return the parameters of the request. Raises PageError if one is unknown or wrong."""
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
     given: dict[str, Any] = {}
     for name, values in request.args.lists():
-        field = model.model_fields.get(name)
-        many = field is not None and isinstance(field.default, list)
+        many = name in fields and isinstance(fields[name].default, list)
         given[name] = values if many else values[-1]
     try:
-        return model.model_validate({name: value for name, value in given.items() if value not in ("", [""])})
+        return model.model_validate({name: value for name, value in given.items() if value or name == "name"})
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0])
-        if name in model.model_fields:
-            detail = f"parameter {name}: {first['msg'].removeprefix('Value error, ')}"
-        else:
-            detail = f"there is no parameter {texts.name(name)}: {', '.join(model.model_fields)} are known"
-        raise PageError(HTTPStatus.BAD_REQUEST, detail) from error
+        name = str(first["loc"][0]) if first["loc"] else ""
+        reason = first["msg"].removeprefix("Value error, ")
+        if name and name not in fields:
+            reason = f"there is no parameter {texts.name(name)}: {', '.join(fields)} are known"
+        elif name:
+            reason = f"parameter {name}: {reason}"
+        raise PageError(HTTPStatus.BAD_REQUEST, reason) from error
 
 
 def this_page_with(**changes: Any) -> str:
@@ -53,4 +54,4 @@ def this_page_with(**changes: Any) -> str:
 
 def json_answer(answer: BaseModel) -> Response:
     """Return a model as JSON."""
-    return Response(answer.model_dump_json(), content_type="application/json")
+    return Response(answer.model_dump_json(by_alias=True), content_type="application/json")
