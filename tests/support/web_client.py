@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from werkzeug.routing import Rule
 from werkzeug.test import Client
 
 from grouptrail.config import Config
@@ -33,7 +34,8 @@ class Site:
         """`states` replaces the state of a cluster by its name."""
         known = {config.cluster: states.get(config.cluster) or state_of(config) for config in configs}
         self.faults: list[str] = []
-        self.client = Client(application(configs, known.__getitem__, self.faults.append))
+        self._application = application(configs, known.__getitem__, self.faults.append)
+        self.client = Client(self._application)
 
     def get(self, path: str, *, status: int = 200, **headers: str) -> str:
         """Return the text of an answer, which must have this status."""
@@ -41,3 +43,7 @@ class Site:
         assert answer.status_code == status, answer.text
         assert self.faults == []
         return answer.text
+
+    def rules(self) -> list[Rule]:
+        """Return the paths of all pages."""
+        return list(self._application.url_map.iter_rules())

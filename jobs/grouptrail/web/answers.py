@@ -150,6 +150,10 @@ def _moment(value: Any) -> Any:
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
+# Browsers take these segments of a path for folders, even percent-encoded.
+_NAME: Any = Field(default=None, description="The name, in place of the path: for `.`, `..` and the empty name.")
+
+
 class GroupQuery(BaseModel):
     """The parameters of a group."""
 
@@ -163,9 +167,7 @@ class GroupQuery(BaseModel):
     )
     until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
     at: Moment | None = Field(default=None, description="Members, owners and lag as of this time. Default: now.")
-    name: str | None = Field(
-        default=None, description="The name, in place of the path, for `.`, `..` and the empty name."
-    )
+    name: str | None = _NAME
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -295,3 +297,60 @@ class Group(Answer):
     partitions: list[GroupPartition] = Field(description="The worst first, at most 200.")
     handovers: list[Handover] = Field(description="Possible re-reads at rebalances, the greatest first, at most 100.")
     resets: list[Reset] = Field(description="The newest first, at most 100.")
+
+
+class TopicQuery(BaseModel):
+    """The parameters of a topic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str = Field(default="", max_length=1000, description="Its cluster. Default: the first that has it.")
+    name: str | None = _NAME
+
+
+class TopicConsumer(Answer):
+    """A group that consumes a topic."""
+
+    group_id: str = _column("consumer_lag", "group_id")
+    status: str = Field(description="Its worst partition's verdict in this topic.")
+    partitions: int = Field(description="How many partitions of the topic it has committed offsets of.")
+    lag: int | None = Field(description="Its unread offsets in this topic. Null: unknown.")
+    lag_seconds: float | None = Field(description="Its worst partition's lag in seconds. Null: unknown.")
+    consume_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    lost_records: int | None = Field(description="Offsets that were deleted before it had read them.")
+    state: str | None = _column("group_states", "state")
+    member_count: int | None = _column("generations", "member_count")
+
+
+class TopicPartition(Answer):
+    """A partition, and the group that is furthest behind in it."""
+
+    partition: int = _column("consumer_lag", "partition")
+    log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    slowest_group_id: str | None = Field(description="The group with the least committed offset.")
+    committed_offset: int | None = Field(description="That offset.")
+    lag: int | None = Field(description="That group's lag.")
+    headroom: int | None = Field(
+        description="committed_offset - log_start_offset: how much retention may delete before it takes unread "
+        "records. Below 0, it has."
+    )
+    produce_rate: float | None = _column("consumer_lag", "produce_rate")
+    delete_rate: float | None = Field(
+        description="How fast the log's start advanced in the last day, in records per second. Null: not sampled."
+    )
+    seconds_to_loss: float | None = Field(
+        description="When retention overtakes the slowest group at these rates. Null: it does not, or it is unknown."
+    )
+
+
+class Topic(Answer):
+    """A topic: its partitions, the groups that consume it, and how far retention is from the slowest."""
+
+    notices: list[Notice]
+    cluster: str = _column("consumer_lag", "cluster")
+    topic: str = _column("consumer_lag", "topic")
+    sampled_at: datetime | None = Field(description="The time of the newest sample.")
+    produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    consumers: list[TopicConsumer] = Field(description="The slowest first.")
+    partitions: list[TopicPartition]

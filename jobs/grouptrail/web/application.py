@@ -20,8 +20,9 @@ from grouptrail.web import drawing, texts
 from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
+from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, this_page_with
-from grouptrail.web.routes import API, pages
+from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, is_own_host
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
             return Response(problem.model_dump_json(), problem.status, content_type=_PROBLEM_JSON)
         if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
             return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
-        return Response(render_template("error.html", problem=problem), problem.status)
+        kind = error.kind if isinstance(error, PageError) else ""
+        return Response(render_template("error.html", problem=problem, kind=kind), problem.status)
 
     @app.get("/static/<name:path>")
     def show_asset(path: str) -> Response:
@@ -94,8 +96,9 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         return Response(file.content, content_type=file.type, headers=kept)
 
     app.jinja_env.filters |= {
-        "name": texts.name, "number": texts.number, "span": texts.span, "ago": texts.ago, "utc": texts.utc,
-    }  # fmt: skip
+        filter_.__name__: filter_
+        for filter_ in (texts.ago, texts.name, texts.number, texts.rate, texts.span, texts.utc)
+    }
     app.jinja_env.globals |= {
         "path_of": lambda name: files[name].path,
         "page_of": texts.page_of,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import translate
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
+from grouptrail.web.requests import PageError
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -71,10 +73,22 @@ class GroupIndex:
         found = notices(self._configs[cluster], state, has_groups=len(known.rows) > 0)
         return ClusterGroups(known.cluster, known.rows, known.lag, known.sampled_at, tuple(found))
 
-    def clusters_of(self, group_id: str) -> list[str]:
-        """Return the clusters that have a group of this name."""
-        wanted = pa.scalar(group_id)
-        return [name for name in self._configs if pc.any(pc.equal(self.of(name).rows["group_id"], wanted)).as_py()]
+    def recent(self, cluster: str) -> Recent:
+        """Return the reader of a cluster's recent rows."""
+        return self._recent[cluster]
+
+    def clusters_of(self, column: Literal["group_id", "topic"], name: str) -> list[str]:
+        """Return the clusters that have a group or a topic of this name."""
+        return [cluster for cluster in self._configs if _has(self.of(cluster), column, name)]
+
+    def cluster_of(self, column: Literal["group_id", "topic"], name: str, wanted: str) -> str:
+        """Return the wanted cluster, by default the first that has the group or topic, or else the first.
+
+        Raises PageError if there is no cluster of the wanted name."""
+        if wanted and wanted not in self._configs:
+            known = ", ".join(self._configs)
+            raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {wanted!r}: {known} are known")
+        return wanted or next(iter(self.clusters_of(column, name)), self.clusters[0])
 
     def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
         """Return a group's row; None if it has neither a state nor lag."""
@@ -133,6 +147,11 @@ def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> Cluster
     now = datetime.now(UTC)
     rebalances = recent.rebalances(now if is_current else sampled_at or now)
     return ClusterGroups(cluster, _rows(cluster, snapshot.groups, lag, rebalances), lag, sampled_at, ())
+
+
+def _has(known: ClusterGroups, column: str, name: str) -> bool:
+    rows = known.rows if column == "group_id" else known.lag
+    return bool(pc.any(pc.equal(rows[column], name)).as_py())
 
 
 def _rows(cluster: str, groups: pa.Table, lag: pa.Table, rebalances: pa.Table) -> pa.Table:

@@ -109,7 +109,7 @@ class GroupPage:
 
 def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage:
     """Return what is known of a group. Raises PageError for an unknown one, and for a time before its history."""
-    cluster = _cluster(index, group_id, query.cluster)
+    cluster = index.cluster_of("group_id", group_id, query.cluster)
     config, known = index.config(cluster), index.of(cluster)
     summary = index.summary(cluster, group_id)
     since, until = _time_shown(query)
@@ -145,15 +145,6 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         resets=reader.resets(),
     )
     return GroupPage(answer, timeline, no_timeline)
-
-
-def _cluster(index: GroupIndex, group_id: str, wanted: str) -> str:
-    """Return the cluster of a group: the wanted one, or the first that has the group."""
-    if wanted and wanted not in index.clusters:
-        raise PageError(
-            HTTPStatus.NOT_FOUND, f"there is no cluster {wanted!r}: {', '.join(index.clusters)} are known"
-        )
-    return wanted or next(iter(index.clusters_of(group_id)), index.clusters[0])
 
 
 def _unknown(group_id: str, known: ClusterGroups, near: Sequence[str]) -> PageError:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TREND_POINTS = 30
 
 _HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 _STEP = _HOUR / TREND_POINTS
 _ROUND = timedelta(seconds=30)
 """The partitions of one round of samples are at most this far apart, as in the view `current_lag`."""
@@ -30,6 +31,7 @@ _ROUND = timedelta(seconds=30)
 _READ = {
     "consumer_lag": ("cluster", *LAG_COLUMNS),
     "rebalances": ("cluster", "group_id", "at"),
+    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "log_start_offset"),
 }
 _LAST_SAMPLES = f"""
 SELECT {", ".join(LAG_COLUMNS)} FROM consumer_lag
@@ -39,6 +41,14 @@ _REBALANCES = """
 SELECT group_id, count(*) AS rebalances FROM rebalances
 WHERE cluster = :cluster AND at > :since AND at <= :until
 GROUP BY group_id
+"""
+_LOG_STARTS = """
+SELECT partition, (max(log_start_offset) - min(log_start_offset)) * 1e6
+  / (CAST(max(sampled_at) AS BIGINT) - CAST(min(sampled_at) AS BIGINT)) AS rate
+FROM log_offsets
+WHERE cluster = :cluster AND topic = :topic AND log_start_offset IS NOT NULL AND sampled_at > :since
+GROUP BY partition
+HAVING max(sampled_at) > min(sampled_at)
 """
 # A partition counts with its first sample in a round; groups are far fewer than partitions.
 _ROUNDS = """
@@ -82,6 +92,17 @@ class Recent:
             return _NO_REBALANCES
         values: dict[str, Value] = {"cluster": self._config.cluster, "since": until - _HOUR, "until": until}
         return self._tables.rows(filled(_REBALANCES, values)).cast(_NO_REBALANCES.schema)
+
+    def delete_rates(self, topic: str) -> dict[int, float]:
+        """Return how fast each partition's log start advanced in the last day of samples, in records per second."""
+        if self._tables.get("log_offsets") is None:
+            return {}
+        newest = self._tables.newest("log_offsets", "sampled_at")
+        if newest is None:
+            return {}
+        values: dict[str, Value] = {"cluster": self._config.cluster, "topic": topic, "since": newest - _DAY}
+        rows = self._tables.rows(filled(_LOG_STARTS, values))
+        return {row["partition"]: float(row["rate"]) for row in rows.to_pylist()}
 
     def trends(self, group_ids: Sequence[str], until: datetime | None) -> dict[str, list[int | None]]:
         """Return the lag of some groups in the hour before a time, oldest first."""

@@ -17,12 +17,15 @@ Query = TypeVar("Query", bound=BaseModel)
 
 
 class PageError(GrouptrailError):
-    """A request that cannot be answered, with its HTTP status and names that may have been meant."""
+    """A request that cannot be answered: its HTTP status, and names that may have been meant.
 
-    def __init__(self, status: int, detail: str, near: Sequence[str] = ()) -> None:
+    `kind` is what they name: groups or topics."""
+
+    def __init__(self, status: int, detail: str, near: Sequence[str] = (), kind: str = "groups") -> None:
         super().__init__(detail)
         self.status = status
         self.near = list(near)
+        self.kind = kind
 
 
 def asked(model: type[Query]) -> Query:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, render_template
+from flask import Blueprint, Response, jsonify, render_template
 from markupsafe import Markup
 
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
-from grouptrail.web.answers import GroupQuery, GroupsQuery
+from grouptrail.web.answers import GroupQuery, GroupsQuery, Topic, TopicQuery
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
+from grouptrail.web.openapi import API, description
 from grouptrail.web.requests import asked, json_answer
-
-API = "/api/v1/"
+from grouptrail.web.topic_page import topic_page
 
 
 def pages(index: GroupIndex) -> Blueprint:
@@ -22,6 +22,10 @@ def pages(index: GroupIndex) -> Blueprint:
     def group_found(group_id: str) -> tuple[GroupPage, GroupQuery]:
         query = asked(GroupQuery)
         return group_page(index, group_id if query.name is None else query.name, query), query
+
+    def topic_found(topic: str) -> Topic:
+        query = asked(TopicQuery)
+        return topic_page(index, topic if query.name is None else query.name, query)
 
     @routes.get("/")
     def show_groups() -> str:
@@ -37,10 +41,17 @@ def pages(index: GroupIndex) -> Blueprint:
             "group.html",
             found=page.answer,
             query=query,
-            clusters=index.clusters_of(page.answer.group_id),
+            clusters=index.clusters_of("group_id", page.answer.group_id),
             timeline=data,
             no_timeline=page.no_timeline,
         )
+
+    @routes.get("/topics/", defaults={"topic": ""})
+    @routes.get("/topics/<name:topic>")
+    def show_topic(topic: str) -> str:
+        found = topic_found(topic)
+        clusters = index.clusters_of("topic", found.topic)
+        return render_template("topic.html", found=found, clusters=clusters)
 
     @routes.get(f"{API}groups")
     def answer_groups() -> Response:
@@ -51,5 +62,14 @@ def pages(index: GroupIndex) -> Blueprint:
     def answer_group(group_id: str) -> Response:
         page, _ = group_found(group_id)
         return json_answer(page.answer)
+
+    @routes.get(f"{API}topics/", defaults={"topic": ""})
+    @routes.get(f"{API}topics/<name:topic>")
+    def answer_topic(topic: str) -> Response:
+        return json_answer(topic_found(topic))
+
+    @routes.get(f"{API}openapi.json")
+    def answer_description() -> Response:
+        return jsonify(description())
 
     return routes

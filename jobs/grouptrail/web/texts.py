@@ -22,6 +22,13 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
+def rate(per_second: float | None) -> str:
+    """Return a rate of records; a dash if it is unknown."""
+    if per_second is None:
+        return "–"
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s".replace(".0/", "/")
+
+
 def span(seconds: float | None) -> str:
     """Return a length of time in one unit, such as `12 min`; a dash if it is unknown."""
     if seconds is None:
