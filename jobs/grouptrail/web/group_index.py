@@ -123,9 +123,9 @@ class GroupIndex:
         listed = rows.to_pylist()
         trends: dict[tuple[str, str], list[int | None]] = {}
         for cluster in {row["cluster"] for row in listed}:
-            names = [row["group_id"] for row in listed if row["cluster"] == cluster]
+            partitions = {row["group_id"]: row["partitions"] for row in listed if row["cluster"] == cluster}
             newest = self._known[cluster][1].sampled_at
-            for name, trend in self._recent[cluster].trends(names, newest).items():
+            for name, trend in self._recent[cluster].trends(partitions, newest).items():
                 trends[cluster, name] = trend
         return [
             GroupSummary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -50,16 +50,12 @@ WHERE cluster = :cluster AND topic = :topic AND log_start_offset IS NOT NULL AND
 GROUP BY partition
 HAVING max(sampled_at) > min(sampled_at)
 """
-# A partition counts with its first sample in a round; groups are far fewer than partitions.
+# Not the sum: a round may have several samples of a partition, and telling them apart takes ten times as long.
 _ROUNDS = """
-SELECT slot, group_id, sum(lag) AS lag FROM (
-  SELECT
-    CAST(sampled_at AS BIGINT) / {step} AS slot, group_id, topic, partition,
-    first_value(lag ORDER BY sampled_at) AS lag
-  FROM consumer_lag
-  WHERE cluster = :cluster AND ({rounds})
-  GROUP BY slot, group_id, topic, partition
-) GROUP BY slot, group_id
+SELECT CAST(sampled_at AS BIGINT) / :step AS slot, group_id, avg(lag) AS lag
+FROM consumer_lag
+WHERE cluster = :cluster AND ({rounds})
+GROUP BY slot, group_id
 """
 
 
@@ -104,8 +100,10 @@ class Recent:
         rows = self._tables.rows(filled(_LOG_STARTS, values))
         return {row["partition"]: float(row["rate"]) for row in rows.to_pylist()}
 
-    def trends(self, group_ids: Sequence[str], until: datetime | None) -> dict[str, list[int | None]]:
-        """Return the lag of some groups in the hour before a time, oldest first."""
+    def trends(self, partitions: Mapping[str, int], until: datetime | None) -> dict[str, list[int | None]]:
+        """Return the lag of some groups in the hour before a time, oldest first.
+
+        It is the average of a group's partitions times their number, which `partitions` has by group."""
         if until is None or self._tables.get("consumer_lag") is None:
             return {}
         last = _slot(until)
@@ -113,11 +111,12 @@ class Recent:
         with self._reading:
             self._read_rounds(slots)
             found = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
-        trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in group_ids}
-        wanted = pa.array(group_ids, pa.string())
+        trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in partitions}
+        wanted = pa.array(list(partitions), pa.string())
         for slot, rows in found.items():
             for row in rows.filter(pc.is_in(rows["group_id"], wanted)).to_pylist():
-                trends[row["group_id"]][slot - slots.start] = row["lag"]
+                name, average = row["group_id"], row["lag"]
+                trends[name][slot - slots.start] = None if average is None else round(average * partitions[name])
         return trends
 
     def _read_rounds(self, slots: range) -> None:
@@ -128,11 +127,8 @@ class Recent:
             length = max(_ROUND.total_seconds(), 1.5 * self._config.log_offsets.interval_seconds)
             rows = self._tables.rows(
                 filled(
-                    _ROUNDS.format(
-                        step=int(_STEP.total_seconds() * 1e6),
-                        rounds=" OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing),
-                    ),
-                    {"cluster": self._config.cluster},
+                    _ROUNDS.format(rounds=" OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing)),
+                    {"cluster": self._config.cluster, "step": int(_STEP.total_seconds() * 1e6)},
                 )
             )
             for slot in missing[:-1] if missing[-1] == slots[-1] else missing:
@@ -160,4 +156,4 @@ def _empty(table: str, *columns: str) -> pa.Table:
 
 NO_SAMPLES = _empty("consumer_lag", *LAG_COLUMNS)
 _NO_REBALANCES = pa.schema([("group_id", pa.string()), ("rebalances", pa.int64())]).empty_table()
-_NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.int64())]).empty_table()
+_NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.float64())]).empty_table()
