@@ -10,7 +10,7 @@ from markupsafe import Markup
 from grouptrail.web.answers import PartitionPoint
 
 _SPARK = (90.0, 20.0)
-_CHART = (280.0, 36.0)
+_CHART = (220.0, 24.0)
 _MARGIN = 1.5
 
 Value = int | float | None
@@ -53,7 +53,7 @@ def bar(start: Value, end: Value, *marks: Value) -> Markup:
     """Return a log from its start to its end as a bar, with marks at offsets."""
     if start is None or end is None or end <= start:
         return Markup()
-    width, height = _CHART[0] / 2, 12.0
+    width, height = _CHART[0], 12.0
     lines = "".join(
         f'<path d="M{min(max((mark - start) / (end - start), 0), 1) * (width - 2) + 1:.1f} 0v{height:g}"/>'
         for mark in marks

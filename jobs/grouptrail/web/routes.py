@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify, render_template
 from markupsafe import Markup
 
+from grouptrail.exporter.families import STATES
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
 from grouptrail.web.answers import GroupQuery, GroupsQuery, Topic, TopicQuery
@@ -30,7 +31,7 @@ def pages(index: GroupIndex) -> Blueprint:
     @routes.get("/")
     def show_groups() -> str:
         query = asked(GroupsQuery)
-        return render_template("groups.html", found=index.groups(query), query=query)
+        return render_template("groups.html", found=index.groups(query), query=query, states=STATES)
 
     @routes.get("/groups/", defaults={"group_id": ""})
     @routes.get("/groups/<name:group_id>")
