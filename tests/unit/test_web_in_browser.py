@@ -1,4 +1,4 @@
-"""The web pages in Chromium: without errors, at any width, in both colour schemes, by keyboard and without scripts."""
+"""The web pages in Chromium: no errors, at any width, in both colour schemes, by keyboard and without scripts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
-from grouptrail.web.requests import PageError, this_page_with
+from grouptrail.web.requests import PageError, json_answer, this_page_with
 from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, is_own_host
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
     from grouptrail.exporter.service import ClusterState
 
-_PROBLEM_JSON = "application/problem+json"
 _YEAR_SECONDS = 31_536_000
 
 
@@ -81,7 +80,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             report(f"web: {request.path}: {problem.detail}")
         if request.path.startswith(API):
-            return Response(problem.model_dump_json(), problem.status, content_type=_PROBLEM_JSON)
+            return json_answer(problem, problem.status, "application/problem+json")
         if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
             return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
         kind = error.kind if isinstance(error, PageError) else ""

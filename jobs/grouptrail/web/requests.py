@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from flask import Response, request
 from pydantic import BaseModel, ValidationError
 
+from grouptrail.console.text import harmless_json
 from grouptrail.errors import GrouptrailError
 from grouptrail.web import texts
 
@@ -55,6 +56,6 @@ def this_page_with(**changes: Any) -> str:
     return f"?{urlencode([*kept, *added])}"
 
 
-def json_answer(answer: BaseModel) -> Response:
-    """Return a model as JSON."""
-    return Response(answer.model_dump_json(by_alias=True), content_type="application/json")
+def json_answer(answer: BaseModel, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:
+    """Return a model as JSON, which also a terminal can show."""
+    return Response(harmless_json(answer.model_dump_json(by_alias=True)), status, content_type=type_)
