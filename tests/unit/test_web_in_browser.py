@@ -12,7 +12,7 @@ from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
 from support import sample_groups, small_tables
 from support.chromium import Browser, Page
-from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress
+from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress, until
 from support.small_tables import lay
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
@@ -78,7 +78,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def sample(**of_stopped: object) -> list[dict[str, object]]:
     """Return current rows of lag for many groups; `of_stopped` are values of one of them."""
     several = [lag_row(number % 3, group_id=f"team-{number:02d}-service") for number in range(60)]
-    own = [lag_row(number, group_id="billing", partition=number) for number in range(6)]
+    own = [lag_row(number) for number in range(6)]
     stopped = lag_row(2, **{"group_id": "ledger", "status": "STOP", "lag_seconds": 5400.0, **of_stopped})
     return [*several, *own, stopped, lag_row(3, group_id=HOSTILE, topic=HOSTILE, status="REWIND")]
 
@@ -88,8 +88,7 @@ def exporter(config: Config) -> Iterator[Exporter]:
     """A server of these tables, to which the newest samples have been published."""
     with exporter_with_pages([config], lambda _: None) as running:
         running.publish(config.cluster, lag_table(*sample()))
-        while running.page is None or not len(running.page.snapshots[0].lag):
-            pass
+        until(lambda: running.page is not None and len(running.page.snapshots[0].lag))
         yield running
 
 
@@ -182,8 +181,7 @@ def test_groups_page_refreshes_in_place_and_announces_changes(
     page.value("document.querySelector('tbody a').focus()")
     before = exporter.page
     exporter.publish(config.cluster, lag_table(*sample(status="OK", lag=0, lag_seconds=0.0)))
-    while exporter.page is before:
-        pass
+    until(lambda: exporter.page is not before)
     page.value("document.querySelector('.pause').click()")
     page.value("document.dispatchEvent(new Event('visibilitychange'))")
     page.drawn()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
+import socket
+import ssl
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +27,7 @@ from grouptrail.web import pages
 from grouptrail.web.pages import Pages
 from grouptrail.web.security import HEADERS, is_own_host
 from grouptrail.web.texts import page_of
+from support.certificates import self_signed
 from support.exporter_tables import configured, lag_row, lay_everything
 from support.small_tables import lay
 from support.web_client import Site, state_of
@@ -204,6 +211,46 @@ def test_pages_under_way_do_not_keep_metrics_from_being_served(
     assert statuses == ["503 Service Unavailable"]
     assert b"try again" in b"".join(body)
     assert pages._AT_A_TIME < connections.MAX_CONNECTIONS / 2
+
+
+def test_page_that_is_not_read_is_closed_at_the_deadline(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1.0)
+
+    def long_page(_: Pages, __: object, start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"x" * (64 << 20)]
+
+    monkeypatch.setattr(Pages, "__call__", long_page)
+    host, port = exporter.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            # Slower than the deadline allows.
+            while part := client.recv(1 << 12):
+                received += len(part)
+                threading.Event().wait(0.01)
+    assert received < 64 << 20
+
+
+def test_clients_that_hang_up_leave_no_trace(exporter: Exporter, capfd: pytest.CaptureFixture[str]) -> None:
+    host, port = exporter.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"GET /groups/billing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert fetched(exporter.url, "/")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pages_are_served_over_tls(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    config = configured(tmp_path / "lake", tls_certificate=certificate, tls_key=key)
+    with exporter_with_pages([config], lambda _: None) as running:
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(f"{running.url}/", context=trusted, timeout=30) as answer:
+            assert answer.status == 200
+            assert b"grouptrail" in answer.read()
 
 
 def test_flask_is_imported_with_the_first_page(tmp_path: Path) -> None:
