@@ -75,6 +75,8 @@ def test_names_of_fields_are_those_of_columns() -> None:
         ("/api/v1/topics/unknown", 404),
         ("/api/v1/groups/billing?cluster=unknown", 404),
         ("/api/v1/groups/history?at=2020-01-01", 404),
+        ("/api/v1/groups/history?from=2999-01-01", 404),
+        ("/api/v1/groups/billing?from=2999-01-01", 404),
         ("/api/v1/groups/billing?from=yesteryear", 400),
         ("/api/v1/groups/billing?from=1h&to=2h", 400),
         ("/api/v1/topics/orders?at=now", 400),

@@ -106,6 +106,19 @@ class GroupPage:
     timeline: GroupRows | None
     no_timeline: str
 
+    @property
+    def anchors(self) -> dict[tuple[datetime, int], str]:
+        """Return the id of each rebalance on the page, by its time and generation.
+
+        Generations begin again at 1 after a group was deleted: only the newest one has the plain id."""
+        anchors: dict[tuple[datetime, int], str] = {}
+        taken: set[int] = set()
+        for row in self.answer.rebalances:
+            time = f"-{int(row.at.timestamp() * 1000)}" if row.to_generation in taken else ""
+            anchors[row.at, row.to_generation] = f"generation-{row.to_generation}{time}"
+            taken.add(row.to_generation)
+        return anchors
+
 
 def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage:
     """Return what is known of a group. Raises PageError for an unknown one, and for a time before its history."""
@@ -118,7 +131,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         state = _state(config, group_id, query.at)
         timeline = read_group(config, group_id, since=since, until=until)
     except BeforeHistoryError as error:
-        raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).partition(':')[0]}: give a later time") from error
+        raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
     except UnknownGroupError as error:
         if summary is None:
             raise _unknown(group_id, known, error.near) from error
@@ -126,7 +139,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     except QueryError as error:
         # The history may be missing altogether, or have nothing in the time asked for.
         if summary is None and state is None:
-            raise
+            raise _unknown(group_id, known, ()) from error
         no_timeline = str(error)
     since, until = _bounds(timeline, since, until, known)
     reader = _Reader(config, group_id, since, until)
@@ -180,6 +193,11 @@ def _bounds(
     if timeline is not None:
         return moment(timeline.since_us), moment(timeline.until_us)
     until = until or known.sampled_at or utc_now()
+    if since is not None and since >= until:
+        detail = (
+            f"nothing is known after {since:%Y-%m-%d %H:%M:%S} UTC: the newest data are of {until:%Y-%m-%d %H:%M:%S}"
+        )
+        raise PageError(HTTPStatus.NOT_FOUND, detail)
     return since or until - timedelta(days=1), until
 
 

@@ -45,6 +45,7 @@ def pages(index: GroupIndex) -> Blueprint:
             clusters=index.clusters_of("group_id", page.answer.group_id),
             timeline=data,
             no_timeline=page.no_timeline,
+            anchors=page.anchors,
         )
 
     @routes.get("/topics/", defaults={"topic": ""})
