@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import html
 import http.client
 import json
 import socket
@@ -157,6 +158,8 @@ def test_hostile_names_are_links_that_lead_to_their_page(tmp_path: Path) -> None
         answer = json.loads(site.get("/api/v1" + page_of("groups", name)))
         assert answer["group_id"] == name
         shown = site.get(page_of("groups", name))
+        as_json = html.unescape(shown.partition("<footer")[2].partition('href="')[2].partition('"')[0])
+        assert json.loads(site.get(as_json))["group_id"] == name
         assert "<script>alert" not in shown
         assert '" onmouseover="alert' not in shown
         if name:

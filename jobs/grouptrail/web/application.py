@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from flask import Flask, Response, render_template, request
@@ -12,7 +13,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException, MisdirectedRequest, NotFound
 from werkzeug.routing import BaseConverter
 
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
@@ -21,7 +22,7 @@ from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
-from grouptrail.web.requests import PageError, json_answer, this_page_with
+from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
 from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, is_own_host
 
@@ -103,6 +104,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         "page_of": texts.page_of,
         "count": texts.count,
         "bar": drawing.bar,
+        "json_path": json_path,
         "lag_chart": drawing.lag_chart,
         "offsets_chart": drawing.offsets_chart,
         "picture": Markup(asset("picture.html")),  # no part of it comes from the tables
@@ -110,6 +112,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         "sort_of": sort_of,
         "sparkline": drawing.sparkline,
         "this_page_with": this_page_with,
+        "version": version("grouptrail"),
     }
     return app
 
@@ -122,5 +125,5 @@ def _problem(error: Exception) -> Problem:
     elif isinstance(error, GrouptrailError):
         status, detail, near = 503, str(error), []
     else:
-        status, detail, near = 500, f"{type(error).__name__}: {error}; report it", []
+        status, detail, near = 500, f"{type(error).__name__}: {first_cause(error)}; report it", []
     return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, near=near)

@@ -45,7 +45,10 @@ class Pages:
     def _made(self) -> WsgiApplication:
         with self._making:
             if self._application is None:
-                from grouptrail.web.application import application
-
+                try:
+                    from grouptrail.web.application import application
+                except ImportError as error:
+                    self._report(f"web: {error}: install grouptrail's dependencies")
+                    raise
                 self._application = application(self._configs, self._state, self._report)
         return self._application

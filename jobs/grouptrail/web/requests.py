@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from flask import Response, request
 from pydantic import BaseModel, ValidationError
@@ -54,6 +54,14 @@ def this_page_with(**changes: Any) -> str:
     kept = [(name, value) for name, value in request.args.items(multi=True) if name not in changes and value]
     added = [(name, str(value)) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*kept, *added])}"
+
+
+def json_path() -> str:
+    """Return the address of the JSON of the page of this request."""
+    kind, _, name = request.path.lstrip("/").partition("/")
+    path = f"/api/v1/{kind}/{quote(name, safe='')}" if kind else "/api/v1/groups"
+    query = request.query_string.decode("ascii", "ignore")
+    return f"{path}?{query}" if query else path
 
 
 def json_answer(answer: BaseModel, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:
