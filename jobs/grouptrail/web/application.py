@@ -91,7 +91,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     def show_asset(path: str) -> Response:
         file = by_path.get(f"/static/{path}")
         if file is None:
-            raise NotFound("there is no such file")
+            raise NotFound
         kept = {"Cache-Control": f"public, max-age={_YEAR_SECONDS}, immutable"}
         return Response(file.content, content_type=file.type, headers=kept)
 
@@ -120,6 +120,8 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
 def _problem(error: Exception) -> Problem:
     if isinstance(error, PageError):
         status, detail, near = error.status, str(error), error.near
+    elif isinstance(error, NotFound):
+        status, detail, near = 404, f"there is no page {texts.name(request.path)}: / lists all groups", []
     elif isinstance(error, HTTPException):
         status, detail, near = error.code or 500, error.description or "", []
     elif isinstance(error, GrouptrailError):

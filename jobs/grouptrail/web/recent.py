@@ -60,7 +60,7 @@ GROUP BY slot, group_id
 
 
 class Recent:
-    """Reads a cluster's recent rows. The rounds of the trend are kept: each is read once."""
+    """Reads a cluster's recent rows, for one thread at a time. The rounds of trends are kept: each is read once."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -70,45 +70,44 @@ class Recent:
 
     def refresh(self) -> None:
         """See the newest versions of the tables. Raises TableError."""
-        self._tables.refresh()
+        with self._reading:
+            self._tables.refresh()
 
     def last_samples(self) -> pa.Table:
         """Return the newest sample of each group and partition, however old."""
-        if self._tables.get("consumer_lag") is None:
-            return NO_SAMPLES
-        newest = self._tables.newest("consumer_lag", "sampled_at")
-        if newest is None:
-            return NO_SAMPLES
-        rows = self._tables.rows(filled(_LAST_SAMPLES, {"cluster": self._config.cluster, "newest": newest - _ROUND}))
-        return positions.newest(rows.cast(NO_SAMPLES.schema), order="sampled_at")
+        with self._reading:
+            newest = self._tables.newest("consumer_lag", "sampled_at")
+            rows = None if newest is None else self._rows(_LAST_SAMPLES, {"newest": newest - _ROUND})
+        return NO_SAMPLES if rows is None else positions.newest(rows.cast(NO_SAMPLES.schema), order="sampled_at")
 
     def rebalances(self, until: datetime) -> pa.Table:
         """Return how many rebalances each group had in the hour before a time: group_id, rebalances."""
-        if self._tables.get("rebalances") is None:
-            return _NO_REBALANCES
-        values: dict[str, Value] = {"cluster": self._config.cluster, "since": until - _HOUR, "until": until}
-        return self._tables.rows(filled(_REBALANCES, values)).cast(_NO_REBALANCES.schema)
+        with self._reading:
+            if self._tables.get("rebalances") is None:
+                return _NO_REBALANCES
+            rows = self._rows(_REBALANCES, {"since": until - _HOUR, "until": until})
+        return rows.cast(_NO_REBALANCES.schema)
 
     def delete_rates(self, topic: str) -> dict[int, float]:
         """Return how fast each partition's log start advanced in the last day of samples, in records per second."""
-        if self._tables.get("log_offsets") is None:
-            return {}
-        newest = self._tables.newest("log_offsets", "sampled_at")
-        if newest is None:
-            return {}
-        values: dict[str, Value] = {"cluster": self._config.cluster, "topic": topic, "since": newest - _DAY}
-        rows = self._tables.rows(filled(_LOG_STARTS, values))
+        with self._reading:
+            newest = self._tables.newest("log_offsets", "sampled_at")
+            if newest is None:
+                return {}
+            rows = self._rows(_LOG_STARTS, {"topic": topic, "since": newest - _DAY})
         return {row["partition"]: float(row["rate"]) for row in rows.to_pylist()}
 
     def trends(self, partitions: Mapping[str, int], until: datetime | None) -> dict[str, list[int | None]]:
         """Return the lag of some groups in the hour before a time, oldest first.
 
         It is the average of a group's partitions times their number, which `partitions` has by group."""
-        if until is None or self._tables.get("consumer_lag") is None:
+        if until is None:
             return {}
         last = _slot(until)
         slots = range(last - TREND_POINTS + 1, last + 1)
         with self._reading:
+            if self._tables.get("consumer_lag") is None:
+                return {}
             self._read_rounds(slots)
             found = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
         trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in partitions}
@@ -125,18 +124,17 @@ class Recent:
         if missing:
             # A sampling interval after a slot has begun, its round is complete.
             length = max(_ROUND.total_seconds(), 1.5 * self._config.log_offsets.interval_seconds)
-            rows = self._tables.rows(
-                filled(
-                    _ROUNDS.format(rounds=" OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing)),
-                    {"cluster": self._config.cluster, "step": int(_STEP.total_seconds() * 1e6)},
-                )
-            )
+            rounds = " OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing)
+            rows = self._rows(_ROUNDS.format(rounds=rounds), {"step": int(_STEP.total_seconds() * 1e6)})
             for slot in missing[:-1] if missing[-1] == slots[-1] else missing:
                 self._rounds[slot] = _NO_LAG
             for slot in pc.unique(rows["slot"]).to_pylist():
                 self._rounds[slot] = rows.filter(pc.equal(rows["slot"], slot)).select(["group_id", "lag"])
         for slot in [slot for slot in self._rounds if slot not in slots]:
             del self._rounds[slot]
+
+    def _rows(self, sql: str, values: Mapping[str, Value]) -> pa.Table:
+        return self._tables.rows(filled(sql, {**values, "cluster": self._config.cluster}))
 
 
 def _slot(moment: datetime) -> int:
