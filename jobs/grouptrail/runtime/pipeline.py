@@ -66,6 +66,8 @@ def run(
                 _check(clusters)
             if exporter is not None:
                 report(f"metrics are served at {exporter.url}/metrics")
+                if configs[0].web.enabled:
+                    report(f"web pages: {exporter.url}/")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
             spark = start_session(configs[0], name, report, begun=begun)
             ending.callback(spark.stop)

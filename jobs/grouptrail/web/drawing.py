@@ -1,4 +1,4 @@
-"""Small pictures as SVG: geometry and classes only, no text of others, so that no name needs to be escaped."""
+"""Small pictures as SVG: geometry, classes and figures only, so that no name needs to be escaped."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ def sparkline(values: Sequence[Value]) -> Markup:
         return Markup()
     last = max(len(values) - 1, 1)
     points = [(index / last, value) for index, value in enumerate(values)]
-    return _picture("spark", _SPARK, _line(points, 0, max(*known, 1), _SPARK))
+    return _picture("spark", _SPARK, _line(points, 0, max(*known, 1), _SPARK), _about("lag", known))
 
 
 def lag_chart(points: Sequence[PartitionPoint], since: datetime, until: datetime) -> Markup:
     """Return a partition's lag between two times, from 0 to the greatest."""
     lag = [(_place(point.at, since, until), point.lag) for point in points]
-    most = max((value for _, value in lag if value is not None), default=None)
-    if most is None:
+    known = [value for _, value in lag if value is not None]
+    if not known:
         return Markup()
-    top = max(most, 1)
-    return _picture("chart lag", _CHART, _area(lag, 0, top, _CHART) + _line(lag, 0, top, _CHART))
+    top = max(*known, 1)
+    drawn = _area(lag, 0, top, _CHART) + _line(lag, 0, top, _CHART)
+    return _picture("chart lag", _CHART, drawn, _about("lag", known))
 
 
 def offsets_chart(points: Sequence[PartitionPoint], since: datetime, until: datetime) -> Markup:
@@ -46,7 +47,8 @@ def offsets_chart(points: Sequence[PartitionPoint], since: datetime, until: date
         return Markup()
     low, high = min(known), max(*known, min(known) + 1)
     drawn = f'<g class="end">{_line(ends, low, high, _CHART)}</g>{_line(commits, low, high, _CHART)}'
-    return _picture("chart offsets", _CHART, drawn)
+    committed = [value for _, value in commits if value is not None]
+    return _picture("chart offsets", _CHART, drawn, _about("committed offset", committed) if committed else "")
 
 
 def bar(start: Value, end: Value, *marks: Value) -> Markup:
@@ -59,18 +61,25 @@ def bar(start: Value, end: Value, *marks: Value) -> Markup:
         for mark in marks
         if mark is not None
     )
-    return _picture("bar", (width, height), f'<rect width="{width:g}" y="3" height="{height - 6:g}" rx="3"/>{lines}')
+    about = f"log from {start:,} to {end:,}"
+    return _picture(
+        "bar", (width, height), f'<rect width="{width:g}" y="3" height="{height - 6:g}" rx="3"/>{lines}', about
+    )
 
 
 def _place(moment: datetime, since: datetime, until: datetime) -> float:
     return min(max((moment - since) / (until - since), 0.0), 1.0)
 
 
-def _picture(kind: str, size: tuple[float, float], drawn: str) -> Markup:
+def _about(what: str, known: Sequence[int | float]) -> str:
+    return f"{what} from {known[0]:,.0f} to {known[-1]:,.0f}, at most {max(known):,.0f}"
+
+
+def _picture(kind: str, size: tuple[float, float], drawn: str, about: str) -> Markup:
     width, height = size
     return Markup(
         f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
-        f'aria-hidden="true" focusable="false">{drawn}</svg>'
+        f'role="img" aria-label="{about}">{drawn}</svg>'
     )
 
 
