@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _AT_A_TIME = 8
 _WAIT_SECONDS = 10.0
 _TYPE = ("Content-Type", "text/plain; charset=utf-8")
-_BUSY = b"too many pages are being made: try again\n"
+_BUSY = "too many pages are being made: try again"
 
 
 class Pages:
@@ -35,7 +35,7 @@ class Pages:
         """Answer a request (PEP 3333)."""
         if not self._free.acquire(timeout=_WAIT_SECONDS):
             start_response("503 Service Unavailable", [_TYPE, ("Retry-After", "5")])
-            return [_BUSY]
+            return [f"{_BUSY}\n".encode()]
         try:
             # As a list: nothing is computed any more while a slow client receives it.
             return list(self._made()(environ, start_response))
