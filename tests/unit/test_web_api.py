@@ -78,6 +78,9 @@ def test_names_of_fields_are_those_of_columns() -> None:
         ("/api/v1/groups/history?from=2999-01-01", 404),
         ("/api/v1/groups/billing?from=2999-01-01", 404),
         ("/api/v1/groups/billing?from=yesteryear", 400),
+        ("/api/v1/groups/billing?at=0001-01-01", 400),
+        ("/api/v1/groups/billing?to=9999-12-31T23:59:59Z", 400),
+        ("/api/v1/groups/billing?at=999999w", 400),
         ("/api/v1/groups/billing?from=1h&to=2h", 400),
         ("/api/v1/topics/orders?at=now", 400),
     ],
@@ -88,6 +91,11 @@ def test_error_is_a_problem_of_one_line(site: Site, path: str, status: int) -> N
     problem = answers.Problem.model_validate_json(answer.text)
     assert problem.status == status
     assert "\n" not in problem.detail
+
+
+def test_times_without_data_are_answered(site: Site) -> None:
+    for query in ("at=now", "to=2999-01-01", "to=1970-01-02", "from=1970-01-01&to=1970-01-02"):
+        site.get(f"/api/v1/groups/billing?{query}")
 
 
 def test_unknown_name_gets_the_names_that_were_meant(site: Site) -> None:

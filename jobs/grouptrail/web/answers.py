@@ -135,16 +135,22 @@ class GroupsQuery(BaseModel):
     per_page: int = Field(default=50, ge=1, le=500)
 
 
+# Kafka's times begin in 1970; calculations with later years would leave Python's range.
+_FIRST_YEAR, _LAST_YEAR = 1970, 2999
+
+
 def _moment(value: Any) -> Any:
     """Return a time that is written as for --from and --to of the commands."""
     if not isinstance(value, str):
         return value
     try:
-        return parsed_moment(value)
-    except ValueError:
-        raise ValueError(
-            f"{visible(value)} is no time such as 2026-11-21T14:55:00Z, or 2h for two hours ago"
-        ) from None
+        moment = parsed_moment(value)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        wanted = f"from {_FIRST_YEAR} to {_LAST_YEAR}, such as 2026-11-21T14:55:00Z, or 2h for two hours ago"
+        raise ValueError(f"{visible(value)} is no time {wanted}")
+    return moment
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]

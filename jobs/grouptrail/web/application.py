@@ -73,13 +73,11 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
-    @app.errorhandler(GrouptrailError)
-    @app.errorhandler(HTTPException)
     @app.errorhandler(Exception)
     def show_error(error: Exception) -> Response:
         problem = _problem(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            report(f"web: {request.path}: {problem.detail}")
+            report(f"web: {texts.name(request.path)}: {problem.detail}")
         if request.path.startswith(API):
             return json_answer(problem, problem.status, "application/problem+json")
         if problem.status == HTTPStatus.MISDIRECTED_REQUEST:

@@ -261,7 +261,7 @@ class _Reader:
         since = self._values["since"]
         assert isinstance(since, datetime)
         # The view looks back from now, and needs the commit before the time shown.
-        hours = min(int((utc_now() - since) / timedelta(hours=1)) + 2, _MOST_HOURS)
+        hours = min(max(int((utc_now() - since) / timedelta(hours=1)), 0) + 2, _MOST_HOURS)
         needed = ("offset_commits", "group_states", "partition_ownership")
         return [Reset.model_validate(row) for row in self._rows(_RESETS, *needed, window=f"{hours} hours")]
 

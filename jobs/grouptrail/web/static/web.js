@@ -45,10 +45,9 @@ if (live) {
   const replace = (fresh) => {
     const before = counts();
     const focused = live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    const scrolled = live.querySelector(".wide")?.scrollLeft ?? 0;
+    const scrolled = [...live.querySelectorAll(".wide")].map((one) => [one.scrollLeft, one.scrollTop]);
     live.replaceChildren(...fresh.childNodes);
-    const wide = live.querySelector(".wide");
-    if (wide) wide.scrollLeft = scrolled;
+    live.querySelectorAll(".wide").forEach((one, index) => one.scrollTo(...(scrolled[index] ?? [0, 0])));
     if (focused !== null) {
       [...live.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
     }
