@@ -202,7 +202,7 @@ class GroupState(Answer):
     group_kind: str | None = _column("generations", "group_kind")
     protocol_type: str | None = _column("generations", "protocol_type")
     protocol: str | None = _column("generations", "protocol")
-    generation: int = _column("generations", "generation")
+    generation: int | None = _column("generations", "generation")
     incarnation: int | None = _column("generations", "incarnation")
     state: str | None = _column("group_states", "state")
     state_since: datetime | None = Field(default=None, description="When this state began.")
