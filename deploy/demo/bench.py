@@ -1,4 +1,4 @@
-"""`make bench`: measure decoding, history, lag, metrics, views and timelines.
+"""`make bench`: measure decoding, history, lag, metrics, views, timelines and web pages.
 
 Decoding runs against a real broker of its own: commits are loaded into its `__consumer_offsets`, then copied
 plainly and decoded by turns, on one Spark session that has been warmed up. Each of the others has a module of its
@@ -29,6 +29,7 @@ from demo.bench_cluster import measure_executors, measure_start
 from demo.bench_exporter import measure as measure_exporter
 from demo.bench_history import measure as measure_history
 from demo.bench_lag import measure as measure_lag
+from demo.bench_pages import measure as measure_pages
 from demo.bench_peers import measure_peers, measure_release
 from demo.bench_quality import measure_check, measure_keep
 from demo.bench_timeline import measure as measure_timeline
@@ -197,6 +198,7 @@ def main() -> None:
         "keep": lambda folder, options: _on_tables(folder, measure_keep, partitions=options.lag_partitions),
         "exporter": lambda _folder, _: measure_exporter(),
         "timeline": lambda folder, _: measure_timeline(folder),
+        "pages": lambda folder, _: measure_pages(folder),
         "peers": lambda folder, options: measure_peers(folder, binary=os.environ.get("KMINION"), **_beside(options)),
         "release": lambda folder, options: measure_release(
             folder, release=os.environ.get("RELEASE"), **_beside(options)

@@ -78,6 +78,13 @@ class Browser:
 
     def open(self, path: Path, *, size: tuple[int, int] = (1400, 1000), dark: bool = False) -> Page:
         """Open a file in a new page with a window of that size; all its network requests fail."""
+        return self._opened(path.resolve().as_uri(), size=size, dark=dark, is_offline=True)
+
+    def visit(self, url: str, *, size: tuple[int, int] = (1400, 1000), dark: bool = False) -> Page:
+        """Open an address in a new page with a window of that size."""
+        return self._opened(url, size=size, dark=dark, is_offline=False)
+
+    def _opened(self, url: str, *, size: tuple[int, int], dark: bool, is_offline: bool) -> Page:
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session, target)
@@ -87,10 +94,11 @@ class Browser:
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.send("Emulation.setEmulatedMedia", features=[scheme])
-        page.send(
-            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
-        )
-        page.send("Page.navigate", url=path.resolve().as_uri())
+        if is_offline:
+            page.send(
+                "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
+            )
+        page.send("Page.navigate", url=url)
         page.wait_for("document.readyState === 'complete'")
         page.drawn()
         return page

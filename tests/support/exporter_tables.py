@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from support.small_tables import lay
 
 STRANGE = 'we"ird\n\\{group="billing"} 1'
 LONG_TOPIC = "t" * 249
+DEADLINE_SECONDS = 30
 OPEN = {"is_open": True, "open_bucket": 1}
 
 
@@ -98,3 +102,12 @@ def figures(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
     family = next(family for family in families if family.name == name)
     rows = family.rows.select([*family.labels.values(), "value"]).to_pylist()
     return {tuple(str(value) for value in row.values())[:-1]: row["value"] for row in rows}
+
+
+def until(happens: Callable[[], object]) -> None:
+    """Wait until a condition holds, at most until the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    tick = threading.Event()
+    while not happens():
+        assert time.monotonic() < deadline, "it did not happen"
+        tick.wait(0.01)

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
 from support.certificates import self_signed
 from support.exporter_tables import (
+    DEADLINE_SECONDS,
     LONG_TOPIC,
     STRANGE,
     configured,
@@ -43,26 +44,17 @@ from support.exporter_tables import (
     lay_everything,
     now,
     progress,
+    until,
 )
 from support.prometheus_server import tool
 from support.small_tables import lay
 
-DEADLINE_SECONDS = 30
 # The Accept header of Prometheus 2.42.
 PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
     "Accept-Encoding": "gzip",
 }
-
-
-def until(happens: Callable[[], object]) -> None:
-    """Wait until a condition holds, at most until the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    tick = threading.Event()
-    while not happens():
-        assert time.monotonic() < deadline, "it did not happen"
-        tick.wait(0.01)
 
 
 def get(url: str, headers: dict[str, str] | None = None, **options: Any) -> tuple[int, dict[str, str], bytes]:

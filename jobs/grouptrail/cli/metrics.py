@@ -1,4 +1,4 @@
-"""The command that serves metrics from the tables: serve."""
+"""The command that serves metrics and web pages from the tables: serve."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
+    """Serve web pages and Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
     values = {"exporter.listen": listen, "exporter.also_as": also_as}
     named = [f"{name}={value}" for name, value in values.items() if value is not None]
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
-    from grouptrail.exporter.service import serve as run_exporter
+    from grouptrail.runtime.serving import serve as serve_until_stopped
 
-    run_exporter(configs, lambda line: typer.echo(harmless(line, keep_lines=True), err=True))
+    serve_until_stopped(configs, lambda line: typer.echo(harmless(line, keep_lines=True), err=True))

@@ -171,6 +171,15 @@ class ExporterConfig(Section):
         return self
 
 
+class WebConfig(Section):
+    """Web pages and JSON on the port of the metrics."""
+
+    enabled: bool = True
+    """Serve them at `exporter.listen`, beside `/metrics`."""
+    hosts: Annotated[tuple[str, ...], SplitText] = ()
+    """Host names of a proxy on the same machine. On a loopback address, requests for other names are refused."""
+
+
 class MaintainConfig(Section):
     """Retention of rows, as applied by `grouptrail maintain`."""
 
@@ -204,6 +213,7 @@ class Config(Section):
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)
     exporter: ExporterConfig = Field(default_factory=ExporterConfig)
+    web: WebConfig = Field(default_factory=WebConfig)
     maintain: MaintainConfig = Field(default_factory=MaintainConfig)
     spark: dict[str, ClientSetting] = Field(default_factory=dict)
     storage: dict[str, ClientSetting] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The HTTP server of /metrics, /ready and /healthz."""
+"""The HTTP server of /metrics, /ready and /healthz, and of the web pages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from grouptrail.exporter.connections import REQUEST_SECONDS, Connection, LimitedServer
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
+from grouptrail.exporter.wsgi import WsgiApplication, answer
 
 if TYPE_CHECKING:
     from grouptrail.config import ExporterConfig
@@ -38,6 +39,7 @@ _OPENMETRICS = "application/openmetrics-text"
 class Server:
     """Serves the current page, `page()`; `problem()` returns why it is not ready, or None.
 
+    All other paths are answered by the WSGI application `pages()`, if it is not None.
     If the thread that accepts connections fails, it continues after a second, and `on_fault` gets the error.
     `exposes_password`: whether basic authentication's password crosses a network in clear.
     """
@@ -48,16 +50,19 @@ class Server:
         page: Callable[[], Page | None],
         problem: Callable[[], str | None],
         on_fault: Callable[[BaseException], None],
+        pages: Callable[[], WsgiApplication | None] = lambda: None,
     ) -> None:
         """Start listening. Raises ExporterError if that fails."""
         host, _, port = config.listen.rpartition(":")
+        tls = _tls(config)
         attributes = {
             "page": staticmethod(page),
             "problem": staticmethod(problem),
+            "pages": staticmethod(pages),
             "credentials": _credentials(config),
+            "is_encrypted": tls is not None,
         }
         handler = type("Handler", (_Handler,), attributes)
-        tls = _tls(config)
         try:
             self._http = _listening(host.strip("[]"), int(port), handler)
         except OSError as error:
@@ -144,7 +149,9 @@ def _credentials(config: ExporterConfig) -> bytes | None:
 class _Handler(BaseHTTPRequestHandler):
     page: Callable[[], Page | None]
     problem: Callable[[], str | None]
+    pages: Callable[[], WsgiApplication | None]
     credentials: bytes | None
+    is_encrypted: bool
     timeout = REQUEST_SECONDS
     server_version = "grouptrail"
     sys_version = ""
@@ -157,15 +164,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = _Writer(self._client)
 
     def do_GET(self) -> None:
-        """Answer the three paths."""
+        """Answer the three paths of the exporter, and pages."""
         self._client.prepare()
-        answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive, "/": self._index}
-        answer = answers.get(self.path.partition("?")[0])
+        answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
         with contextlib.suppress(ConnectionError, TimeoutError):
-            if answer is None:
-                self._send(404, _INDEX)
-            else:
-                answer()
+            answers.get(self.path.partition("?")[0], self._web_page)()
 
     def do_HEAD(self) -> None:
         """Answer like GET, without the body."""
@@ -173,8 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         if not self._is_allowed():
-            challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
-            self._send(401, b"user and password are missing or wrong\n", headers=challenge)
+            self._challenge()
             return
         page = self.page()
         if page is None:
@@ -195,15 +197,25 @@ class _Handler(BaseHTTPRequestHandler):
             scheme.lower() == "basic" and hmac.compare_digest(given.strip().encode(), self.credentials)
         )
 
+    def _challenge(self) -> None:
+        challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
+        self._send(401, b"user and password are missing or wrong\n", headers=challenge)
+
+    def _web_page(self) -> None:
+        pages = self.pages()
+        if pages is None:
+            self._send(200 if self.path.partition("?")[0] == "/" else 404, _INDEX)
+        elif not self._is_allowed():
+            self._challenge()
+        else:
+            answer(self, pages, is_encrypted=self.is_encrypted)
+
     def _ready(self) -> None:
         problem = self.problem()
         self._send(200 if problem is None else 503, f"{problem or 'ready'}\n".encode())
 
     def _alive(self) -> None:
         self._send(200, b"alive\n")
-
-    def _index(self) -> None:
-        self._send(200, _INDEX)
 
     def _send(self, status: int, *body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

@@ -5,27 +5,40 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from grouptrail.console import signals
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import Server, keep_running
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
+from grouptrail.exporter.wsgi import WsgiApplication
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
 Report = Callable[[str], None]
 
+NO_SNAPSHOT_YET = "the first snapshot is not made yet"
 _OWN_JOB = "exporter"
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """What is known of a cluster: its newest snapshot, why it is not current, and its jobs in this process.
+
+    Before the first snapshot, `problem` is `NO_SNAPSHOT_YET` or why it failed."""
+
+    snapshot: Snapshot | None
+    problem: str | None
+    jobs: Mapping[str, JobState]
 
 
 class Exporter:
@@ -44,9 +57,12 @@ class Exporter:
         self._report = report
         self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
+        self._pages: WsgiApplication | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._server = Server(configs[0].exporter, lambda: self._page, self._problem, self._count_restart)
+        self._server = Server(
+            configs[0].exporter, lambda: self._page, self._problem, self._count_restart, lambda: self._pages
+        )
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
     @property
@@ -58,6 +74,16 @@ class Exporter:
     def page(self) -> Page | None:
         """Return the page that is served now; None before the first snapshot."""
         return self._page
+
+    def state(self, cluster: str) -> ClusterState:
+        """Return the newest state of a cluster. May be called from any thread."""
+        known = self._clusters[cluster]
+        page = known.page
+        return ClusterState(None if page is None else page.snapshot, known.problem, dict(known.jobs))
+
+    def serve_pages(self, application: WsgiApplication) -> None:
+        """Answer with a WSGI application whatever the exporter itself has no answer for."""
+        self._pages = application
 
     def start(self) -> Self:
         """Start taking snapshots and answering requests."""
@@ -134,7 +160,7 @@ class _Cluster:
 
     def __init__(self, config: Config, report: Report, *, awaits_lag: bool) -> None:
         self.page: ClusterPage | None = None
-        self.problem: str | None = "the first snapshot is not made yet"
+        self.problem: str | None = NO_SNAPSHOT_YET
         self.lag: pa.Table | None = None
         self.jobs = {_OWN_JOB: JobState(is_running=True, restarts=0)}
         self._config = config
@@ -170,12 +196,3 @@ class _Cluster:
             jobs=lambda: dict(self.jobs),
             before=self.page,
         )
-
-
-def serve(configs: Sequence[Config], report: Report = print_now) -> None:
-    """Serve metrics from the tables until SIGINT or SIGTERM, which end the process with 130 or 143."""
-    await_end = signals.ending()
-    with Exporter(configs, report) as exporter:
-        report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
-        received = await_end()
-    raise SystemExit(128 + received)

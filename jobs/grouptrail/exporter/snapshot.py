@@ -107,6 +107,11 @@ class Snapshot:
         return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
 
 
+def stale_seconds(config: Config) -> float:
+    """Return the age from which a sample of lag no longer shows the present."""
+    return max(STALE_SECONDS, _STALE_INTERVALS * config.log_offsets.interval_seconds)
+
+
 # The cause is known when the next assignment is computed; a counter cannot be corrected afterwards.
 _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_changed' AND certainty = 'recorded'"
 
@@ -148,7 +153,7 @@ class SnapshotReader:
         self._tables.refresh()
         rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
         newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
-        rows = _newest_sample(rows, self._stale_seconds())
+        rows = _newest_sample(rows, stale_seconds(self._config))
         groups = self._groups()
         alive = pc.unique(pa.chunked_array([*groups["group_id"].chunks, *rows["group_id"].chunks], pa.string()))
         rebalances, intervals = self._rebalances()
@@ -176,14 +181,11 @@ class SnapshotReader:
             not_ready=self._not_ready(progress, newest, rows, has_commits=len(commits) > 0),
         )
 
-    def _stale_seconds(self) -> float:
-        return max(STALE_SECONDS, _STALE_INTERVALS * self._config.log_offsets.interval_seconds)
-
     def _lag(self) -> pa.Table:
         """Return the samples that may be the newest of their partition."""
         if self._tables.get("consumer_lag") is None:
             return _empty(**_types("consumer_lag", LAG_COLUMNS))
-        stale = datetime.now(UTC) - timedelta(seconds=self._stale_seconds())
+        stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config))
         newest = self._tables.newest("consumer_lag", "sampled_at")
         # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
         for since in [stale] if newest is None else [max(stale, newest - timedelta(seconds=_SAMPLE_SECONDS)), stale]:
@@ -284,7 +286,7 @@ class SnapshotReader:
         """
         partitions = progress["record_partition"].to_pylist()
         newest = self._tables.newest("log_offsets", "sampled_at")
-        if newest is None or newest < datetime.now(UTC) - timedelta(seconds=self._stale_seconds()):
+        if newest is None or newest < datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config)):
             behind = pc.subtract(progress["log_end_offset"], progress["last_stable_offset"]).to_pylist()
             return _stable_offsets({at: (None, lag) for at, lag in zip(partitions, behind, strict=True)})
         since = newest - timedelta(seconds=min(_SAMPLE_SECONDS, self._config.log_offsets.interval_seconds / 2))

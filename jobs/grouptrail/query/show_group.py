@@ -16,7 +16,7 @@ from rich.text import Text
 from grouptrail import contracts
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
-from grouptrail.query.errors import QueryError
+from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import console_on, displayed
 from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
@@ -104,7 +104,7 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
 
     last = ask(_GENERATIONS)
     if not last:
-        raise QueryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+        raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
     now = last[0]
     states = ask(_STATE)
     views = contracts.views()

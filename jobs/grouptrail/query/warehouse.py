@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from arro3.core import RecordBatch, Schema
 
 from grouptrail import contracts
-from grouptrail.query.errors import QueryError
+from grouptrail.query.errors import QueryError, UnknownGroupError
 from grouptrail.query.formats import column_names, rows
 from grouptrail.storage import reader
 from grouptrail.storage.errors import TableError
@@ -52,7 +52,7 @@ class Warehouse:
         return [dict(zip(names, row, strict=True)) for row in rows(batches)]
 
     def require_group(self, group_id: str, table: str = "generations") -> None:
-        """Raise QueryError if the table has no rows of a group."""
+        """Raise UnknownGroupError if the table has no rows of a group."""
         cluster = self._config.cluster
         among = f"FROM {table} WHERE cluster = {datafusion_literal(cluster)}"
         if self.rows(f"SELECT 1 {among} AND group_id = {datafusion_literal(group_id)} LIMIT 1"):
@@ -66,7 +66,7 @@ class Warehouse:
         else:
             hint = "the cluster has none at all: run `grouptrail run`, or check --cluster"
         what = "history" if table == "generations" else f"row in {table}"
-        raise QueryError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}")
+        raise UnknownGroupError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}", near)
 
     def _checked(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         """Yield the batches; errors raised while they are computed become QueryError."""

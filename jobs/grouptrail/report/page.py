@@ -26,15 +26,21 @@ _IN_SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u
 
 def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any]) -> str:
     """Return the page `name`.html with these scripts in this order and this data."""
-    style = _asset("page.css")
-    script = "\n".join(['"use strict";', *(_asset(f"{part}.js") for part in scripts)])
-    return Template(_asset(f"{name}.html")).substitute(
+    style = asset("page.css")
+    script = joined_scripts(scripts)
+    return Template(asset(f"{name}.html")).substitute(
         title=escape(title),
         policy=f"{_POLICY}{_hash(style)}; script-src {_hash(script)}",
         style=style,
         script=script,
+        picture=asset("picture.html"),
         data=embedded(data),
     )
+
+
+def joined_scripts(scripts: tuple[str, ...]) -> str:
+    """Return the text of scripts as one script."""
+    return "\n".join(['"use strict";', *(asset(f"{part}.js") for part in scripts)])
 
 
 def embedded(data: dict[str, Any]) -> str:
@@ -70,10 +76,11 @@ def _refuse_other_file(path: Path) -> None:
 
 def _head() -> bytes:
     """Return what each page begins with, up to the hash of its style."""
-    return f"{_asset('timeline.html').partition('$policy')[0]}{_POLICY}".encode()
+    return f"{asset('timeline.html').partition('$policy')[0]}{_POLICY}".encode()
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file of this package."""
     return (_ASSETS / name).read_text("utf-8")
 
 

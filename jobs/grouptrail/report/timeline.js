@@ -1,4 +1,4 @@
-/* The page of one group: puts the parts together, and the tables below them. */
+/* The timeline of one group: puts the parts together, and fills the tables below them, where there are any. */
 
 const MOST_ROWS = 300;
 
@@ -37,6 +37,7 @@ function shadeUnknown() {
 
 function showView() {
   byId("shown").textContent = `${time(Math.round(view.from))} to ${time(Math.round(view.to))} UTC`;
+  if (!byId("rebalances")) return;
   const shown = rebalances.filter((it) => view.from <= it.at && it.at <= view.to);
   const more = shown.length > MOST_ROWS ? `, the last ${MOST_ROWS} shown: zoom in for others` : "";
   byId("rebalances-about").textContent = shown.length ? `${number(shown.length)} in view${more}` : "none in this time";
@@ -65,6 +66,7 @@ function rebalanceRow(it) {
 }
 
 function showMembers() {
+  if (!byId("members")) return;
   const lives = DATA.people.flat().filter((life) => lanes.filter === null || lanes.filter([life.member]));
   byId("members-about").textContent =
     number(lives.length) + (lives.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown: filter for others` : "");

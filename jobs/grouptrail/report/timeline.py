@@ -12,10 +12,11 @@ from grouptrail.report.page import page
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
-_SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
+SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
+"""The parts of the timeline's script, in their order."""
 
 
 def timeline_page(config: Config, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
     """Return the page of a group between two times; see `read_group` for defaults and errors."""
     found = read_group(config, group_id, since=since, until=until)
-    return page("timeline", _SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(found))
+    return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(found))

@@ -66,6 +66,8 @@ def run(
                 _check(clusters)
             if exporter is not None:
                 report(f"metrics are served at {exporter.url}/metrics")
+                if configs[0].web.enabled:
+                    report(f"web pages: {exporter.url}/")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
             spark = start_session(configs[0], name, report, begun=begun)
             ending.callback(spark.stop)
@@ -238,9 +240,9 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
     if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
         yield None
         return
-    from grouptrail.exporter.service import Exporter
+    from grouptrail.runtime.serving import exporter_with_pages
 
-    with Exporter(configs, report, awaits_lag=True) as exporter:
+    with exporter_with_pages(configs, report, awaits_lag=True) as exporter:
         yield exporter
 
 

@@ -1,0 +1,362 @@
+"""What each page knows and each path of the API answers, and what may be asked for.
+
+The models hold the answers and describe them for OpenAPI. A field that is a column of a table has its name, and its
+description from the table's contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from grouptrail import contracts
+from grouptrail.query.views import parsed_moment
+from grouptrail.report.layout import visible
+
+
+def _column(table: str, name: str) -> Any:
+    """Return a field that is described as a column of a table."""
+    column = next(column for column in contracts.tables()[table].columns if column.name == name)
+    null = f" Null: {column.null_means}." if column.null_means else ""
+    return Field(description=f"{column.about[:1].upper()}{column.about[1:]}.{null}")
+
+
+class Answer(BaseModel):
+    """Part of an answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(Answer):
+    """Why there is no answer, as application/problem+json (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str = Field(description="the status in words")
+    status: int = Field(description="the HTTP status")
+    detail: str = Field(description="what is wrong, and what to do")
+    near: list[str] = Field(default=[], description="names like the one that was not found")
+
+
+class Notice(Answer):
+    """Something to know about the figures: that there are none yet, or that they are old."""
+
+    kind: Literal["empty", "reading", "stale", "failed"]
+    cluster: str
+    title: str
+    detail: str = Field(description="what to do about it")
+
+
+class GroupSummary(Answer):
+    """A group now."""
+
+    cluster: str = _column("consumer_lag", "cluster")
+    group_id: str = _column("consumer_lag", "group_id")
+    status: str | None = Field(description="Its worst partition's verdict. Null: no lag is sampled.")
+    lag: int | None = Field(description="Its unread offsets, of all partitions. Null: unknown.")
+    lag_is_least: bool = Field(description="Whether some partition's lag is unknown.")
+    lag_seconds: float | None = Field(description="The worst partition's lag in seconds. Null: unknown.")
+    lag_seconds_is_least: bool = Field(description="Whether it may be more.")
+    lost_records: int | None = Field(description="Offsets that were deleted unread, of all partitions.")
+    partitions: int = Field(description="How many partitions it has committed offsets of.")
+    state: str | None = _column("group_states", "state")
+    generation: int | None = _column("generations", "generation")
+    member_count: int | None = _column("generations", "member_count")
+    rebalances_last_hour: int = Field(description="Its rebalances in the last hour.")
+    commit_at: datetime | None = Field(description="Its newest commit. Null: unknown.")
+    trend: list[int | None] = Field(
+        description="Its lag in the last hour, every two minutes, the newest last. Null: not sampled."
+    )
+
+
+class Groups(Answer):
+    """A page of the groups."""
+
+    notices: list[Notice]
+    total: int = Field(description="How many groups match.")
+    page: int
+    pages: int
+    statuses: dict[str, int] = Field(description="How many groups have each verdict, before `status` selects some.")
+    clusters: list[str] = Field(description="All clusters.")
+    sampled_at: datetime | None = Field(description="The time of the newest sample of lag.")
+    groups: list[GroupSummary]
+
+
+def _listed(value: Any) -> Any:
+    """Return a parameter as a list: `status=STOP,WARN` is `status=STOP&status=WARN`."""
+    values = value if isinstance(value, list) else [value]
+    return [part.strip() for text in values for part in str(text).split(",") if part.strip()]
+
+
+def _one_of(names: Sequence[str]) -> Any:
+    """Return what makes text one of some names."""
+
+    def check(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"{visible(text)} is none of {', '.join(names)}")
+        return text
+
+    return AfterValidator(check), WithJsonSchema({"type": "string", "enum": list(names)})
+
+
+STATUSES = (*contracts.statuses(), "NONE")
+"""The verdicts, the worst first; NONE stands for groups without lag."""
+
+SORTS = (
+    *("status", "cluster", "group_id", "lag", "lag_seconds", "state", "member_count", "rebalances_last_hour"),
+    "commit_at",
+)
+
+_is_status, _status_schema = _one_of(STATUSES)
+_is_sort, _sort_schema = _one_of([*SORTS, *(f"-{name}" for name in SORTS)])
+
+
+class GroupsQuery(BaseModel):
+    """The parameters of the groups."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Annotated[list[Annotated[str, _is_status, _status_schema]], BeforeValidator(_listed)] = Field(
+        default=[], description="Only groups with one of these verdicts; NONE: without lag."
+    )
+    group: str = Field(
+        default="",
+        max_length=1000,
+        description="Only groups whose name has this text, or matches this shell pattern.",
+    )
+    cluster: str = Field(default="", max_length=1000, description="Only groups of this cluster.")
+    state: str = Field(default="", max_length=100, description="Only groups in this state.")
+    sort: Annotated[str, _is_sort, _sort_schema] = Field(
+        default="status", description="The order; with - the greatest first. By status the worst come first."
+    )
+    page: int = Field(default=1, ge=1, le=1_000_000)
+    per_page: int = Field(default=50, ge=1, le=500)
+
+
+# Kafka's times begin in 1970; calculations with later years would leave Python's range.
+_FIRST_YEAR, _LAST_YEAR = 1970, 2999
+
+
+def _moment(value: Any) -> Any:
+    """Return a time that is written as for --from and --to of the commands."""
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = parsed_moment(value)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        wanted = f"from {_FIRST_YEAR} to {_LAST_YEAR}, such as 2026-11-21T14:55:00Z, or 2h for two hours ago"
+        raise ValueError(f"{visible(value)} is no time {wanted}")
+    return moment
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+
+
+# Browsers take these segments of a path for folders, even percent-encoded.
+_NAME: Any = Field(default=None, description="The name, in place of the path: for `.`, `..` and the empty name.")
+
+
+class GroupQuery(BaseModel):
+    """The parameters of a group."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str = Field(
+        default="", max_length=1000, description="Its cluster, if several have a group of this name."
+    )
+    since: Moment | None = Field(
+        default=None, alias="from", description="Begin of the time to show. Default: a day before its end."
+    )
+    until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
+    at: Moment | None = Field(default=None, description="Members, owners and lag as of this time. Default: now.")
+    name: str | None = _NAME
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("`to` is not after `from`")
+        return self
+
+
+class GroupMember(Answer):
+    """A member of a group, and what it owned."""
+
+    member_id: str = _column("memberships", "member_id")
+    instance_id: str | None = _column("memberships", "instance_id")
+    client_id: str | None = _column("memberships", "client_id")
+    client_host: str | None = _column("memberships", "client_host")
+    joined_at: datetime = _column("memberships", "joined_at")
+    began: str | None = _column("memberships", "began")
+    partitions: dict[str, list[int]] | None = Field(
+        description="The partitions that it owned, by topic. Null: its assignment could not be read."
+    )
+
+
+class GroupState(Answer):
+    """What the history says of a group at a time, as `grouptrail show group` does."""
+
+    group_kind: str | None = _column("generations", "group_kind")
+    protocol_type: str | None = _column("generations", "protocol_type")
+    protocol: str | None = _column("generations", "protocol")
+    generation: int | None = _column("generations", "generation")
+    incarnation: int | None = _column("generations", "incarnation")
+    state: str | None = _column("group_states", "state")
+    state_since: datetime | None = Field(default=None, description="When this state began.")
+    state_note: str | None = Field(default=None, description="The note on the state.")
+    evidence: str | None = _column("group_states", "evidence")
+    coordinator_partition: int | None = Field(description="The partition of __consumer_offsets of this name.")
+    partition_count: int | None = _column("generations", "partition_count")
+    skew: int | None = _column("generations", "skew")
+    is_assignors_own: bool | None = _column("generations", "is_assignors_own")
+    assignment_note: str | None = _column("generations", "assignment_note")
+    members: list[GroupMember]
+
+
+class Rebalance(Answer):
+    """A rebalance in the time shown."""
+
+    from_generation: int | None = _column("rebalances", "from_generation")
+    to_generation: int = _column("rebalances", "to_generation")
+    at: datetime = _column("rebalances", "at")
+    ended_at: datetime | None = _column("rebalances", "ended_at")
+    cause: str = _column("rebalances", "cause")
+    certainty: str | None = _column("rebalances", "certainty")
+    cause_note: str | None = _column("rebalances", "cause_note")
+    members_joined: list[str] | None = _column("rebalances", "members_joined")
+    members_left: list[str] | None = _column("rebalances", "members_left")
+    partitions_moved: int | None = _column("rebalances", "partitions_moved")
+    partitions_kept: int | None = _column("rebalances", "partitions_kept")
+    skipped: int | None = _column("rebalances", "skipped")
+    duration_ms: int | None = _column("rebalances", "duration_ms")
+    duration_of: str | None = _column("rebalances", "duration_of")
+
+
+class PartitionPoint(Answer):
+    """A partition's newest sample in a slice of time."""
+
+    at: datetime = Field(description="The begin of the slice.")
+    committed_offset: int | None = _column("consumer_lag", "committed_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    lag: int | None = Field(description="The greatest lag in the slice. Null: unknown.")
+
+
+class GroupPartition(Answer):
+    """A partition that a group consumes: its newest sample at the time, and its samples in the time shown."""
+
+    topic: str = _column("consumer_lag", "topic")
+    partition: int = _column("consumer_lag", "partition")
+    status: str | None = _column("consumer_lag", "status")
+    committed_offset: int | None = _column("consumer_lag", "committed_offset")
+    commit_at: datetime | None = _column("consumer_lag", "commit_at")
+    log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    lag: int | None = _column("consumer_lag", "lag")
+    lag_seconds: float | None = _column("consumer_lag", "lag_seconds")
+    lost_records: int | None = _column("consumer_lag", "lost_records")
+    points: list[PartitionPoint]
+
+
+class Handover(Answer):
+    """A partition that changed its owner while records may have been processed but not committed."""
+
+    at: datetime = _column("rebalances", "at")
+    to_generation: int = _column("rebalances", "to_generation")
+    topic: str
+    partition: int
+    from_member: str | None
+    to_member: str | None
+    committed_offset: int | None = Field(description="The previous owner's last commit. Null: none was found.")
+    commit_age_ms: int | None = Field(description="Its age when the partition was given up.")
+    may_be_read_twice: int = Field(description="An estimate of the records that the new owner reads again.")
+
+
+class Reset(Answer):
+    """A commit that moved an offset back, or changed it while the group had no members: the view `resets`."""
+
+    at: datetime
+    topic: str
+    partition: int
+    kind: str = Field(description="rewind or jump")
+    before_offset: int | None
+    after_offset: int
+    moved_by: int | None = Field(description="The difference; if negative, records are read again.")
+    owner_client_id: str | None
+    group_state: str | None
+
+
+class Group(Answer):
+    """A group at a time, and its history in the time shown."""
+
+    notices: list[Notice]
+    cluster: str = _column("generations", "cluster")
+    group_id: str = _column("generations", "group_id")
+    at: datetime | None = Field(description="The time of `now` and `partitions`. Null: now.")
+    summary: GroupSummary | None = Field(description="Its row in the list of groups, as of now.")
+    now: GroupState | None = Field(description="Null: the tables have no history of its members.")
+    since: datetime = Field(serialization_alias="from")
+    until: datetime = Field(serialization_alias="to")
+    rebalances: list[Rebalance] = Field(description="The newest first, at most 500.")
+    partitions: list[GroupPartition] = Field(description="The worst first, at most 200.")
+    handovers: list[Handover] = Field(description="Possible re-reads at rebalances, the greatest first, at most 100.")
+    resets: list[Reset] = Field(description="The newest first, at most 100.")
+
+
+class TopicQuery(BaseModel):
+    """The parameters of a topic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str = Field(default="", max_length=1000, description="Its cluster. Default: the first that has it.")
+    name: str | None = _NAME
+
+
+class TopicConsumer(Answer):
+    """A group that consumes a topic."""
+
+    group_id: str = _column("consumer_lag", "group_id")
+    status: str = Field(description="Its worst partition's verdict in this topic.")
+    partitions: int = Field(description="How many partitions of the topic it has committed offsets of.")
+    lag: int | None = Field(description="Its unread offsets in this topic. Null: unknown.")
+    lag_seconds: float | None = Field(description="Its worst partition's lag in seconds. Null: unknown.")
+    consume_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    lost_records: int | None = Field(description="Offsets that were deleted before it had read them.")
+    state: str | None = _column("group_states", "state")
+    member_count: int | None = _column("generations", "member_count")
+
+
+class TopicPartition(Answer):
+    """A partition, and the group that is furthest behind in it."""
+
+    partition: int = _column("consumer_lag", "partition")
+    log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
+    log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
+    slowest_group_id: str | None = Field(description="The group with the least committed offset.")
+    committed_offset: int | None = Field(description="That offset.")
+    lag: int | None = Field(description="That group's lag.")
+    headroom: int | None = Field(
+        description="committed_offset - log_start_offset: how much retention may delete before it takes unread "
+        "records. Below 0, it has."
+    )
+    produce_rate: float | None = _column("consumer_lag", "produce_rate")
+    delete_rate: float | None = Field(
+        description="How fast the log's start advanced in the last day, in records per second. Null: not sampled."
+    )
+    seconds_to_loss: float | None = Field(
+        description="When retention overtakes the slowest group at these rates. Null: it does not, or it is unknown."
+    )
+
+
+class Topic(Answer):
+    """A topic: its partitions, the groups that consume it, and how far retention is from the slowest."""
+
+    notices: list[Notice]
+    cluster: str = _column("consumer_lag", "cluster")
+    topic: str = _column("consumer_lag", "topic")
+    sampled_at: datetime | None = Field(description="The time of the newest sample.")
+    produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    consumers: list[TopicConsumer] = Field(description="The slowest first.")
+    partitions: list[TopicPartition]

@@ -1,0 +1,129 @@
+"""The Flask application: what all pages have in common, and how errors are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from flask import Flask, Response, render_template, request
+from jinja2 import StrictUndefined
+from markupsafe import Markup
+from werkzeug.exceptions import HTTPException, MisdirectedRequest, NotFound
+from werkzeug.routing import BaseConverter
+
+from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.query.show_group import ranges
+from grouptrail.report.layout import sort_of
+from grouptrail.report.page import asset
+from grouptrail.web import drawing, texts
+from grouptrail.web.answers import Problem
+from grouptrail.web.assets import assets
+from grouptrail.web.group_index import GroupIndex
+from grouptrail.web.openapi import API
+from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
+from grouptrail.web.routes import pages
+from grouptrail.web.security import HEADERS, is_own_host
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+    from grouptrail.exporter.service import ClusterState
+
+_YEAR_SECONDS = 31_536_000
+
+
+class _Name(BaseConverter):
+    """Any name as the rest of a path, with slashes and line ends."""
+
+    regex = r"[\s\S]+"
+    part_isolating = False
+
+
+def application(
+    configs: Sequence[Config], state: Callable[[str], ClusterState], report: Callable[[str], None]
+) -> Flask:
+    """Return the application that shows these clusters; see `Pages`."""
+    index = GroupIndex(configs, state)
+    app = _flask(configs, report)
+
+    app.register_blueprint(pages(index))
+    return app
+
+
+def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
+    """Return a Flask application without pages: headers, errors, assets, and what templates may call."""
+    app = Flask("grouptrail.web", static_folder=None)
+    app.url_map.merge_slashes = False
+    app.url_map.converters["name"] = _Name
+    app.jinja_env.undefined = StrictUndefined
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    files = assets()
+    by_path = {file.path: file for file in files.values()}
+    hosts = [*configs[0].web.hosts, configs[0].exporter.listen.rpartition(":")[0]]
+
+    @app.before_request
+    def refuse_other_hosts() -> None:
+        if not is_own_host(request.headers.get("Host", ""), request.environ["SERVER_NAME"], hosts):
+            raise MisdirectedRequest("this server has another name: open it as localhost, or set web.hosts")
+
+    @app.after_request
+    def add_headers(response: Response) -> Response:
+        response.headers.update(HEADERS)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    @app.errorhandler(Exception)
+    def show_error(error: Exception) -> Response:
+        problem = _problem(error)
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            report(f"web: {texts.name(request.path)}: {problem.detail}")
+        if request.path.startswith(API):
+            return json_answer(problem, problem.status, "application/problem+json")
+        if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
+            return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
+        kind = error.kind if isinstance(error, PageError) else ""
+        return Response(render_template("error.html", problem=problem, kind=kind), problem.status)
+
+    @app.get("/static/<name:path>")
+    def show_asset(path: str) -> Response:
+        file = by_path.get(f"/static/{path}")
+        if file is None:
+            raise NotFound
+        kept = {"Cache-Control": f"public, max-age={_YEAR_SECONDS}, immutable"}
+        return Response(file.content, content_type=file.type, headers=kept)
+
+    app.jinja_env.filters |= {
+        filter_.__name__: filter_
+        for filter_ in (texts.ago, texts.name, texts.number, texts.rate, texts.span, texts.utc)
+    }
+    app.jinja_env.globals |= {
+        "path_of": lambda name: files[name].path,
+        "page_of": texts.page_of,
+        "count": texts.count,
+        "bar": drawing.bar,
+        "json_path": json_path,
+        "lag_chart": drawing.lag_chart,
+        "offsets_chart": drawing.offsets_chart,
+        "picture": Markup(asset("picture.html")),  # no part of it comes from the tables
+        "ranges": ranges,
+        "sort_of": sort_of,
+        "sparkline": drawing.sparkline,
+        "this_page_with": this_page_with,
+        "version": version("grouptrail"),
+    }
+    return app
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, PageError):
+        status, detail, near = error.status, str(error), error.near
+    elif isinstance(error, NotFound):
+        status, detail, near = 404, f"there is no page {texts.name(request.path)}: / lists all groups", []
+    elif isinstance(error, HTTPException):
+        status, detail, near = error.code or 500, error.description or "", []
+    elif isinstance(error, GrouptrailError):
+        status, detail, near = 503, str(error), []
+    else:
+        status, detail, near = 500, f"{type(error).__name__}: {first_cause(error)}; report it", []
+    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, near=near)

@@ -1,0 +1,231 @@
+"""All groups in memory, for the page that lists, filters and sorts them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import translate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts
+from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
+from grouptrail.web.notices import notices
+from grouptrail.web.recent import NO_SAMPLES, Recent
+from grouptrail.web.requests import PageError
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+    from grouptrail.exporter.service import ClusterState
+
+_STATUSES = contracts.statuses()
+_NO_STATUS = STATUSES[-1]
+
+
+@dataclass(frozen=True)
+class ClusterGroups:
+    """The groups of a cluster at one moment, as a table with the columns of `GroupSummary` but its trend.
+
+    `lag` is the newest sample of each group and partition, with the columns of the exporter's snapshot."""
+
+    cluster: str
+    rows: pa.Table
+    lag: pa.Table
+    sampled_at: datetime | None
+    notices: tuple[Notice, ...]
+
+
+class GroupIndex:
+    """The groups of all clusters, indexed anew when the exporter has a new snapshot."""
+
+    def __init__(self, configs: Sequence[Config], state: Callable[[str], ClusterState]) -> None:
+        self._configs = {config.cluster: config for config in configs}
+        self._state = state
+        self._recent = {config.cluster: Recent(config) for config in configs}
+        self._known: dict[str, tuple[Snapshot | None, ClusterGroups]] = {}
+        self._indexing = {name: threading.Lock() for name in self._configs}
+
+    @property
+    def clusters(self) -> list[str]:
+        """The names of all clusters."""
+        return list(self._configs)
+
+    def config(self, cluster: str) -> Config:
+        """Return a cluster's configuration."""
+        return self._configs[cluster]
+
+    def of(self, cluster: str) -> ClusterGroups:
+        """Return the groups of a cluster."""
+        with self._indexing[cluster]:
+            state = self._state(cluster)
+            snapshot, known = self._known.get(cluster, (None, None))
+            if known is None or snapshot is not state.snapshot:
+                known = _indexed(cluster, state.snapshot, self._recent[cluster])
+                self._known[cluster] = (state.snapshot, known)
+        found = notices(self._configs[cluster], state, has_groups=len(known.rows) > 0)
+        return ClusterGroups(known.cluster, known.rows, known.lag, known.sampled_at, tuple(found))
+
+    def recent(self, cluster: str) -> Recent:
+        """Return the reader of a cluster's recent rows."""
+        return self._recent[cluster]
+
+    def clusters_of(self, column: Literal["group_id", "topic"], name: str) -> list[str]:
+        """Return the clusters that have a group or a topic of this name."""
+        return [cluster for cluster in self._configs if _has(self.of(cluster), column, name)]
+
+    def cluster_of(self, column: Literal["group_id", "topic"], name: str, wanted: str) -> str:
+        """Return the wanted cluster, by default the first that has the group or topic, or else the first.
+
+        Raises PageError if there is no cluster of the wanted name."""
+        if wanted and wanted not in self._configs:
+            known = ", ".join(self._configs)
+            raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {wanted!r}: {known} are known")
+        return wanted or next(iter(self.clusters_of(column, name)), self.clusters[0])
+
+    def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
+        """Return a group's row; None if it has neither a state nor lag."""
+        rows = self.of(cluster).rows
+        return next(iter(self._summaries(rows.filter(pc.equal(rows["group_id"], group_id)))), None)
+
+    def groups(self, query: GroupsQuery) -> Groups:
+        """Return the groups that a query selects: one page of them."""
+        wanted = [name for name in self._configs if query.cluster in ("", name)]
+        found = [self.of(name) for name in wanted]
+        rows = pa.concat_tables([one.rows for one in found]) if found else _NO_ROWS
+        rows = rows.filter(_selected(rows, query))
+        counts = dict(zip(*(column.to_pylist() for column in pc.value_counts(rows["status"]).flatten()), strict=True))
+        if query.status:
+            rows = rows.filter(pc.is_in(rows["status"], pa.array(query.status)))
+        pages = max(1, -(-len(rows) // query.per_page))
+        page = min(query.page, pages)
+        shown = rows.take(_ordered(rows, query.sort)[(page - 1) * query.per_page : page * query.per_page])
+        sampled = [one.sampled_at for one in found if one.sampled_at is not None]
+        return Groups(
+            notices=[notice for one in found for notice in one.notices],
+            total=len(rows),
+            page=page,
+            pages=pages,
+            statuses={status: counts[status] for status in STATUSES if status in counts},
+            clusters=list(self._configs),
+            sampled_at=max(sampled, default=None),
+            groups=self._summaries(shown),
+        )
+
+    def _summaries(self, rows: pa.Table) -> list[GroupSummary]:
+        listed = rows.to_pylist()
+        trends: dict[tuple[str, str], list[int | None]] = {}
+        for cluster in {row["cluster"] for row in listed}:
+            partitions = {row["group_id"]: row["partitions"] for row in listed if row["cluster"] == cluster}
+            newest = self._known[cluster][1].sampled_at
+            for name, trend in self._recent[cluster].trends(partitions, newest).items():
+                trends[cluster, name] = trend
+        return [
+            GroupSummary(
+                **{**row, "status": None if row["status"] == _NO_STATUS else row["status"]},
+                trend=trends.get((row["cluster"], row["group_id"]), []),
+            )
+            for row in listed
+        ]
+
+
+def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> ClusterGroups:
+    if snapshot is None:
+        return ClusterGroups(cluster, _NO_ROWS, NO_SAMPLES, None, ())
+    recent.refresh()
+    # After the pipeline has stopped, the snapshot has no lag; the last samples show how it was then.
+    is_current = len(snapshot.lag) > 0
+    lag = snapshot.lag if is_current else recent.last_samples()
+    sampled_at = pc.max(lag["sampled_at"]).as_py()
+    now = datetime.now(UTC)
+    rebalances = recent.rebalances(now if is_current else sampled_at or now)
+    return ClusterGroups(cluster, _rows(cluster, snapshot.groups, lag, rebalances), lag, sampled_at, ())
+
+
+def _has(known: ClusterGroups, column: str, name: str) -> bool:
+    rows = known.rows if column == "group_id" else known.lag
+    return bool(pc.any(pc.equal(rows[column], name)).as_py())
+
+
+def _rows(cluster: str, groups: pa.Table, lag: pa.Table, rebalances: pa.Table) -> pa.Table:
+    """Return a row for each group that has a state or lag."""
+    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
+    unknown = pc.or_(bounded, pc.is_null(lag["lag_seconds"]))
+    by_group = (
+        lag.append_column("rank", pc.index_in(lag["status"], pa.array(_STATUSES)))
+        .append_column("unknown_lag", pc.is_null(lag["lag"]))
+        .append_column("unknown_seconds", unknown)
+        .group_by("group_id")
+        .aggregate(
+            [
+                *(("rank", "min"), ("lag", "sum"), ("lag_seconds", "max"), ("lost_records", "sum")),
+                *(("commit_at", "max"), ("partition", "count"), ("unknown_lag", "any"), ("unknown_seconds", "any")),
+            ]
+        )
+    )
+    all_of = by_group.join(
+        groups.select(["group_id", "state", "generation", "member_count"]), "group_id", join_type="full outer"
+    ).join(rebalances, "group_id", join_type="left outer")
+    columns = {
+        "cluster": pa.repeat(pa.scalar(cluster), len(all_of)),
+        "group_id": all_of["group_id"],
+        "status": pc.fill_null(pc.take(pa.array(_STATUSES), all_of["rank_min"]), _NO_STATUS),
+        "lag": all_of["lag_sum"],
+        "lag_is_least": pc.fill_null(all_of["unknown_lag_any"], False),
+        "lag_seconds": all_of["lag_seconds_max"],
+        "lag_seconds_is_least": pc.fill_null(all_of["unknown_seconds_any"], False),
+        "lost_records": all_of["lost_records_sum"],
+        "partitions": pc.fill_null(all_of["partition_count"], 0),
+        "state": all_of["state"],
+        "generation": all_of["generation"],
+        "member_count": all_of["member_count"],
+        "rebalances_last_hour": pc.fill_null(all_of["rebalances"], 0),
+        "commit_at": all_of["commit_at_max"],
+    }
+    return pa.table(columns).cast(_SCHEMA)
+
+
+_SCHEMA = pa.schema(
+    {
+        "cluster": pa.string(), "group_id": pa.string(), "status": pa.string(), "lag": pa.int64(),
+        "lag_is_least": pa.bool_(), "lag_seconds": pa.float64(), "lag_seconds_is_least": pa.bool_(),
+        "lost_records": pa.int64(), "partitions": pa.int64(), "state": pa.string(), "generation": pa.int64(),
+        "member_count": pa.int64(), "rebalances_last_hour": pa.int64(), "commit_at": pa.timestamp("us", "UTC"),
+    }
+)  # fmt: skip
+_NO_ROWS = _SCHEMA.empty_table()
+
+
+def _selected(rows: pa.Table, query: GroupsQuery) -> pa.Array:
+    mask = np.ones(len(rows), bool)
+    if query.group:
+        wanted = query.group if re.search(r"[*?[]", query.group) else f"*{query.group}*"
+        pattern = re.compile(translate(wanted), re.IGNORECASE)
+        mask &= np.fromiter((bool(pattern.match(name)) for name in rows["group_id"].to_pylist()), bool, len(rows))
+    if query.state:
+        mask &= np.asarray(pc.fill_null(pc.equal(rows["state"], query.state), False))
+    return pa.array(mask)
+
+
+def _ordered(rows: pa.Table, sort: str) -> pa.Array:
+    """Return the order of the rows; unknown values come last, and equal ones by their lag and name."""
+    name, order = sort.lstrip("-"), "descending" if sort.startswith("-") else "ascending"
+    if name == "status":
+        rows = rows.append_column("rank", pc.index_in(rows["status"], pa.array(STATUSES)))
+        name = "rank"
+    return pc.sort_indices(rows, list(({name: order} | {**_THEN, name: order}).items()))
+
+
+_THEN: Mapping[str, str] = {
+    "lag_seconds": "descending",
+    "lag": "descending",
+    "group_id": "ascending",
+    "cluster": "ascending",
+}

@@ -1,0 +1,79 @@
+"""The description of the API, from the models of its parameters and answers."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from grouptrail.web.answers import Group, GroupQuery, Groups, GroupsQuery, Problem, Topic, TopicQuery
+
+API = "/api/v1/"
+
+OPERATIONS: dict[str, tuple[type[BaseModel], type[BaseModel], str]] = {
+    "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
+    "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
+    "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),
+}
+"""By path below `API`: the parameters, the answer, and what it is."""
+
+_REF = "#/components/schemas/{model}"
+_ERRORS = {"400": "A parameter is wrong.", "404": "There is no such group, topic or cluster."}
+
+
+def description() -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    models: list[type[BaseModel]] = [*(answer for _, answer, _ in OPERATIONS.values()), Problem]
+    _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=_REF)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "grouptrail",
+            "version": version("grouptrail"),
+            "description": "Kafka consumer groups now and in the past. Names of fields are those of the tables' "
+            "columns. Times are UTC in ISO 8601. Read only.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": {f"{API}{path}": _path(path, *operation) for path, operation in OPERATIONS.items()},
+        "components": {"schemas": schemas["$defs"]},
+    }
+
+
+def _path(path: str, query: type[BaseModel], answer: type[BaseModel], about: str) -> dict[str, Any]:
+    named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    return {
+        "get": {
+            "operationId": answer.__name__.lower(),
+            "summary": about,
+            "parameters": [
+                *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named),
+                *_parameters(query),
+            ],
+            "responses": {
+                "200": _response(about, "application/json", answer),
+                **{status: _response(text, "application/problem+json", Problem) for status, text in _ERRORS.items()},
+            },
+        }
+    }
+
+
+def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = query.model_json_schema()
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": described.pop("description", ""),
+            "schema": described,
+        }
+        for name, described in schema["properties"].items()
+    ]
+
+
+def _response(about: str, type_: str, model: type[BaseModel]) -> dict[str, Any]:
+    content = {type_: {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+    return {"description": about, "content": content}

@@ -1,0 +1,157 @@
+"""What the index of groups reads from the tables beside the exporter's snapshot: the last hour."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail.exporter.snapshot import LAG_COLUMNS
+from grouptrail.query.views import filled
+from grouptrail.storage import positions
+from grouptrail.storage.rows import OpenTables
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import Value, datafusion_literal
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+TREND_POINTS = 30
+
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_STEP = _HOUR / TREND_POINTS
+_ROUND = timedelta(seconds=30)
+"""The partitions of one round of samples are at most this far apart, as in the view `current_lag`."""
+
+_READ = {
+    "consumer_lag": ("cluster", *LAG_COLUMNS),
+    "rebalances": ("cluster", "group_id", "at"),
+    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "log_start_offset"),
+}
+_LAST_SAMPLES = f"""
+SELECT {", ".join(LAG_COLUMNS)} FROM consumer_lag
+WHERE cluster = :cluster AND sampled_at > :newest
+"""
+_REBALANCES = """
+SELECT group_id, count(*) AS rebalances FROM rebalances
+WHERE cluster = :cluster AND at > :since AND at <= :until
+GROUP BY group_id
+"""
+_LOG_STARTS = """
+SELECT partition, (max(log_start_offset) - min(log_start_offset)) * 1e6
+  / (CAST(max(sampled_at) AS BIGINT) - CAST(min(sampled_at) AS BIGINT)) AS rate
+FROM log_offsets
+WHERE cluster = :cluster AND topic = :topic AND log_start_offset IS NOT NULL AND sampled_at > :since
+GROUP BY partition
+HAVING max(sampled_at) > min(sampled_at)
+"""
+# Not the sum: a round may have several samples of a partition, and telling them apart takes ten times as long.
+_ROUNDS = """
+SELECT CAST(sampled_at AS BIGINT) / :step AS slot, group_id, avg(lag) AS lag
+FROM consumer_lag
+WHERE cluster = :cluster AND ({rounds})
+GROUP BY slot, group_id
+"""
+
+
+class Recent:
+    """Reads a cluster's recent rows, for one thread at a time. The rounds of trends are kept: each is read once."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._reading = threading.Lock()
+        self._tables = OpenTables(config, _READ)
+        self._rounds: dict[int, pa.Table] = {}
+
+    def refresh(self) -> None:
+        """See the newest versions of the tables. Raises TableError."""
+        with self._reading:
+            self._tables.refresh()
+
+    def last_samples(self) -> pa.Table:
+        """Return the newest sample of each group and partition, however old."""
+        with self._reading:
+            newest = self._tables.newest("consumer_lag", "sampled_at")
+            rows = None if newest is None else self._rows(_LAST_SAMPLES, {"newest": newest - _ROUND})
+        return NO_SAMPLES if rows is None else positions.newest(rows.cast(NO_SAMPLES.schema), order="sampled_at")
+
+    def rebalances(self, until: datetime) -> pa.Table:
+        """Return how many rebalances each group had in the hour before a time: group_id, rebalances."""
+        with self._reading:
+            if self._tables.get("rebalances") is None:
+                return _NO_REBALANCES
+            rows = self._rows(_REBALANCES, {"since": until - _HOUR, "until": until})
+        return rows.cast(_NO_REBALANCES.schema)
+
+    def delete_rates(self, topic: str) -> dict[int, float]:
+        """Return how fast each partition's log start advanced in the last day of samples, in records per second."""
+        with self._reading:
+            newest = self._tables.newest("log_offsets", "sampled_at")
+            if newest is None:
+                return {}
+            rows = self._rows(_LOG_STARTS, {"topic": topic, "since": newest - _DAY})
+        return {row["partition"]: float(row["rate"]) for row in rows.to_pylist()}
+
+    def trends(self, partitions: Mapping[str, int], until: datetime | None) -> dict[str, list[int | None]]:
+        """Return the lag of some groups in the hour before a time, oldest first.
+
+        It is the average of a group's partitions times their number, which `partitions` has by group."""
+        if until is None:
+            return {}
+        last = _slot(until)
+        slots = range(last - TREND_POINTS + 1, last + 1)
+        with self._reading:
+            if self._tables.get("consumer_lag") is None:
+                return {}
+            self._read_rounds(slots)
+            found = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
+        trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in partitions}
+        wanted = pa.array(list(partitions), pa.string())
+        for slot, rows in found.items():
+            for row in rows.filter(pc.is_in(rows["group_id"], wanted)).to_pylist():
+                name, average = row["group_id"], row["lag"]
+                trends[name][slot - slots.start] = None if average is None else round(average * partitions[name])
+        return trends
+
+    def _read_rounds(self, slots: range) -> None:
+        """Read the rounds that are not known yet; the last slot may still get its round."""
+        missing = [slot for slot in slots if slot not in self._rounds]
+        if missing:
+            # A sampling interval after a slot has begun, its round is complete.
+            length = max(_ROUND.total_seconds(), 1.5 * self._config.log_offsets.interval_seconds)
+            rounds = " OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing)
+            rows = self._rows(_ROUNDS.format(rounds=rounds), {"step": int(_STEP.total_seconds() * 1e6)})
+            for slot in missing[:-1] if missing[-1] == slots[-1] else missing:
+                self._rounds[slot] = _NO_LAG
+            for slot in pc.unique(rows["slot"]).to_pylist():
+                self._rounds[slot] = rows.filter(pc.equal(rows["slot"], slot)).select(["group_id", "lag"])
+        for slot in [slot for slot in self._rounds if slot not in slots]:
+            del self._rounds[slot]
+
+    def _rows(self, sql: str, values: Mapping[str, Value]) -> pa.Table:
+        return self._tables.rows(filled(sql, {**values, "cluster": self._config.cluster}))
+
+
+def _slot(moment: datetime) -> int:
+    return (moment - datetime.fromtimestamp(0, UTC)) // _STEP
+
+
+def _within(slot: int, length: timedelta) -> str:
+    begin = datetime.fromtimestamp(0, UTC) + slot * _STEP
+    until = begin + min(length, _STEP)
+    return f"(sampled_at >= {datafusion_literal(begin)} AND sampled_at < {datafusion_literal(until)})"
+
+
+def _empty(table: str, *columns: str) -> pa.Table:
+    schema = table_schema(table)
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+NO_SAMPLES = _empty("consumer_lag", *LAG_COLUMNS)
+_NO_REBALANCES = pa.schema([("group_id", pa.string()), ("rebalances", pa.int64())]).empty_table()
+_NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.float64())]).empty_table()

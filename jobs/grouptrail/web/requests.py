@@ -1,0 +1,69 @@
+"""The parameters of a request, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from flask import Response, request
+from pydantic import BaseModel, ValidationError
+
+from grouptrail.console.text import harmless_json
+from grouptrail.errors import GrouptrailError
+from grouptrail.web import texts
+
+Query = TypeVar("Query", bound=BaseModel)
+
+
+class PageError(GrouptrailError):
+    """A request that cannot be answered: its HTTP status, and names that may have been meant.
+
+    `kind` is what they name: groups or topics."""
+
+    def __init__(self, status: int, detail: str, near: Sequence[str] = (), kind: str = "groups") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.near = list(near)
+        self.kind = kind
+
+
+def asked(model: type[Query]) -> Query:
+    """Return the parameters of the request. Raises PageError if one is unknown or wrong."""
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    given: dict[str, Any] = {}
+    for name, values in request.args.lists():
+        many = name in fields and isinstance(fields[name].default, list)
+        given[name] = values if many else values[-1]
+    try:
+        return model.model_validate({name: value for name, value in given.items() if value or name == "name"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        reason = first["msg"].removeprefix("Value error, ")
+        if name and name not in fields:
+            reason = f"there is no parameter {texts.name(name)}: {', '.join(fields)} are known"
+        elif name:
+            reason = f"parameter {name}: {reason}"
+        raise PageError(HTTPStatus.BAD_REQUEST, reason) from error
+
+
+def this_page_with(**changes: Any) -> str:
+    """Return the address of the page of this request with some parameters changed; None removes one."""
+    kept = [(name, value) for name, value in request.args.items(multi=True) if name not in changes and value]
+    added = [(name, str(value)) for name, value in changes.items() if value is not None]
+    return f"?{urlencode([*kept, *added])}"
+
+
+def json_path() -> str:
+    """Return the address of the JSON of the page of this request."""
+    kind, _, name = request.path.lstrip("/").partition("/")
+    path = f"/api/v1/{kind}/{quote(name, safe='')}" if kind else "/api/v1/groups"
+    query = request.query_string.decode("ascii", "ignore")
+    return f"{path}?{query}" if query else path
+
+
+def json_answer(answer: BaseModel, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:
+    """Return a model as JSON, which also a terminal can show."""
+    return Response(harmless_json(answer.model_dump_json(by_alias=True)), status, content_type=type_)

@@ -1,0 +1,77 @@
+"""Which path shows what, as HTML and as JSON."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify, render_template
+from markupsafe import Markup
+
+from grouptrail.exporter.families import STATES
+from grouptrail.report.layout import arrange
+from grouptrail.report.page import embedded
+from grouptrail.web.answers import GroupQuery, GroupsQuery, Topic, TopicQuery
+from grouptrail.web.group_index import GroupIndex
+from grouptrail.web.group_page import GroupPage, group_page
+from grouptrail.web.openapi import API, description
+from grouptrail.web.requests import asked, json_answer
+from grouptrail.web.topic_page import topic_page
+
+
+def pages(index: GroupIndex) -> Blueprint:
+    """Return the pages of groups and topics."""
+    routes = Blueprint("pages", __name__)
+
+    def group_found(group_id: str) -> tuple[GroupPage, GroupQuery]:
+        query = asked(GroupQuery)
+        return group_page(index, group_id if query.name is None else query.name, query), query
+
+    def topic_found(topic: str) -> Topic:
+        query = asked(TopicQuery)
+        return topic_page(index, topic if query.name is None else query.name, query)
+
+    @routes.get("/")
+    def show_groups() -> str:
+        query = asked(GroupsQuery)
+        return render_template("groups.html", found=index.groups(query), query=query, states=STATES)
+
+    @routes.get("/groups/", defaults={"group_id": ""})
+    @routes.get("/groups/<name:group_id>")
+    def show_group(group_id: str) -> str:
+        page, query = group_found(group_id)
+        data = None if page.timeline is None else Markup(embedded(arrange(page.timeline)))
+        return render_template(
+            "group.html",
+            found=page.answer,
+            query=query,
+            clusters=index.clusters_of("group_id", page.answer.group_id),
+            timeline=data,
+            no_timeline=page.no_timeline,
+            anchors=page.anchors,
+        )
+
+    @routes.get("/topics/", defaults={"topic": ""})
+    @routes.get("/topics/<name:topic>")
+    def show_topic(topic: str) -> str:
+        found = topic_found(topic)
+        clusters = index.clusters_of("topic", found.topic)
+        return render_template("topic.html", found=found, clusters=clusters)
+
+    @routes.get(f"{API}groups")
+    def answer_groups() -> Response:
+        return json_answer(index.groups(asked(GroupsQuery)))
+
+    @routes.get(f"{API}groups/", defaults={"group_id": ""})
+    @routes.get(f"{API}groups/<name:group_id>")
+    def answer_group(group_id: str) -> Response:
+        page, _ = group_found(group_id)
+        return json_answer(page.answer)
+
+    @routes.get(f"{API}topics/", defaults={"topic": ""})
+    @routes.get(f"{API}topics/<name:topic>")
+    def answer_topic(topic: str) -> Response:
+        return json_answer(topic_found(topic))
+
+    @routes.get(f"{API}openapi.json")
+    def answer_description() -> Response:
+        return jsonify(description())
+
+    return routes

@@ -1,0 +1,43 @@
+"""What protects the pages: their headers, and which host names a request may have."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/\s]+))(?::\d{1,5})?")
+
+
+def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
+    """Return whether a request with this Host header, received at this address, was meant for this server.
+
+    A page of another site can give its own name the address 127.0.0.1 (DNS rebinding) and then read what a server on
+    the reader's machine answers. A server that listens on a network is reachable under names it does not know.
+    """
+    if not _is_loopback(address):
+        return True
+    found = _HOST.fullmatch(header)
+    if found is None:
+        return False
+    host = (found["v6"] or found["name"]).lower().rstrip(".")
+    return host == "localhost" or _is_loopback(host) or host in {name.lower() for name in hosts}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)

@@ -1,0 +1,104 @@
+"""What the page of a topic shows: its partitions, who consumes them, and how far retention is from the slowest."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grouptrail import contracts
+from grouptrail.web.answers import Topic, TopicConsumer, TopicPartition, TopicQuery
+from grouptrail.web.group_index import ClusterGroups, GroupIndex
+from grouptrail.web.requests import PageError
+
+Row = dict[str, Any]
+
+_STATUSES = contracts.statuses()
+
+
+def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
+    """Return what is known of a topic. Raises PageError if no group consumes one of this name."""
+    known = index.of(index.cluster_of("topic", topic, query.cluster))
+    rows = known.lag.filter(pc.equal(known.lag["topic"], topic))
+    if not len(rows):
+        near = get_close_matches(topic, pc.unique(known.lag["topic"]).to_pylist(), n=3)
+        detail = f"no group with committed offsets consumes a topic {topic!r} in cluster {known.cluster}"
+        raise PageError(HTTPStatus.NOT_FOUND, detail, near, kind="topics")
+    delete_rates = index.recent(known.cluster).delete_rates(topic)
+    partitions: dict[int, list[Row]] = {}
+    for row in rows.to_pylist():
+        partitions.setdefault(row["partition"], []).append(row)
+    shown = [_partition(number, partitions[number], delete_rates.get(number)) for number in sorted(partitions)]
+    rates = [partition.produce_rate for partition in shown if partition.produce_rate is not None]
+    return Topic(
+        notices=list(known.notices),
+        cluster=known.cluster,
+        topic=topic,
+        sampled_at=known.sampled_at,
+        produce_rate=sum(rates) if rates else None,
+        consumers=_consumers(known, rows),
+        partitions=shown,
+    )
+
+
+def _consumers(known: ClusterGroups, rows: pa.Table) -> list[TopicConsumer]:
+    found = (
+        rows.append_column("rank", pc.index_in(rows["status"], pa.array(_STATUSES)))
+        .group_by("group_id")
+        .aggregate(
+            [
+                *(("rank", "min"), ("partition", "count"), ("lag", "sum"), ("lag_seconds", "max")),
+                *(("consume_rate", "sum"), ("lost_records", "sum")),
+            ]
+        )
+        .join(known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer")
+    )
+    consumers = [
+        TopicConsumer(
+            group_id=row["group_id"],
+            status=_STATUSES[row["rank_min"]],
+            partitions=row["partition_count"],
+            lag=row["lag_sum"],
+            lag_seconds=row["lag_seconds_max"],
+            consume_rate=row["consume_rate_sum"],
+            lost_records=row["lost_records_sum"],
+            state=row["state"],
+            member_count=row["member_count"],
+        )
+        for row in found.to_pylist()
+    ]
+    return sorted(consumers, key=lambda one: (-(one.lag_seconds or 0), -(one.lag or 0), one.group_id))
+
+
+def _partition(number: int, rows: list[Row], delete_rate: float | None) -> TopicPartition:
+    start = max(_known(rows, "log_start_offset"), default=None)
+    committed = [row for row in rows if row["committed_offset"] is not None]
+    slowest = min(committed, key=lambda row: row["committed_offset"], default=None) or {}
+    offset = slowest.get("committed_offset")
+    headroom = None if offset is None or start is None else offset - start
+    return TopicPartition(
+        partition=number,
+        log_start_offset=start,
+        log_end_offset=max(_known(rows, "log_end_offset"), default=None),
+        slowest_group_id=slowest.get("group_id"),
+        committed_offset=offset,
+        lag=slowest.get("lag"),
+        headroom=headroom,
+        produce_rate=max(_known(rows, "produce_rate"), default=None),
+        delete_rate=delete_rate,
+        seconds_to_loss=_seconds_to_loss(slowest, headroom, delete_rate),
+    )
+
+
+def _known(rows: list[Row], column: str) -> list[Any]:
+    return [row[column] for row in rows if row[column] is not None]
+
+
+def _seconds_to_loss(slowest: Row, headroom: int | None, delete_rate: float | None) -> float | None:
+    if headroom is None or not slowest.get("lag") or delete_rate is None:
+        return None
+    closing = delete_rate - (slowest["consume_rate"] or 0)
+    return max(headroom, 0) / closing if closing > 0 else None

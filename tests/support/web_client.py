@@ -1,0 +1,49 @@
+"""The web pages of a warehouse, asked without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from werkzeug.routing import Rule
+from werkzeug.test import Client
+
+from grouptrail.config import Config
+from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.families import JobState
+from grouptrail.exporter.service import ClusterState
+from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.web.application import application
+
+LOCAL = "http://127.0.0.1:9308"
+
+
+def state_of(config: Config, jobs: Mapping[str, JobState] = MappingProxyType({})) -> ClusterState:
+    """Return the state of a cluster as an exporter has it after its first snapshot."""
+    try:
+        snapshot = SnapshotReader(config).read()
+    except GrouptrailError as error:
+        return ClusterState(None, str(error), jobs)
+    return ClusterState(snapshot, snapshot.not_ready, jobs)
+
+
+class Site:
+    """The pages of some clusters; unexpected errors fail the test."""
+
+    def __init__(self, *configs: Config, **states: ClusterState) -> None:
+        """`states` replaces the state of a cluster by its name."""
+        known = {config.cluster: states.get(config.cluster) or state_of(config) for config in configs}
+        self.faults: list[str] = []
+        self._application = application(configs, known.__getitem__, self.faults.append)
+        self.client = Client(self._application)
+
+    def get(self, path: str, *, status: int = 200, **headers: str) -> str:
+        """Return the text of an answer, which must have this status."""
+        answer = self.client.get(path, base_url=LOCAL, headers=headers)
+        assert answer.status_code == status, answer.text
+        assert self.faults == []
+        return answer.text
+
+    def rules(self) -> list[Rule]:
+        """Return the paths of all pages."""
+        return list(self._application.url_map.iter_rules())

@@ -1,0 +1,194 @@
+"""The page of all groups, and its JSON: filters, order, pages, and what it says where figures are missing."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grouptrail.config import Config
+from grouptrail.exporter.families import JobState
+from grouptrail.exporter.service import NO_SNAPSHOT_YET, ClusterState
+from support.exporter_tables import OPEN, STRANGE, configured, lag_row, lay_everything, now, progress
+from support.small_tables import lay
+from support.web_client import Site, state_of
+
+# Trends have a point for each even minute.
+_SLOT = datetime.fromtimestamp(now().timestamp() // 120 * 120, UTC) + timedelta(seconds=5)
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Groups with several verdicts, one of them without lag."""
+    config = configured(tmp_path_factory.mktemp("several"))
+    lay_everything(config)
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(2, group_id="payments", status="STOP", lag_seconds=900.0),
+        lag_row(0, group_id="audit"),
+        *(
+            lag_row(2, group_id="payments", lag=number, sampled_at=_SLOT - number * timedelta(minutes=2))
+            for number in range(1, 25)
+        ),
+    )
+    lay(config, "group_states", {**OPEN, "group_id": "idle", "state": "Empty", "started_at": now()})
+    return Site(config)
+
+
+def listed(site: Site, query: str = "") -> dict[str, Any]:
+    return dict(json.loads(site.get(f"/api/v1/groups{query}")))
+
+
+def names(site: Site, query: str = "") -> list[str]:
+    return [group["group_id"] for group in listed(site, query)["groups"]]
+
+
+def test_groups_without_parameters_are_sorted_worst_first(several: Site) -> None:
+    assert names(several) == ["payments", "billing", STRANGE, "audit", "idle"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?status=STOP", ["payments"]),
+        ("?status=STOP,WARN", ["payments", "billing"]),
+        ("?status=STOP&status=WARN", ["payments", "billing"]),
+        ("?status=NONE", ["idle"]),
+        ("?group=bill*", ["billing"]),
+        ("?group=ILL", ["billing", STRANGE]),
+        ("?group=b?lling", ["billing"]),
+        ("?group=lling*", []),
+        ("?state=Empty", ["idle"]),
+        ("?sort=-lag_seconds", ["payments", "billing", "audit", "idle", STRANGE]),
+        ("?sort=group_id", ["audit", "billing", "idle", "payments", STRANGE]),
+        ("?sort=-group_id&per_page=2&page=2", ["idle", "billing"]),
+        ("?per_page=2&page=99", ["idle"]),
+        ("?cluster=elsewhere", []),
+    ],
+)
+def test_groups_with_parameters_are_selected_and_sorted(several: Site, query: str, expected: list[str]) -> None:
+    assert names(several, query) == expected
+
+
+def test_groups_counts_of_verdicts_do_not_depend_on_the_selected_one(several: Site) -> None:
+    expected = {"STOP": 1, "WARN": 1, "UNKNOWN": 1, "OK": 1, "NONE": 1}
+    assert listed(several, "?status=STOP")["statuses"] == expected
+    assert listed(several, "?group=audit")["statuses"] == {"OK": 1}
+
+
+def test_group_row_sums_lag_and_takes_the_worst_seconds(several: Site) -> None:
+    [billing] = listed(several, "?group=billing&status=WARN")["groups"]
+    figures = {name: billing[name] for name in ("lag", "lag_seconds", "partitions", "state", "member_count")}
+    assert figures == {"lag": 15, "lag_seconds": 3.0, "partitions": 3, "state": "Stable", "member_count": 2}
+    assert billing["rebalances_last_hour"] == 2
+
+
+def test_group_trend_has_a_value_for_each_two_minutes_of_the_last_hour(several: Site) -> None:
+    [payments] = listed(several, "?group=payments")["groups"]
+    trend = payments["trend"]
+    assert len(trend) == 30
+    known = [value for value in trend if value is not None]
+    assert known[-24:] in (list(range(24, 0, -1)), [*range(23, 0, -1), 10])
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("?status=BAD", "BAD is none of REWIND, STALL"),
+        ("?sort=password", "password is none of status"),
+        ("?page=zero", "parameter page"),
+        ("?page=0", "parameter page"),
+        ("?per_page=100000", "parameter per_page"),
+        ("?frm=1", "there is no parameter frm: status, group"),
+    ],
+)
+def test_wrong_parameter_is_refused_with_one_line(several: Site, query: str, complaint: str) -> None:
+    problem = json.loads(several.get(f"/api/v1/groups{query}", status=400))
+    assert (problem["status"], problem["title"]) == (400, "Bad Request")
+    assert complaint in problem["detail"]
+    assert "\n" not in problem["detail"]
+    assert "Bad Request" in several.get(f"/{query}", status=400)
+
+
+def test_page_links_every_group_and_escapes_its_name(several: Site) -> None:
+    text = several.get("/")
+    assert '<a href="/groups/we%22ird%0A%5C%7Bgroup%3D%22billing%22%7D%201">we&#34;ird\\u000a\\{group=' in text
+    assert STRANGE not in text
+
+
+def test_page_keeps_other_parameters_in_its_links(several: Site) -> None:
+    text = several.get("/?group=i&per_page=1&page=2&sort=lag")
+    assert 'href="?group=i&amp;per_page=1&amp;sort=lag&amp;page=3"' in text
+    assert 'href="?group=i&amp;per_page=1&amp;sort=lag&amp;page=1"' in text
+
+
+def site_saying(config: Config, state: ClusterState | None = None) -> str:
+    return Site(config, default=state or state_of(config)).get("/")
+
+
+def test_page_before_the_first_snapshot_says_that_tables_are_read(tmp_path: Path) -> None:
+    text = site_saying(configured(tmp_path), ClusterState(None, NO_SNAPSHOT_YET, {}))
+    assert "The tables are being read" in text
+
+
+def test_page_without_a_readable_warehouse_shows_the_error(tmp_path: Path) -> None:
+    text = site_saying(configured(tmp_path), ClusterState(None, "s3://lake: access denied: check [storage]", {}))
+    assert "The tables cannot be read" in text
+    assert "access denied: check [storage]" in text
+
+
+def test_page_of_an_empty_warehouse_says_to_start_the_pipeline(tmp_path: Path) -> None:
+    text = site_saying(configured(tmp_path))
+    assert "Nothing of __consumer_offsets has been read yet" in text
+    assert "grouptrail run" in text
+
+
+def test_page_without_commits_says_when_groups_appear(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay(config, "ingest_progress", progress(0, 10))
+    assert "No consumer group has committed an offset yet" in site_saying(config)
+
+
+def test_page_of_a_stopped_pipeline_shows_its_age_and_the_last_figures(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    old = now() - timedelta(minutes=47)
+    lay(config, "ingest_progress", progress(0, 10, landed_at=old))
+    lay(config, "consumer_lag", lag_row(3, sampled_at=old), lag_row(3, sampled_at=old - timedelta(seconds=60), lag=1))
+    site = Site(config)
+    assert "The pipeline stopped 47 min ago" in site.get("/")
+    [billing] = listed(site)["groups"]
+    assert (billing["lag"], billing["status"]) == (15, "WARN")
+    assert [notice["kind"] for notice in listed(site)["notices"]] == ["stale"]
+
+
+def test_page_with_a_failed_job_names_it(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    state = state_of(config, {"lag": JobState(is_running=False, restarts=3)})
+    text = site_saying(config, state)
+    assert "The job lag does not run" in text
+    assert "3 restarts" in text
+
+
+def test_page_with_an_error_since_the_snapshot_says_how_old_it_is(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    text = site_saying(config, ClusterState(state_of(config).snapshot, "disk is full", {}))
+    assert "The tables cannot be read now" in text
+    assert "disk is full. These figures are" in text
+
+
+def test_two_clusters_are_told_apart(tmp_path: Path) -> None:
+    east, west = (configured(tmp_path).model_copy(update={"cluster": name}) for name in ("east", "west"))
+    lay(east, "consumer_lag", *(lag_row(1, cluster=name) for name in ("east", "west")))
+    site = Site(east, west)
+    assert [(group["cluster"], group["group_id"]) for group in listed(site)["groups"]] == [
+        ("east", "billing"),
+        ("west", "billing"),
+    ]
+    assert names(site, "?cluster=west") == ["billing"]
+    assert "/groups/billing?cluster=west" in site.get("/")

@@ -1,0 +1,165 @@
+"""The pages of a group and of a topic: state, rebalances, re-reads and retention from the tables' rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.exporter_tables import configured, lag_row, now, progress
+from support.sample_groups import KNOWN_UNTIL, billing
+from support.small_tables import HISTORY, at, lay
+from support.web_client import Site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A group with ninety minutes of history, and one that only commits."""
+    config = configured(tmp_path_factory.mktemp("history"))
+    billing(config)
+    lay(config, "ingest_progress", progress(0, 10, landed_at=KNOWN_UNTIL))
+    lay(config, "consumer_lag", lag_row(1, group_id="mirror", topic="clicks", sampled_at=KNOWN_UNTIL))
+    return Site(config)
+
+
+def group(site: Site, path: str) -> dict[str, Any]:
+    return dict(json.loads(site.get(f"/api/v1/groups/{path}")))
+
+
+def owned(found: dict[str, Any]) -> dict[str, int]:
+    """Return how many partitions each client owned."""
+    return {
+        member["client_id"]: sum(len(numbers) for numbers in member["partitions"].values())
+        for member in found["now"]["members"]
+    }
+
+
+def test_group_at_a_moment_has_its_members_and_owners(site: Site) -> None:
+    assert owned(group(site, "billing?at=2026-03-04T12:00:30Z")) == {"billing-anna": 9}
+    assert owned(group(site, "billing?at=2026-03-04T12:10:00Z")) == dict.fromkeys(
+        ("billing-anna", "billing-boris", "billing-chloe"), 3
+    )
+
+
+def test_group_at_a_moment_shows_the_hours_around_it(site: Site) -> None:
+    found = group(site, "billing?at=2026-03-04T13:00:00Z")
+    assert (found["from"], found["to"]) == ("2026-03-04T12:00:00Z", "2026-03-04T14:00:00Z")
+
+
+def test_group_between_two_times_has_only_their_rebalances(site: Site) -> None:
+    found = group(site, "billing?from=2026-03-04T12:05:00Z&to=2026-03-04T12:23:00Z")
+    assert [row["cause"] for row in found["rebalances"]] == ["member_left_or_expired", "member_joined"]
+    assert [row["certainty"] for row in found["rebalances"]] == ["ambiguous", "recorded"]
+    assert "a clean leave, an expired session" in found["rebalances"][0]["cause_note"]
+
+
+def test_group_page_links_each_rebalance(site: Site) -> None:
+    text = site.get("/groups/billing")
+    anchors = re.findall(r'<tr id="(generation-[^"]+)"', text)
+    assert len(anchors) == len(set(anchors)) == len(group(site, "billing")["rebalances"])
+    assert {f'<a href="#{anchor}">' in text for anchor in anchors} == {True}
+    assert "generation-25" in anchors
+
+
+def test_group_partitions_have_lag_at_the_time_and_over_time(site: Site) -> None:
+    found = group(site, "billing?at=2026-03-04T12:20:00Z")
+    first = next(row for row in found["partitions"] if (row["topic"], row["partition"]) == ("orders", 0))
+    assert first["lag"] is not None
+    times = [point["at"] for point in first["points"]]
+    assert times == sorted(times)
+    assert len(times) > 20
+    assert '<svg class="chart lag"' in site.get("/groups/billing")
+
+
+def test_group_that_only_commits_has_partitions_and_no_timeline(site: Site) -> None:
+    found = group(site, "mirror")
+    assert found["now"] is None
+    assert [(row["topic"], row["lag"]) for row in found["partitions"]] == [("clicks", 5)]
+    text = site.get("/groups/mirror")
+    assert "There is no timeline: no record of its members has been read" in text
+    assert 'id="data"' not in text
+
+
+def test_group_in_several_clusters_can_be_chosen(tmp_path: Path) -> None:
+    east, west, other = (
+        configured(tmp_path).model_copy(update={"cluster": name}) for name in ("east", "west", "other")
+    )
+    lay(east, "consumer_lag", *(lag_row(number, cluster=name) for number, name in enumerate(("east", "west"), 1)))
+    site = Site(east, west, other)
+    assert group(site, "billing")["cluster"] == "east"
+    assert group(site, "billing?cluster=west")["summary"]["lag"] == 10
+    assert "Several clusters have a group of this name" in site.get("/groups/billing")
+    site.get("/groups/billing?cluster=other", status=404)
+
+
+def test_group_with_generations_that_began_again_has_distinct_links(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    for table in HISTORY:
+        lay(config, table)
+    rows = [{"started_at": at(minute), "generation": 1, "incarnation": minute} for minute in (1, 2)]
+    lay(config, "generations", *rows)
+    changes = [{"at": at(minute), "to_generation": 1, "cause": "group_started"} for minute in (1, 2)]
+    lay(config, "rebalances", *changes)
+    anchors = re.findall(r'<tr id="(generation-[^"]+)"', Site(config).get("/groups/billing"))
+    assert anchors == ["generation-1", f"generation-1-{int(at(1).timestamp() * 1000)}"]
+
+
+def test_possible_re_reads_come_from_handovers_and_resets(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    begin = now() - timedelta(minutes=10)
+    for table in HISTORY:
+        lay(config, table)
+    lay(config, "generations", {"started_at": begin, "generation": 4})
+    handover = {
+        "topic": "orders", "partition": 3, "from_member": "a", "to_member": "b", "given_up_at": begin,
+        "taken_at": begin, "committed_offset": 90, "commit_age_ms": 4000, "may_be_read_twice": 17,
+    }  # fmt: skip
+    nothing = {**handover, "partition": 4, "may_be_read_twice": 0}
+    change = {"at": begin, "to_generation": 4, "cause": "member_left", "handed_over": [nothing, handover]}
+    lay(config, "rebalances", change)
+    commits = [
+        {"record_offset": number, "committed_offset": offset, "record_at": begin + timedelta(seconds=number)}
+        for number, offset in enumerate((500, 20))
+    ]
+    lay(config, "offset_commits", *({**row, "topic": "orders", "partition": 0, "metadata": ""} for row in commits))
+    found = group(Site(config), "billing")
+    assert [(row["partition"], row["may_be_read_twice"]) for row in found["handovers"]] == [(3, 17)]
+    assert [(row["kind"], row["moved_by"]) for row in found["resets"]] == [("rewind", -480)]
+    text = Site(config).get("/groups/billing")
+    assert "≈ 17" in text
+    assert "rewind" in text
+
+
+def test_topic_has_its_consumers_and_the_headroom_of_the_slowest(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(0),
+        lag_row(0, group_id="slow", committed_offset=40, lag=60, lag_seconds=300.0, consume_rate=1.0),
+        lag_row(0, group_id="late", committed_offset=4, lag=96, lag_seconds=900.0, lost_records=6, topic="other"),
+    )
+    day = timedelta(hours=1)
+    starts = [{"topic": "orders", "partition": 0, "sampled_at": now() - day, "log_start_offset": -14_390}]
+    starts.append({"topic": "orders", "partition": 0, "sampled_at": now(), "log_start_offset": 10})
+    lay(config, "log_offsets", *starts)
+    found = json.loads(Site(config).get("/api/v1/topics/orders"))
+    assert [row["group_id"] for row in found["consumers"]] == ["slow", "billing"]
+    [partition] = found["partitions"]
+    assert (partition["slowest_group_id"], partition["headroom"]) == ("slow", 30)
+    # The log's start advances by 4 records a second, the group by 1: it is overtaken after 30 / 3 seconds.
+    assert partition["seconds_to_loss"] == pytest.approx(10, abs=0.1)
+    assert "until it takes unread records" in Site(config).get("/topics/orders")
+
+
+def test_topic_whose_unread_records_were_deleted_says_so(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay(config, "consumer_lag", lag_row(0, committed_offset=4, lag=96, lost_records=6))
+    site = Site(config)
+    [partition] = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
+    assert partition["headroom"] == -6
+    assert "deleted unread" in site.get("/topics/orders")

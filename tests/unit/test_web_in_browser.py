@@ -1,0 +1,212 @@
+"""The web pages in Chromium: no errors, at any width, in both colour schemes, by keyboard and without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from grouptrail.config import Config
+from grouptrail.exporter.service import Exporter
+from grouptrail.runtime.serving import exporter_with_pages
+from support import sample_groups, small_tables
+from support.chromium import Browser, Page
+from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress, until
+from support.small_tables import lay
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
+PAGES = {
+    "groups": "/",
+    "group": "/groups/billing",
+    "topic": "/topics/orders",
+    "group-at": "/groups/billing?at={at}",
+    "not-found": "/groups/biling",
+    "hostile-group": "/groups/{hostile}",
+    "hostile-search": "/?group={hostile}",
+}
+# The least contrast of all texts on a page with what is behind them (WCAG 2.2, 1.4.3).
+LEAST_CONTRAST = """
+(() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
+  const luminance = ([red, green, blue]) => {
+    const [r, g, b] = [red, green, blue].map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return rgb(getComputedStyle(document.documentElement).backgroundColor);
+  };
+  let least = [99, ""];
+  for (const element of document.querySelectorAll("body *:not(svg *, script, option)")) {
+    const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!hasText || !element.checkVisibility()) continue;
+    const lights = [rgb(getComputedStyle(element, "::first-line").color), behind(element)].map(luminance);
+    const contrast = (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
+    if (contrast < least[0]) least = [contrast, element.outerHTML.slice(0, 200)];
+  }
+  return least;
+})()
+"""
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A group with an eventful history that ends now, one with a hostile name, and some more."""
+    config = configured(tmp_path_factory.mktemp("lake"), refresh_seconds=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_tables, "NOON", now() - timedelta(minutes=91))
+        patch.setattr(sample_groups, "KNOWN_UNTIL", small_tables.at(90))
+        sample_groups.billing(config)
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "group_states", *({**OPEN, "group_id": name, "state": "Stable"} for name in ("billing", HOSTILE)))
+    return config
+
+
+def sample(**of_stopped: object) -> list[dict[str, object]]:
+    """Return current rows of lag for many groups; `of_stopped` are values of one of them."""
+    several = [lag_row(number % 3, group_id=f"team-{number:02d}-service") for number in range(60)]
+    own = [lag_row(number) for number in range(6)]
+    stopped = lag_row(2, **{"group_id": "ledger", "status": "STOP", "lag_seconds": 5400.0, **of_stopped})
+    return [*several, *own, stopped, lag_row(3, group_id=HOSTILE, topic=HOSTILE, status="REWIND")]
+
+
+@pytest.fixture(scope="module")
+def exporter(config: Config) -> Iterator[Exporter]:
+    """A server of these tables, to which the newest samples have been published."""
+    with exporter_with_pages([config], lambda _: None) as running:
+        running.publish(config.cluster, lag_table(*sample()))
+        until(lambda: running.page is not None and len(running.page.snapshots[0].lag))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all pages."""
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, exporter: Exporter) -> Iterator[Visit]:
+    """Open a page; at the end its console must have no errors and no violations of the policy."""
+    opened: list[Page] = []
+
+    def visit_(path: str, **options: object) -> Page:
+        encoded = "".join(f"%{byte:02X}" for byte in HOSTILE.encode())
+        at = f"{now() - timedelta(minutes=30):%Y-%m-%dT%H:%M:%SZ}"
+        opened.append(browser.visit(exporter.url + path.format(hostile=encoded, at=at), **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield visit_
+    for page in opened:
+        page.close()
+    expected = "Failed to load resource: the server responded with a status of 404 (NOT FOUND)"
+    assert [message for page in opened for message in page.messages if message != expected] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [1400, 360])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_page_is_wide_as_the_window_and_readable(visit: Visit, name: str, width: int, dark: bool) -> None:
+    page = visit(PAGES[name], size=(width, 900), dark=dark)
+    page.screenshot(f"web-{name}-{width}-{'dark' if dark else 'light'}", whole=True)
+    assert page.value("document.documentElement.scrollWidth") <= width
+    contrast, of = page.value(LEAST_CONTRAST)
+    assert contrast >= 4.5, of
+    assert page.value("[...document.querySelectorAll('img')].every((image) => image.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_has_one_heading_a_landmark_and_headers_with_scope(visit: Visit, name: str) -> None:
+    page = visit(PAGES[name])
+    assert page.value("document.querySelectorAll('h1').length") == 1
+    assert page.value("document.querySelectorAll('main').length") == 1
+    assert page.value("document.documentElement.lang") == "en"
+    assert page.value("[...document.querySelectorAll('th')].filter((head) => !head.scope).length") == 0
+    assert page.value("[...document.querySelectorAll('input:not([type=hidden]), select')].filter((one) => "
+                      "!one.labels.length && !one.ariaLabel).length") == 0  # fmt: skip
+    assert page.value("document.querySelectorAll('[style]:not(#picture *, #tip, #picture)').length") == 0
+
+
+def test_hostile_name_is_shown_as_text_on_every_page(visit: Visit) -> None:
+    for path in ("/", PAGES["hostile-group"], PAGES["hostile-search"], "/topics/{hostile}"):
+        page = visit(path)
+        assert page.value("document.querySelectorAll('main script:not([type]), main img').length") == 0
+        assert "<script>alert(1)</script>" in page.value("document.querySelector('main').textContent")
+
+
+def test_link_of_a_hostile_name_leads_to_its_page(visit: Visit) -> None:
+    page = visit("/?status=REWIND")
+    page.value("document.querySelector('tbody th a').click()")
+    page.wait_for("document.readyState === 'complete' && document.title.startsWith('<script>')")
+    assert page.value("document.querySelector('h1').textContent").startswith("<script>alert(1)</script>")
+
+
+def test_skip_link_is_the_first_that_the_keyboard_reaches(visit: Visit) -> None:
+    page = visit("/")
+    page.send("Input.dispatchKeyEvent", type="keyDown", key="Tab", windowsVirtualKeyCode=9)
+    assert page.value("document.activeElement.className") == "skip"
+    assert page.value("document.activeElement.getBoundingClientRect().left") >= 0
+
+
+def test_group_page_draws_the_timeline_and_links_rebalances(visit: Visit) -> None:
+    page = visit("/groups/billing#generation-5")
+    page.wait_for("document.documentElement.dataset.drawnMs !== undefined")
+    assert page.value("document.querySelectorAll('#lanes path.span').length") >= 3  # one for each colour
+    assert page.value("document.querySelector('tr:target').id") == "generation-5"
+    assert page.value("document.querySelectorAll('.chart.lag path').length") > 5
+
+
+def test_groups_page_refreshes_in_place_and_announces_changes(
+    visit: Visit, exporter: Exporter, config: Config
+) -> None:
+    page = visit("/")
+    assert page.value("document.querySelector('tbody tr td').textContent") == "REWIND"
+    page.value("document.querySelector('tbody a').focus()")
+    before = exporter.page
+    exporter.publish(config.cluster, lag_table(*sample(status="OK", lag=0, lag_seconds=0.0)))
+    until(lambda: exporter.page is not before)
+    page.value("document.querySelector('.pause').click()")
+    page.value("document.dispatchEvent(new Event('visibilitychange'))")
+    page.drawn()
+    assert "STOP" in page.value("document.getElementById('live').textContent")
+    page.value("document.querySelector('.pause').click()")
+    page.wait_for("!document.getElementById('live').textContent.includes('STOP')")
+    assert "STOP" not in page.value("document.getElementById('announce').textContent")
+    assert page.value("document.getElementById('announce').textContent") != ""
+    assert page.value("document.getElementById('announce').getAttribute('aria-live')") == "polite"
+    assert page.value("document.activeElement.textContent").startswith("<script>")
+
+
+def test_pages_work_without_scripts(visit: Visit) -> None:
+    page = visit("/groups/billing")
+    page.send("Emulation.setScriptExecutionDisabled", value=True)
+    page.send("Page.reload")
+    page.send("Emulation.setScriptExecutionDisabled", value=False)
+    page.wait_for("document.readyState === 'complete' && document.querySelector('noscript') !== null")
+    assert page.value("document.querySelectorAll('[id^=generation-]').length") > 10
+    assert page.value("document.querySelectorAll('.pause').length") == 0
+
+
+def test_printed_page_has_no_controls(visit: Visit) -> None:
+    page = visit("/groups/billing")
+    page.send("Emulation.setEmulatedMedia", media="print")
+    assert page.value("getComputedStyle(document.querySelector('.top')).display") == "none"
+    assert page.value("getComputedStyle(document.querySelector('form.filter')).display") == "none"
+    assert page.send("Page.printToPDF")["data"].startswith("JVBERi")

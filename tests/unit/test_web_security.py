@@ -1,0 +1,273 @@
+"""What protects the web pages: the server's limits and password, headers, host names, and hostile names."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import http.client
+import json
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from grouptrail.config import Config
+from grouptrail.exporter import connections
+from grouptrail.exporter.service import Exporter
+from grouptrail.runtime.serving import exporter_with_pages
+from grouptrail.web import pages
+from grouptrail.web.pages import Pages
+from grouptrail.web.security import HEADERS, is_own_host
+from grouptrail.web.texts import page_of
+from support.certificates import self_signed
+from support.exporter_tables import configured, lag_row, lay_everything
+from support.small_tables import lay
+from support.web_client import Site, state_of
+
+HOSTILE = (
+    "a/b//c",
+    "/leading",
+    "..",
+    ".",
+    "",
+    "a?b=c&d#e",
+    "100%25",
+    "<script>alert(1)</script>",
+    '" onmouseover="alert(1)',
+    "{{ 7 * 7 }}",
+    "line\nbreak\x00\x1b[31m",
+    "\u202eevil",
+    "Grüße 😀",
+    "x" * 30_000,
+)
+
+
+def fetched(url: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    """Return status, headers and text of an answer; `headers` replace the usual ones."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
+    """A server of metrics and pages."""
+    config = configured(tmp_path_factory.mktemp("lake"))
+    lay_everything(config)
+    with exporter_with_pages([config], lambda _: None) as running:
+        yield running
+
+
+def with_password(config: Config) -> Config:
+    secured = {"basic_auth_user": "prometheus", "basic_auth_password": SecretStr("s3cret")}
+    return config.model_copy(update={"exporter": config.exporter.model_copy(update=secured)})
+
+
+@pytest.mark.parametrize("path", ["/", "/groups/billing", "/topics/orders", "/api/v1/groups", "/nothing"])
+def test_every_page_has_the_security_headers(exporter: Exporter, path: str) -> None:
+    _, headers, _ = fetched(exporter.url, path)
+    assert {name: headers.get(name) for name in HEADERS} == HEADERS
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_assets_are_kept_by_browsers_and_named_for_their_content(exporter: Exporter) -> None:
+    _, _, text = fetched(exporter.url, "/")
+    path = text.partition('rel="stylesheet" href="')[2].partition('"')[0]
+    status, headers, _ = fetched(exporter.url, path)
+    assert (status, headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+    assert fetched(exporter.url, path.replace("/static/", "/static/0"))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/groups/billing", "/api/v1/groups", "/api/v1/openapi.json"])
+def test_pages_need_the_password_of_the_metrics(tmp_path: Path, path: str) -> None:
+    config = with_password(configured(tmp_path))
+    with exporter_with_pages([config], lambda _: None) as running:
+        status, headers, _ = fetched(running.url, path)
+        assert (status, headers["WWW-Authenticate"][:5]) == (401, "Basic")
+        given = base64.b64encode(b"prometheus:s3cret").decode()
+        assert fetched(running.url, path, Authorization=f"Basic {given}")[0] != 401
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [
+        ("127.0.0.1:9308", True),
+        ("localhost", True),
+        ("LOCALHOST.:9308", True),
+        ("[::1]:9308", True),
+        ("proxy.example.org", True),
+        ("evil.example.com", False),
+        ("127.0.0.1.evil.example.com", False),
+        ("localhost@evil.example.com", False),
+        ("", False),
+    ],
+)
+def test_request_for_another_host_is_refused_on_loopback(host: str, is_answered: bool) -> None:
+    assert is_own_host(host, "127.0.0.1", ["proxy.example.org"]) == is_answered
+    assert is_own_host(host, "10.0.0.5", [])
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/groups", "/groups/billing"])
+def test_rebound_name_gets_one_plain_line(exporter: Exporter, path: str) -> None:
+    """Metrics are not refused: a scraper may use any name."""
+    status, _, text = fetched(exporter.url, path, Host="evil.example.com")
+    assert status == 421
+    assert "set web.hosts" in text
+    assert text.count("\n") <= 1
+    assert "billing" not in text
+    assert fetched(exporter.url, "/healthz", Host="evil.example.com")[0] == 200
+
+
+def test_web_hosts_names_a_proxy_on_this_machine(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    config = config.model_copy(update={"web": config.web.model_copy(update={"hosts": ("kafka.example.org",)})})
+    with exporter_with_pages([config], lambda _: None) as running:
+        assert fetched(running.url, "/", Host="kafka.example.org")[0] == 200
+
+
+def test_disabled_pages_are_not_served(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    config = config.model_copy(update={"web": config.web.model_copy(update={"enabled": False})})
+    with exporter_with_pages([config], lambda _: None) as running:
+        assert fetched(running.url, "/")[2] == "grouptrail: /metrics for Prometheus, /ready, /healthz\n"
+        assert fetched(running.url, "/api/v1/groups")[0] == 404
+
+
+def test_hostile_names_are_links_that_lead_to_their_page(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay(config, "consumer_lag", *(lag_row(group_id=name, topic=name or "t") for name in HOSTILE))
+    site = Site(config)
+    text = site.get("/?per_page=500")
+    for marker in ("<script>alert", '" onmouseover', "\x1b", "\u202e", ">49<"):
+        assert marker not in text.partition("<tbody>")[2]
+    for name in HOSTILE:
+        answer = json.loads(site.get("/api/v1" + page_of("groups", name)))
+        assert answer["group_id"] == name
+        shown = site.get(page_of("groups", name))
+        as_json = html.unescape(shown.partition("<footer")[2].partition('href="')[2].partition('"')[0])
+        assert json.loads(site.get(as_json))["group_id"] == name
+        assert "<script>alert" not in shown
+        assert '" onmouseover="alert' not in shown
+        if name:
+            assert json.loads(site.get("/api/v1" + page_of("topics", name)))["topic"] == name
+            assert "<script>alert" not in site.get(page_of("topics", name))
+
+
+@pytest.mark.parametrize("value", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
+def test_hostile_parameters_are_shown_as_text(exporter: Exporter, value: str) -> None:
+    quoted = "".join(f"%{byte:02x}" for byte in value.encode())
+    for path in (f"/?group={quoted}", f"/?{quoted}=1", f"/groups/{quoted}", f"/groups/billing?at={quoted}"):
+        text = fetched(exporter.url, path)[2]
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert ">49<" not in text
+        assert 'value="49"' not in text
+
+
+def test_broken_encoding_of_a_path_is_answered(exporter: Exporter) -> None:
+    for path in ("/groups/%ff%fe", "/groups/%", "//evil.example.com/", "/static/../../etc/passwd", "/%00"):
+        assert fetched(exporter.url, path)[0] in (400, 404)
+
+
+def test_unexpected_error_is_reported_and_shows_no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    site = Site(config)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("grouptrail.web.routes.topic_page", fail)
+    answer = site.client.get("/topics/orders")
+    assert answer.status_code == 500
+    assert "ZeroDivisionError: by zero" in answer.text
+    assert "Traceback" not in answer.text
+    assert site.faults == ["web: /topics/orders: ZeroDivisionError: by zero; report it"]
+
+
+def test_pages_under_way_do_not_keep_metrics_from_being_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further page gets 503 after a wait; connections for scrapes are left."""
+    monkeypatch.setattr(pages, "_WAIT_SECONDS", 0.05)
+    config = configured(tmp_path)
+    lay_everything(config)
+    site = Pages([config], lambda _: state_of(config), lambda _: None)
+    for _ in range(pages._AT_A_TIME):
+        site._free.acquire()
+    statuses: list[str] = []
+    body = site({}, lambda status, _: statuses.append(status))
+    assert statuses == ["503 Service Unavailable"]
+    assert b"try again" in b"".join(body)
+    assert pages._AT_A_TIME < connections.MAX_CONNECTIONS / 2
+
+
+def test_page_that_is_not_read_is_closed_at_the_deadline(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1.0)
+
+    def long_page(_: Pages, __: object, start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"x" * (64 << 20)]
+
+    monkeypatch.setattr(Pages, "__call__", long_page)
+    host, port = exporter.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        threading.Event().wait(1.5)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while part := client.recv(1 << 20):
+                received += len(part)
+    assert received < 64 << 20
+
+
+def test_clients_that_hang_up_leave_no_trace(exporter: Exporter, capfd: pytest.CaptureFixture[str]) -> None:
+    host, port = exporter.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"GET /groups/billing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert fetched(exporter.url, "/")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pages_are_served_over_tls(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    config = configured(tmp_path / "lake", tls_certificate=certificate, tls_key=key)
+    with exporter_with_pages([config], lambda _: None) as running:
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(f"{running.url}/", context=trusted, timeout=30) as answer:
+            assert answer.status == 200
+            assert b"grouptrail" in answer.read()
+
+
+def test_flask_is_imported_with_the_first_page(tmp_path: Path) -> None:
+    """Neither the start of `grouptrail run` nor of `serve` waits for it."""
+    config = configured(tmp_path)
+    code = (
+        "import sys, urllib.request\n"
+        "from grouptrail.config import load_config\n"
+        "from grouptrail.runtime.serving import exporter_with_pages\n"
+        f"config = load_config(None, {{'warehouse': {config.warehouse!r}, 'exporter.listen': '127.0.0.1:0'}}, {{}})\n"
+        "with exporter_with_pages([config], print) as exporter:\n"
+        "    assert not {'flask', 'jinja2', 'werkzeug'} & set(sys.modules)\n"
+        "    urllib.request.urlopen(exporter.url + '/').close()\n"
+        "    assert 'flask' in sys.modules\n"
+        "    assert 'pyspark' not in sys.modules\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
