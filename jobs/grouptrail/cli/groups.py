@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, TableOrJson, parse_names, parse_time
+from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, RowsFormat, parse_names, parse_time
 from grouptrail.console.progress import print_now
 
 
@@ -41,14 +41,16 @@ def lag(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch refreshes.")] = 2,
-    format: TableOrJson = "table",
+    format: RowsFormat = "table",
 ) -> None:
     """Show the lag of groups, worst first; of each partition where --group or --topic is given."""
     from grouptrail.query.show_lag import show_lag, watch_lag
 
     config = options.load()
     if watch:
-        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, out=sys.stdout)
+        watch_lag(
+            config, groups=group or (), topics=topic or (), every_seconds=every, format=format, out=sys.stdout
+        )
     else:
         show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
 
@@ -77,7 +79,7 @@ def backtest(
         float,
         typer.Option("--for", metavar="SECONDS", min=0, help="Fire after the condition has held for this long."),
     ] = 0,
-    format: TableOrJson = "table",
+    format: RowsFormat = "table",
 ) -> None:
     """Evaluate an alert on stored lag: when would it have fired? Try thresholds: --set lag.stop_seconds=600."""
     from grouptrail import contracts

@@ -19,7 +19,10 @@ Groups = Annotated[
     typer.Option(metavar="PATTERN", help="Only groups that match this pattern, such as billing-*. May be repeated."),
 ]
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")]
-TableOrJson = Annotated[Literal["table", "json"], typer.Option(help="A table, or JSON lines.")]
+RowsFormat = Annotated[
+    Literal["table", "json", "csv", "markdown"],
+    typer.Option(help="A table, JSON lines, CSV, or a table in Markdown."),
+]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
 
 

@@ -26,10 +26,8 @@ from grouptrail.query.formats import (
     first_rows,
     rows,
     whole_file,
-    write_csv,
-    write_json,
     write_parquet,
-    write_reset_offsets,
+    write_rows,
     write_table,
 )
 from grouptrail.query.views import DELTA_RS, Dialect, expand
@@ -46,7 +44,6 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
-_WRITERS = {"json": write_json, "csv": write_csv, "reset-offsets": write_reset_offsets}
 
 ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
 
@@ -102,7 +99,7 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
     schema, batches = run_query(config, text, engine or DeltaRs(config))
     names = column_names(schema)
     if format != "table":
-        _WRITERS[format](names, rows(batches), out)
+        write_rows(names, rows(batches), out, format=format)
     else:
         first, count = first_rows(batches, MAX_TABLE_ROWS)
         write_table(names, first, out)
