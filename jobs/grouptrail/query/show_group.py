@@ -27,10 +27,19 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_TABLES = ("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances")
+COMMITS = "offset_commits"
+
+_TABLES = (
+    *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
+    COMMITS,
+)
 _NAMES_SHOWN = 3
-_LONG = ("client", "instance", "host", "partitions", "member id", "cause", "members")
-_NUMBERS = ("moved", "kept", "took", "after")
+_MEMBERLESS = (
+    "it has no members in its history: its offsets are committed by a client that assigns itself partitions, "
+    "or by an administrator"
+)
+_LONG = ("topic", "metadata", "client", "instance", "host", "partitions", "member id", "cause", "members")
+_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
 _GENERATIONS = """
@@ -65,6 +74,11 @@ LIMIT 1
 """
 _CLIENTS = "SELECT member_id, client_id FROM memberships WHERE cluster = :cluster AND group_id = :group"
 _OFFSETS_PARTITIONS = "SELECT max(record_partition) + 1 AS count FROM ingest_progress WHERE cluster = :cluster"
+_FIRST_COMMIT = f"""
+SELECT min(record_at) AS at
+FROM {COMMITS}
+WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
+"""
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
 
@@ -89,9 +103,11 @@ def show_group(
 
 
 def describe_group(config: Config, group_id: str, *, at: datetime | None, generations: int) -> Row:
-    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601."""
+    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
+
+    `committed` has the offsets of a group that never had members; None for other groups."""
     warehouse = Warehouse(config, _TABLES)
-    warehouse.require_group(group_id)
+    warehouse.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
         "cluster": config.cluster,
         "group": group_id,
@@ -102,15 +118,17 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     def ask(sql: str) -> list[Row]:
         return warehouse.rows(filled(sql, values))
 
-    last = ask(_GENERATIONS)
-    if not last:
-        raise QueryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
-    now = last[0]
-    states = ask(_STATE)
     views = contracts.views()
+    last = ask(_GENERATIONS)
+    committed = None if last else _committed(warehouse, ask)
+    if not last and committed is None:
+        raise QueryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+    now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
+    states = ask(_STATE)
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")
-    [assigned] = ask(_MEMBERS)
-    _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
+    if last:
+        [assigned] = ask(_MEMBERS)
+        _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
     state = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
@@ -126,7 +144,15 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "members": members,
         "generations": last,
+        "committed": committed,
     }
+
+
+def _committed(warehouse: Warehouse, ask: Callable[[str], list[Row]]) -> list[Row] | None:
+    """Return the committed offsets of a group without members; None before its first commit."""
+    if COMMITS not in warehouse.versions or ask(_FIRST_COMMIT)[0]["at"] is None:
+        return None
+    return ask(contracts.views()["offsets_as_of"].sql + " ORDER BY topic, partition")
 
 
 def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterable[Row]) -> None:
@@ -153,6 +179,9 @@ def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> Non
 
 
 def _print(found: Row, console: Console) -> None:
+    if found["committed"] is not None:
+        _print_committed(found, console)
+        return
     for line in _head(found):
         console.print(Text(displayed(line)), soft_wrap=True)
     console.print()
@@ -202,6 +231,21 @@ def _assignment(found: Row) -> str:
     note = f" ({found['assignment_note']})" if found["assignment_note"] else ""
     size = f"{found['partition_count']} partitions, skew {found['skew']}"
     return f"assignment: {size}, {own[found['is_assignors_own']]}{note}"
+
+
+def _print_committed(found: Row, console: Console) -> None:
+    console.print(
+        Text(displayed(f"{found['group_id']}: group of cluster {found['cluster']}; {_MEMBERLESS}")), soft_wrap=True
+    )
+    console.print()
+    if not found["committed"]:
+        console.print("no committed offsets: they were deleted or have expired")
+        return
+    table = _table("topic", "partition", "committed", "at (UTC)", "metadata")
+    for row in found["committed"]:
+        offset, partition = f"{row['committed_offset']:,}", str(row["partition"])
+        table.add_row(*_texts(row["topic"], partition, offset, _time(row["committed_at"]), row["metadata"] or ""))
+    console.print(table)
 
 
 def _print_members(found: Row, console: Console) -> None:
