@@ -20,7 +20,10 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 
 def on_terminal(
-    *arguments: str, columns: int = 80, environ: dict[str, str] | None = None, until: Callable[[str], bool] | None = None
+    *arguments: str,
+    columns: int = 80,
+    environ: dict[str, str] | None = None,
+    until: Callable[[str], bool] | None = None,
 ) -> tuple[int, str]:
     """Run `grouptrail` on a terminal; return its exit status and its output without colours and cursor movements.
 

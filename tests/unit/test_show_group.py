@@ -191,16 +191,24 @@ def test_show_group_without_members_prints_its_committed_offsets(standalone: Con
     out = io.StringIO()
     show_group(standalone, "standalone", at=None, generations=10, format="table", out=out)
     text = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert text[0].startswith("standalone: group of cluster default; it has no members in its history: its offsets are")
+    assert text[0].startswith(
+        "standalone: group of cluster default; it has no members in its history: its offsets are"
+    )
     assert text[-2:] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
     found = describe_group(standalone, "standalone", at=at(1.2), generations=10)
-    assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [(0, 100), (1, 100), (2, 100)]
+    assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [
+        (0, 100),
+        (1, 100),
+        (2, 100),
+    ]
     assert (found["members"], found["generations"]) == ([], [])
     assert describe_group(standalone, "billing", at=None, generations=1)["committed"] is None
 
 
 def test_show_group_without_members_before_its_first_commit_raises(standalone: Config) -> None:
-    with pytest.raises(QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"):
+    with pytest.raises(
+        QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"
+    ):
         describe_group(standalone, "standalone", at=at(-1), generations=1)
 
 

@@ -8,21 +8,35 @@ from typing import Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, RowsFormat, parse_names, parse_time
+from grouptrail.cli.completion import complete_group
+from grouptrail.cli.options import (
+    TIMES,
+    ConfigOptions,
+    Group,
+    Groups,
+    OutputFile,
+    RowsFormat,
+    Topics,
+    parse_names,
+    parse_time,
+)
 from grouptrail.console.progress import print_now
 
 
 def group(
     options: ConfigOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The group.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_group, help="The group.")],
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The group as of this time, such as 2026-11-21T14:55:00Z. [default: now]"),
+        typer.Option(metavar="TIME", help=f"The group as of this time. {TIMES} [default: now]"),
     ] = None,
     generations: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
     ] = 10,
-    format: Annotated[Literal["table", "json"], typer.Option(help="Tables, or one JSON object.")] = "table",
+    format: Annotated[
+        Literal["table", "json", "csv", "markdown"],
+        typer.Option(help="Tables, one JSON object, the members as CSV, or everything in Markdown."),
+    ] = "table",
 ) -> None:
     """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
@@ -35,10 +49,7 @@ def lag(
     options: ConfigOptions,
     *,
     group: Groups = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only topics that match this pattern. May be repeated."),
-    ] = None,
+    topic: Topics = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch refreshes.")] = 2,
     format: RowsFormat = "table",
@@ -48,9 +59,7 @@ def lag(
 
     config = options.load()
     if watch:
-        watch_lag(
-            config, groups=group or (), topics=topic or (), every_seconds=every, format=format, out=sys.stdout
-        )
+        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, format=format, out=sys.stdout)
     else:
         show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
 
@@ -58,9 +67,7 @@ def lag(
 def backtest(
     options: ConfigOptions,
     *,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="Start, such as 2026-11-14, or 7d for seven days ago.")
-    ],
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start. {TIMES}")],
     to: Annotated[str, typer.Option("--to", metavar="TIME", help="End.")] = "now",
     group: Groups = None,
     status: Annotated[
@@ -97,12 +104,10 @@ def backtest(
 
 def timeline(
     options: ConfigOptions,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group: Group,
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="TIME", help="Start, such as 2026-11-21T14:55:00Z. [default: one day before the end]"
-        ),
+        typer.Option("--from", metavar="TIME", help=f"Start. {TIMES} [default: one day before the end]"),
     ] = None,
     to: Annotated[str | None, typer.Option(metavar="TIME", help="End. [default: the latest data]")] = None,
     out: OutputFile = Path("timeline.html"),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Tables, parse_tables, parse_time
+from grouptrail.cli.options import TIMES, ConfigOptions, Tables, parse_tables, parse_time
 
 
 def check(
@@ -16,7 +16,7 @@ def check(
     table: Tables = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only rows since this time, such as 2026-11-21T14:55:00Z. [default: all]"),
+        typer.Option(metavar="TIME", help=f"Only rows since this time. {TIMES} [default: all]"),
     ] = None,
     docs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder.")

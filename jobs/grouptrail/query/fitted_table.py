@@ -1,4 +1,4 @@
-"""A table of lines that keeps its numbers at any width: names are shortened, and other columns move below their line."""
+"""A table that keeps its numbers at any width: names are shortened, and other columns move below their line."""
 
 from __future__ import annotations
 

@@ -91,13 +91,10 @@ def _plain(value: Any) -> Any:
 
 def write_rows(names: list[str], found: Iterable[Row], out: TextIO, *, format: TextFormat) -> None:
     """Write rows in a text format."""
-    {
-        "table": write_table,
-        "json": write_json,
-        "csv": write_csv,
-        "markdown": write_markdown,
-        "reset-offsets": write_reset_offsets,
-    }[format](names, list(found) if format == "table" else found, out)  # type: ignore[operator]
+    if format == "table":
+        write_table(names, list(found), out)
+    else:
+        _WRITERS[format](names, found, out)
 
 
 def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
@@ -231,3 +228,11 @@ def displayed(value: Any, *, keep_lines: bool = False) -> str:
     if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):
         return value.replace("T", " ")
     return harmless(_cell(value), keep_lines=keep_lines)
+
+
+_WRITERS = {
+    "json": write_json,
+    "csv": write_csv,
+    "markdown": write_markdown,
+    "reset-offsets": write_reset_offsets,
+}
