@@ -62,7 +62,8 @@ _RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve other
 # In the order of `grouptrail --help`.
 _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | typer.Typer, ...]], ...] = (
     (app, _RUN, (run.run, run.doctor, run.recover, run.config_)),
-    (app, _ASK, (_show, groups.timeline, groups.report, groups.backtest, query.sql, query.tables)),
+    (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
+    (app, _ASK, (query.sql, query.tables)),
     (app, _SERVE, (metrics.serve, metrics.open_, query.serve_sql, _views)),
     (app, _TABLES, (maintenance.check, maintenance.maintain)),
     (app, _TABLES, (records.decode, records.redecode, records.ingest_segments, records.rebuild)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -135,3 +136,56 @@ def report(
 
     write(report_page(config), out)
     print_now(f"{out}: open it in a browser")
+
+
+def diff(
+    options: ConfigOptions,
+    *,
+    group: Group,
+    first: Annotated[str, typer.Argument(metavar="T1", help=f"The first moment. {TIMES}")],
+    second: Annotated[str, typer.Argument(metavar="T2", help="The second moment.")] = "now",
+    format: RowsFormat = "table",
+) -> None:
+    """Compare a group at two moments: state, assignor, members, partition owners and lag."""
+    before, after = parse_time(first, "T1"), parse_time(second, "T2")
+    assert before is not None
+    assert after is not None
+    if before >= after:
+        raise typer.BadParameter(f"'{second}' is not after T1", param_hint="T2")
+    from grouptrail.query.group_diff import diff_group
+
+    diff_group(options.load(), group, before, after, format=format, out=sys.stdout)
+
+
+def digest(
+    options: ConfigOptions,
+    *,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"From when on. {TIMES}")] = "24h",
+    format: Annotated[Literal["markdown", "html"], typer.Option(help="The form of the output.")] = "markdown",
+    post: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send it to this Slack-compatible webhook instead of printing it; - reads the URL, a secret, "
+            "from stdin.",
+        ),
+    ] = None,
+) -> None:
+    """Summarise what happened: worst groups, rebalance storms, offset resets, vanished and new groups."""
+    begin = parse_time(since, "--since")
+    assert begin is not None
+    if begin >= datetime.now(UTC):
+        raise typer.BadParameter(f"'{since}' is not in the past", param_hint="--since")
+    url = sys.stdin.readline().strip() if post == "-" else post
+    config = options.load()
+    from grouptrail.report.digest import digest_of, render
+    from grouptrail.report.digest_rows import read_digest
+
+    found = digest_of(read_digest(config, begin))
+    if url is None:
+        sys.stdout.write(render(found, format))
+    else:
+        from grouptrail.report.webhook import post as post_to
+
+        post_to(url, render(found, "chat"))
+        print_now("the digest was posted")

@@ -7,3 +7,7 @@ from grouptrail.errors import GrouptrailError
 
 class QueryError(GrouptrailError):
     """A query that cannot be answered."""
+
+
+class BeforeHistoryError(QueryError):
+    """A time at which a group's history has not begun."""

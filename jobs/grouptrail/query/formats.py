@@ -230,6 +230,16 @@ def displayed(value: Any, *, keep_lines: bool = False) -> str:
     return harmless(_cell(value), keep_lines=keep_lines)
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
+
+
 _WRITERS = {
     "json": write_json,
     "csv": write_csv,

@@ -12,7 +12,7 @@ from grouptrail import contracts
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.query.document import Block, Grid, Line, write_document
-from grouptrail.query.errors import QueryError
+from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
@@ -131,7 +131,7 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     last = ask(_GENERATIONS)
     committed = None if last else _committed(warehouse, ask)
     if not last and committed is None:
-        raise QueryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+        raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
     now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
     states = ask(_STATE)
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")

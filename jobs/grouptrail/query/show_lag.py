@@ -16,7 +16,7 @@ from rich.text import Text
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import FittedTable
-from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
+from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, write_rows
 from grouptrail.query.views import view_query
 from grouptrail.query.warehouse import Warehouse
 
@@ -122,7 +122,7 @@ def _shown(rows: list[Row], *, by_partition: bool) -> RenderableType:
     newest = max(datetime.fromisoformat(row["sampled_at"]) for row in rows)
     age = (datetime.now(UTC) - newest).total_seconds()
     left_out = f"; {len(lines) - len(shown)} more groups (--group PATTERN)" if len(lines) > len(shown) else ""
-    return Group(table, Text(f"sampled {_duration(age)} ago, {newest:%Y-%m-%d %H:%M:%S} UTC{left_out}", style="dim"))
+    return Group(table, Text(f"sampled {duration(age)} ago, {newest:%Y-%m-%d %H:%M:%S} UTC{left_out}", style="dim"))
 
 
 def _groups(rows: list[Row]) -> Iterable[list[Row]]:
@@ -176,7 +176,7 @@ def _rates(rows: list[Row]) -> dict[str, str]:
     return {
         "consumes": "-" if consumed is None else f"{consumed:,.1f}/s",
         "produces": "-" if produced is None else f"{produced:,.1f}/s",
-        "catches up": ("-" if ends is None else f"in {_duration(ends)}") if waits else "",
+        "catches up": ("-" if ends is None else f"in {duration(ends)}") if waits else "",
     }
 
 
@@ -188,18 +188,8 @@ def _sum(rows: list[Row], name: str) -> float | None:
 def _behind(row: Row) -> str:
     if row["lag_seconds"] is None:
         return "-"
-    return _METHODS.get(row["lag_seconds_method"], "") * bool(row["lag"]) + _duration(row["lag_seconds"])
+    return _METHODS.get(row["lag_seconds_method"], "") * bool(row["lag"]) + duration(row["lag_seconds"])
 
 
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if days:
-        return f"{days} d {hours % 24} h"
-    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
