@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grouptrail.cli.options import TIMES, ConfigOptions, Tables, parse_tables, parse_time
+from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_tables, parse_time
 
 
 def check(
@@ -19,14 +19,17 @@ def check(
         typer.Option(metavar="TIME", help=f"Only rows since this time. {TIMES} [default: all]"),
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder, which takes Spark."),
     ] = None,
+    *,
+    format: RowsFormat = "table",
 ) -> None:
     """Validate the tables against their expectations. Exits with 1 if any is not met."""
     names, time = parse_tables(table), parse_time(since, "--since")
     from grouptrail.quality.check import check as run_check
 
-    run_check(options.load(), names, since=time, docs=docs, out=sys.stdout)
+    run_check(options.load(), names, since=time, docs=docs, format=format, out=sys.stdout)
 
 
 def maintain(

@@ -38,7 +38,8 @@ MAX_TABLE_ROWS = 200
 _FILE_WIDTH = 100_000
 _LEAST_WIDE_COLUMN = 30
 _PLAN = ["plan_type", "plan"]
-_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&]")
+# An underscore within a word is none.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
 
 
 def column_names(schema: Schema) -> list[str]:
@@ -122,7 +123,7 @@ def write_markdown(names: list[str], found: Iterable[Row], out: TextIO) -> None:
 
 def markdown_text(text: str) -> str:
     """Return text for one line of Markdown, without markup or control characters."""
-    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", harmless(text))
+    return _MARKDOWN.sub(lambda found: "".join(f"\\{character}" for character in found[0]), harmless(text))
 
 
 def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:

@@ -28,11 +28,11 @@ _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
 
-def open_table(config: Config, name: str) -> OpenTable | None:
-    """Open a table; None if it does not exist yet. Raises TableError if it cannot be read."""
+def open_table(config: Config, name: str, version: int | None = None) -> OpenTable | None:
+    """Open a table, by default its newest version; None if there is none. Raises TableError if it cannot be read."""
     path = config.table_path(name)
     try:
-        return DeltaTable(path, storage_options=config.storage_options())
+        return DeltaTable(path, version=version, storage_options=config.storage_options())
     except TableNotFoundError:
         return None
     except READ_ERRORS as error:

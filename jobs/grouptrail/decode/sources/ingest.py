@@ -30,7 +30,7 @@ from grouptrail.decode.sources.segments import (
     read_partition,
 )
 from grouptrail.decode.tasks import ByTask
-from grouptrail.spark.session import start_session
+from grouptrail.spark.session import session
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
 from grouptrail.storage.schema import SEGMENTS
@@ -60,11 +60,8 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
     """
     folders = partition_folders(folder)
     tables.check_warehouse(config)
-    spark = start_session(config, "grouptrail-ingest-segments", report)
-    try:
+    with session(config, "grouptrail-ingest-segments", report) as spark:
         ingest(spark, config, folders, report)
-    finally:
-        spark.stop()
 
 
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
