@@ -119,7 +119,8 @@ def run(
 ) -> list[TableResult]:
     """Check tables with Great Expectations in an existing session.
 
-    Return the results, and append them to `check_results`. Waits up to `patience_seconds` for running batches, which write one table after the other.
+    Return the results, and append them to `check_results`. Waits up to `patience_seconds` for running batches, which
+    write one table after the other.
     """
     from grouptrail.quality.expectations import Validator
 

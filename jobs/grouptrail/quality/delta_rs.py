@@ -19,7 +19,7 @@ from grouptrail.query.views import DELTA_RS
 from grouptrail.storage import reader
 from grouptrail.storage.appending import create_without_spark
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.reader import READ_ERRORS, Commit, OpenTable
+from grouptrail.storage.reader import Commit, OpenTable
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CheckedTables:
         try:
             [(count,)] = rows(self._batches("SELECT count(*) FROM {batch}", name, since))
             results = tuple(self._result(one, name, at, since) for one in expected)
-        except READ_ERRORS as error:  # a missing or damaged file: the other tables are still checked
+        except Exception as error:  # a missing or damaged file: the other tables are still checked
             return unreadable(name, at.version, reader.one_line(str(error)))
         return TableResult(name, at.version, count, results, time.monotonic() - started, at.lacking)
 

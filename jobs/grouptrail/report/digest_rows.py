@@ -43,7 +43,7 @@ FROM (
 )
 ORDER BY abs(moved) DESC NULLS LAST, group_id, topic
 """
-_VANISHED = "SELECT * FROM vanished_groups WHERE vanished_at >= :since ORDER BY vanished_at DESC"
+_VANISHED = "SELECT * FROM vanished_groups WHERE vanished_at >= :since ORDER BY vanished_at DESC, group_id"
 # A rebalance also says when the one before it was, of which retention may have removed the row.
 _NEW = """
 SELECT group_id, min(at) AS first_at
@@ -55,7 +55,7 @@ FROM (
 )
 GROUP BY group_id
 HAVING min(at) >= :since
-ORDER BY first_at DESC
+ORDER BY first_at DESC, group_id
 """
 _READ_SINCE = "SELECT CAST(min(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
 
@@ -96,7 +96,9 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
         since=since,
         known_at=moment(known_us),
         worst=ask(_WORST, "consumer_lag", "group_states"),
-        storms=ask(f"{STORMS} WHERE ended_at >= :since ORDER BY rebalances DESC, began_at DESC", "rebalances"),
+        storms=ask(
+            f"{STORMS} WHERE ended_at >= :since ORDER BY rebalances DESC, began_at DESC, group_id", "rebalances"
+        ),
         resets=ask(_RESETS.format(hours=hours), "offset_commits", "group_states", "partition_ownership"),
         vanished=ask(_VANISHED, "group_states", "generations", "memberships"),
         new=ask(_NEW, "generations", "group_states", "rebalances", "offset_commits") if is_read_before else None,
