@@ -25,15 +25,31 @@ def on_terminal(
     environ: dict[str, str] | None = None,
     until: Callable[[str], bool] | None = None,
 ) -> tuple[int, str]:
-    """Run `grouptrail` on a terminal; return its exit status and its output without colours and cursor movements.
+    """Run `grouptrail` on a terminal, as `run_on_terminal` does.
 
     With `until`, the command gets Ctrl-C as soon as its output so far satisfies the condition.
     """
+    return run_on_terminal(["-m", "grouptrail", *arguments], columns=columns, environ=environ, until=until)
+
+
+def python_on_terminal(program: str) -> tuple[int, str]:
+    """Run a Python program on a terminal, as `run_on_terminal` does."""
+    return run_on_terminal(["-c", program])
+
+
+def run_on_terminal(
+    arguments: list[str],
+    *,
+    columns: int = 80,
+    environ: dict[str, str] | None = None,
+    until: Callable[[str], bool] | None = None,
+) -> tuple[int, str]:
+    """Run Python on a terminal; return its exit status and its output without colours and cursor movements."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     settings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "grouptrail", *arguments],
+        [sys.executable, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

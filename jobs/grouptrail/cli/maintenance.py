@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,10 +36,17 @@ def maintain(
     options: ConfigOptions,
     table: Tables = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; change nothing.")] = False,
+    *,
+    format: Annotated[
+        Literal["table", "json", "csv", "markdown"], typer.Option(help="How --dry-run shows it.")
+    ] = "table",
 ) -> None:
     """Thin old samples, delete rows past their retention in [maintain], and compact and sort the tables' files."""
     names = parse_tables(table)
-    from grouptrail.maintenance.maintain import maintain as run_maintain
+    from grouptrail.maintenance import maintain as maintenance
 
     for config in options.load_all():
-        run_maintain(config, names, dry_run=dry_run, out=sys.stdout)
+        if dry_run:
+            maintenance.dry_run(config, names, format=format, out=sys.stdout)
+        else:
+            maintenance.maintain(config, names)

@@ -83,6 +83,11 @@ def table_size(table: OpenTable, time_column: str | None) -> TableSize:
     return TableSize(files.num_rows, size_bytes, None, None)
 
 
+def pruned_files(table: OpenTable, where: str) -> int:
+    """Return how many of a table's files may have rows that match an SQL condition, by their statistics."""
+    return len(table.file_uris(file_pruning_predicate=where))
+
+
 @dataclass(frozen=True)
 class Commit:
     """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, and the
