@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_now, waiting
 from grouptrail.decode.job import land_records
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
@@ -74,7 +74,8 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
     for number, first in enumerate(range(0, len(partitions), at_once)):
         started = time.monotonic()
         wanted = partitions[first : first + at_once]
-        outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
+        with waiting(f"reading the segments of {len(wanted)} partitions"):
+            outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
         total.add(outcome)
         report(
             f"{first + len(wanted)} of {len(partitions)} partitions: {outcome.read:,} records read, "
