@@ -7,7 +7,7 @@ falls behind for an hour; and commits with the batches that they landed in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check, snapshot
+from grouptrail.quality.results import TableResult
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables, upkeep
 from grouptrail.storage.schema import table_schema
@@ -173,13 +174,17 @@ def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: in
             taken = snapshot.take(own, patience_seconds=0)
             quick = partial(check.run_with_delta_rs, own, (), taken)
             for engine, run in (("delta-rs", quick), ("Spark", partial(check.run, spark, own))):
-                took[engine].append(round(seconds(lambda run=run: check.raise_on_failures(run())), 1))
+                took[engine].append(round(seconds(partial(_check, run)), 1))
     total = rows // 2 + samples
     print(
         f"check of {total:,} rows in two tables and their batches: {took} s, peak {peak.bytes / 1e6:,.0f} MB",
         flush=True,
     )
     return {"rows": total, "seconds": took, "peak_memory_mb": round(peak.bytes / 1e6)}
+
+
+def _check(run: Callable[[], list[TableResult]]) -> None:
+    check.raise_on_failures(run())
 
 
 def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partitions: int) -> dict[str, Any]:
