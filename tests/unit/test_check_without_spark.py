@@ -170,3 +170,20 @@ def test_snapshot_of_a_batch_interrupted_long_ago_does_not_wait(
     thaw(config)
     monkeypatch.setattr(check.snapshot.time, "sleep", lambda _: pytest.fail("it waited"))
     assert take(config, patience_seconds=30).versions
+
+
+def test_check_of_a_table_too_large_for_memory_uses_spark(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(config, "topic_names", {"cluster": CLUSTER}, {"cluster": CLUSTER})
+    monkeypatch.setattr(check, "MOST_ROWS", 1)
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(check, "session", session)
+    monkeypatch.setattr(check, "run", lambda *_, **__: [TableResult("topic_names", 0, 2, (), 0.0)])
+    command = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    monkeypatch.setattr(check, "MOST_ROWS", 2)
+    monkeypatch.setattr(check, "run", lambda *_, **__: pytest.fail("Spark was used"))
+    assert "topic_names" in CliRunner().invoke(cli.app, command).output

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from grouptrail.quality.expectations import Validator
 
 RESULTS = "check_results"
-MOST_BYTES = 256 << 20
-"""How large the tables' files may be together for a check without Spark, in memory."""
+MOST_ROWS = 5_000_000
+"""How many rows the largest table may have for a check without Spark, in memory."""
 
 _PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
@@ -66,8 +66,7 @@ def check(
     tables.check_warehouse_exists(config)
     with waiting("waiting for the batches that are being written"):
         taken = snapshot.take(config, patience_seconds=_PATIENCE_SECONDS)
-    size = sum(commit.size_bytes for commit in taken.versions.values())
-    if docs is None and size <= MOST_BYTES and object_stores.is_known(config.warehouse):
+    if docs is None and _fits_into_memory(taken) and object_stores.is_known(config.warehouse):
         checked = run_with_delta_rs(config, names, taken, since=since, report=report)
     else:
         with session(config, "grouptrail-check", report) as spark:
@@ -79,6 +78,10 @@ def check(
     if docs is not None:
         report(f"Data Docs: {docs / 'index.html'}")
     raise_on_failures(checked)
+
+
+def _fits_into_memory(taken: snapshot.Snapshot) -> bool:
+    return all(commit.rows is not None and commit.rows <= MOST_ROWS for commit in taken.versions.values())
 
 
 def run_with_delta_rs(

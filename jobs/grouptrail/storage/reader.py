@@ -90,13 +90,14 @@ def pruned_files(table: OpenTable, where: str) -> int:
 
 @dataclass(frozen=True)
 class Commit:
-    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, and the
-    columns of its contract that it lacks."""
+    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, the
+    columns of its contract that it lacks, and its rows by the files' statistics (None: a file has none)."""
 
     version: int
     written_at_ms: int
     size_bytes: int = 0
     lacking: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 def newest_commit(config: Config, name: str) -> Commit | None:
@@ -109,11 +110,14 @@ def newest_commit(config: Config, name: str) -> Commit | None:
     # Unlike OPTIMIZE, VACUUM, redecode and retention. Redecode also merges, but not into history tables.
     by_batches = {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contract.partition_by else set())
     history = table.history(_COMMITS_SEARCHED)
+    files = table.get_add_actions()
+    counts = files["num_records"].to_pylist() if "num_records" in files.column_names else [None]
     return Commit(
         table.version(),
         max((one["timestamp"] for one in history if one.get("operation") in by_batches), default=0),
-        sum(table.get_add_actions()["size_bytes"].to_pylist()),
+        sum(files["size_bytes"].to_pylist()),
         tuple(column.name for column in contract.columns if column.name not in there),
+        None if None in counts else sum(counts),
     )
 
 
