@@ -497,7 +497,7 @@ def test_usage_error_repeats_no_control_character_of_an_argument(arguments: list
 def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None:
     """Before Spark is started; so do the other commands that need tables."""
     mistyped = tmp_path / "mistyped"
-    for command in (["check"], ["recover"], ["rebuild", "history"]):
+    for command in (["check"], ["recover"], ["rebuild", "history"], ["maintain", "--dry-run"]):
         run = grouptrail(*command, "--warehouse", str(mistyped))
         assert run.returncode == 1
         assert run.stderr.splitlines() == [

@@ -176,7 +176,7 @@ def digest(
     assert begin is not None
     if begin >= datetime.now(UTC):
         raise typer.BadParameter(f"'{since}' is not in the past", param_hint="--since")
-    url = sys.stdin.readline().strip() if post == "-" else post
+    url = _read_secret("webhook URL") if post == "-" else post
     config = options.load()
     from grouptrail.report.digest import digest_of, render
     from grouptrail.report.digest_rows import read_digest
@@ -189,3 +189,10 @@ def digest(
 
         post_to(url, render(found, "chat"))
         print_now("the digest was posted")
+
+
+def _read_secret(what: str) -> str:
+    """Read a line from stdin; on a terminal it is asked for and not shown."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(what, hide_input=True, err=True)).strip()
+    return sys.stdin.readline().strip()

@@ -21,7 +21,7 @@ from grouptrail.query.formats import RowsFormat, console_on, displayed, write_ro
 from grouptrail.spark import object_stores
 from grouptrail.spark.session import session
 from grouptrail.storage import upkeep
-from grouptrail.storage.tables import is_conflict, with_retries
+from grouptrail.storage.tables import check_warehouse_exists, is_conflict, with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +56,7 @@ def dry_run(
     report: Report = print_now,
 ) -> None:
     """Print what `maintain` would delete. No JVM is needed, unless delta-rs does not know the warehouse's store."""
+    check_warehouse_exists(config)
     if object_stores.is_known(config.warehouse):
         show_removals(DeltaRsSource(config), config, names, out, format=format)
         return
