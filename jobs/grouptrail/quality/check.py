@@ -73,10 +73,10 @@ def check(
             checked = run(spark, config, names, since=since, docs=docs)
     if format == "table":
         print_checked(checked, config, console_on(out))
+        if docs is not None:
+            report(f"Data Docs: {docs / 'index.html'}")
     else:
         _write(checked, out, format)
-    if docs is not None:
-        report(f"Data Docs: {docs / 'index.html'}")
     raise_on_failures(checked)
 
 
