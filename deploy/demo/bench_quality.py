@@ -7,8 +7,9 @@ falls behind for an hour; and commits with the batches that they landed in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from pyspark.sql import SparkSession
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config
 from grouptrail.maintenance import maintain
-from grouptrail.quality import check
+from grouptrail.quality import check, snapshot
+from grouptrail.quality.results import TableResult
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables, upkeep
 from grouptrail.storage.schema import table_schema
@@ -158,21 +160,31 @@ def _batch(first: int, width: int, began: int) -> dict[str, Any]:
 
 
 def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: int) -> dict[str, Any]:
-    """Return the seconds of a check of this many rows, half commits, half lag samples; the first includes Java's
-    compilation."""
+    """Return the seconds of a check of this many rows, half commits, half lag samples, by delta-rs and by Spark.
+
+    Each is measured twice; the first one by Spark includes Java's compilation."""
     own = config.model_copy(update={"warehouse": str(folder / "check")})
     for name in ("offset_commits", "ingest_progress", "consumer_lag"):
         tables.ensure_table(spark, own, name)
     lay_commits(spark, own, rows // 2)
     samples = lay_lag_day(spark, own, max(1, rows // 2 // SAMPLES_A_DAY))
+    took: dict[str, list[float]] = {"delta-rs": [], "Spark": []}
     with PeakMemory() as peak:
-        took = [round(seconds(lambda: check.raise_on_failures(check.run(spark, own))), 1) for _ in range(2)]
+        for _ in range(2):
+            taken = snapshot.take(own, patience_seconds=0)
+            quick = partial(check.run_with_delta_rs, own, (), taken)
+            for engine, run in (("delta-rs", quick), ("Spark", partial(check.run, spark, own))):
+                took[engine].append(round(seconds(partial(_check, run)), 1))
     total = rows // 2 + samples
     print(
         f"check of {total:,} rows in two tables and their batches: {took} s, peak {peak.bytes / 1e6:,.0f} MB",
         flush=True,
     )
     return {"rows": total, "seconds": took, "peak_memory_mb": round(peak.bytes / 1e6)}
+
+
+def _check(run: Callable[[], list[TableResult]]) -> None:
+    check.raise_on_failures(run())
 
 
 def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partitions: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 -- about: >-
---   One partition of a group in the newest round of samples: how far behind the group is. Partitions without a
---   sample within 30 seconds before the newest one are omitted.
+--   One partition of a group in the newest round of samples: how far behind the group is. Deleted groups and offsets
+--   are omitted, as are partitions without a sample within 30 seconds before the newest one.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: topic, type: string, about: the topic}
@@ -21,15 +21,22 @@
 --   - {name: problem, type: string, null_means: none, about: why a value is null or differs}
 -- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
 WITH recent AS (
-  SELECT *
+  SELECT *, row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY sampled_at DESC) AS place
   FROM consumer_lag
   WHERE cluster = :cluster
     AND sampled_at > (SELECT max(sampled_at) FROM consumer_lag WHERE cluster = :cluster) - INTERVAL '30 seconds'
 ),
-newest AS (
-  SELECT group_id, topic, partition, max(sampled_at) AS sampled_at
+-- A round begins after the one before it has ended, and has a sample of every partition that still has an offset.
+previous_round AS (
+  SELECT max(sampled_at) AS ended_at
   FROM recent
-  GROUP BY group_id, topic, partition
+  WHERE place = 2
+),
+deleted AS (
+  SELECT group_id, max(started_at) AS deleted_at
+  FROM group_states
+  WHERE cluster = :cluster AND state = 'Dead'
+  GROUP BY group_id
 )
 SELECT
   recent.group_id,
@@ -50,6 +57,8 @@ SELECT
   recent.group_state,
   recent.problem
 FROM recent
-JOIN newest
-  ON newest.group_id = recent.group_id AND newest.topic = recent.topic AND newest.partition = recent.partition
-  AND newest.sampled_at = recent.sampled_at
+CROSS JOIN previous_round
+LEFT JOIN deleted ON deleted.group_id = recent.group_id
+WHERE recent.place = 1
+  AND (previous_round.ended_at IS NULL OR recent.sampled_at > previous_round.ended_at)
+  AND (deleted.deleted_at IS NULL OR deleted.deleted_at <= recent.sampled_at)

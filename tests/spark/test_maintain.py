@@ -14,6 +14,7 @@ from grouptrail.config import Config, MaintainConfig
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.maintenance import maintain, retention
+from grouptrail.maintenance.sources import DeltaRsSource, SparkSource
 from grouptrail.quality import check
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
@@ -92,18 +93,28 @@ def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
 
 
 @pytest.mark.full
-def test_maintain_dry_run_lists_removals_and_deletes_nothing(spark: SparkSession, config: Config) -> None:
-    """It lists rows, files and bytes of each table that would lose rows."""
+def test_maintain_dry_run_says_what_a_run_deletes_on_both_engines(spark: SparkSession, config: Config) -> None:
+    """It lists rows, files and bytes of each table that would lose rows, and deletes nothing."""
     thaw(config)
     config = keeping(config, decoded_days=7, history_days=7, samples_days=7)
     before = counts(config)
-    out = io.StringIO()
-    maintain.show_removals(spark, config, (), out, LATER)
-    lines = [line.split() for line in out.getvalue().splitlines() if line and line.split()[0] in before]
-    assert [line[1] for line in lines if line[0] == "consumer_lag"] == ["12", "0"]
-    assert [int(line[1]) > 0 for line in lines if line[0] in ("offset_commits", "generations")] == [True, True]
-    assert "nothing was deleted" in out.getvalue()
+    shown = []
+    for source in (SparkSource(spark, config), DeltaRsSource(config)):
+        out = io.StringIO()
+        maintain.show_removals(source, config, (), out, LATER)
+        assert "nothing was deleted" in out.getvalue()
+        shown.append([line.split() for line in out.getvalue().splitlines() if line and line.split()[0] in before])
+    assert shown[0] == shown[1]
+    assert [line[1] for line in shown[0] if line[0] == "consumer_lag"] == ["12", "0"]
+    assert [int(line[1]) > 0 for line in shown[0] if line[0] in ("offset_commits", "generations")] == [True, True]
     assert counts(config) == before
+    removed = {line[0]: 0 for line in shown[0]}
+    for line in shown[0]:
+        removed[line[0]] += int(line[1])
+    maintain.run(spark, config, (), silent, LATER)
+    after = counts(config)
+    replaced = {PROGRESS: 1}  # by one row for all of its batches
+    assert {name: before[name] - after[name] + replaced.get(name, 0) for name in removed} == removed
 
 
 @pytest.mark.full
@@ -141,10 +152,10 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     thaw(config)
     config = keeping(config, decoded_days=7)
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "_first_unprocessed", lambda *_: spark.createDataFrame([(0, 0)], UNPROCESSED))
-        assert retention.processed_bounds(spark, config, LATER) == {}
-        patch.setattr(retention, "_first_unprocessed", lambda *_: spark.createDataFrame([(0, 5)], UNPROCESSED))
-        assert retention.processed_bounds(spark, config, LATER) == {0: 5}
+        patch.setattr(retention, "_first_unprocessed", lambda *_: UNPROCESSED.format(0))
+        assert retention.processed_bounds(SparkSource(spark, config), config, LATER) == {}
+        patch.setattr(retention, "_first_unprocessed", lambda *_: UNPROCESSED.format(5))
+        assert retention.processed_bounds(SparkSource(spark, config), config, LATER) == {0: 5}
     for name in ("group_metadata", "offset_commits"):
         maintain.run(spark, config, (name,), silent, LATER)
     maintain.run(spark, config, (), silent, LATER)
@@ -153,7 +164,7 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     assert rows(config, tally)[0]["records"] == sum(counts(config)[name] for name in retention.DECODED)
 
 
-UNPROCESSED = "record_partition int, first_unprocessed bigint"
+UNPROCESSED = "SELECT 0 AS record_partition, CAST({} AS BIGINT) AS first_unprocessed"
 
 
 def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_continues(

@@ -134,3 +134,17 @@ def hostile(config: Config) -> str:
     lag = lag_rows(group, begins=at(0), ends=at(5))
     lay_rows(config, "consumer_lag", [{**row, "status": "WARN", "status_reason": bad} for row in lag])
     return group.group_id
+
+
+def memberless(config: Config, *, group_id: str = "standalone") -> None:
+    """Twenty minutes of commits by a client that assigns itself partitions, with a pause and one deleted offset.
+
+    The tables of the history have to exist."""
+    commits = [
+        {"group_id": group_id, "topic": "orders", "partition": partition, "record_at": at(minute), "metadata": ""}
+        | {"committed_offset": int(100 * minute), "record_offset": 10 * index + partition, "is_tombstone": False}
+        for index, minute in enumerate([0, 0.5, 1, 1.5, 18, 18.5, 19, 19.5])
+        for partition in (0, 1, 2)
+    ]
+    gone = {**commits[-1], "record_at": at(20), "record_offset": 999, "is_tombstone": True, "committed_offset": None}
+    lay_rows(config, "offset_commits", [{"cluster": config.cluster, **row} for row in [*commits, gone]], moment=at(0))

@@ -27,7 +27,7 @@ from support.deadlines import scaled
 KEY = "0002000167"
 COMMANDS = (
     *("run", "decode", "redecode", "rebuild", "sql", "serve-sql", "tables", "timeline", "report", "backtest"),
-    *("serve", "doctor", "check", "maintain", "config"),
+    *("serve", "open", "doctor", "check", "maintain", "config"),
 )
 
 
@@ -59,6 +59,24 @@ def test_command_help_lists_the_configuration_options(command: str) -> None:
     text = CliRunner().invoke(cli.app, [command, "--help"]).output
     for option in ("--config", "--cluster", "--warehouse", "--bootstrap-server", "--set"):
         assert option in text
+
+
+def test_help_lists_commands_and_options_in_groups() -> None:
+    """`-h` is `--help`; the options of the configuration come last."""
+    text = CliRunner().invoke(cli.app, ["-h"]).output
+    assert text == CliRunner().invoke(cli.app, ["--help"]).output
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Options:", "Run the pipeline:", "Look at groups:", "Serve others:", "Records and tables:"
+    ]  # fmt: skip
+    text = CliRunner().invoke(cli.app, ["show", "lag", "-h"]).output
+    assert text.index("Options:") < text.index("--watch") < text.index("Configuration:") < text.index("--warehouse")
+
+
+def test_every_option_that_takes_a_time_names_the_time_zone() -> None:
+    for command in (["show", "group"], ["backtest"], ["timeline"], ["check"]):
+        text = " ".join(CliRunner().invoke(cli.app, [*command, "--help"]).output.split())
+        assert "03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset" in text
 
 
 def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
@@ -205,7 +223,7 @@ def test_cli_unexpected_exception_prints_one_line_and_exits_with_bug_status(monk
     """The line has the exception's name; exit status 70 marks a bug to report."""
     from grouptrail.query import sql
 
-    monkeypatch.setattr(sql, "print_columns", lambda *_: 1 / 0)
+    monkeypatch.setattr(sql, "print_columns", lambda *_, **__: 1 / 0)
     result = CliRunner().invoke(cli.app, ["tables", "offset_commits"])
     assert result.exit_code == EXIT_BUG
     [line] = result.stderr.splitlines()
@@ -338,7 +356,7 @@ def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--from", "yesterday"], "'yesterday' is not a time: use one such as 2026-11-21T14:55:00Z, 7d or now"),
+        (["--from", "3 pm"], "'3 pm' is not a time: use one such as 2026-11-21T14:55:00Z, 03:12 (its last"),
         (["--from", "7d", "--to", "soon"], "'soon' is not a time: use"),
         (["--from", "7d", "--status", "LATE"], "'LATE' is not one of REWIND, STALL, STOP"),
         (["--from", "7d", "--for", "-1"], "-1"),
@@ -386,6 +404,43 @@ def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.stderr.close()
+
+
+def opening(tmp_path: Path, browser: str) -> tuple[str, list[str]]:
+    """Run `grouptrail open` with a browser; return the address that it got, and what the command reported."""
+    visited = tmp_path / "visited"
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > "{visited}.part" && /bin/mv "{visited}.part" "{visited}"\n')
+    script.chmod(0o755)
+    command = [sys.executable, "-m", "grouptrail", "open", "--listen", "127.0.0.1:0", "--warehouse", str(tmp_path)]
+    environ = {**os.environ, "BROWSER": browser.format(script=script), "PATH": str(tmp_path), "DISPLAY": ""}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
+    try:
+        assert process.stderr is not None
+        lines = [process.stderr.readline()]
+        if "{script}" not in browser:
+            lines.append(process.stderr.readline())
+        deadline = time.monotonic() + scaled(60)
+        while "{script}" in browser and not visited.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.stderr.close()
+    return visited.read_text().strip() if visited.exists() else "", lines
+
+
+def test_open_serves_and_opens_the_address_in_the_browser(tmp_path: Path) -> None:
+    url, [line] = opening(tmp_path, "{script} %s")
+    assert url.startswith("http://127.0.0.1:")
+    assert line.startswith(f"serving {url}")
+
+
+def test_open_without_a_browser_says_the_address(tmp_path: Path) -> None:
+    _, [line, hint] = opening(tmp_path, "no-such-browser")
+    url = line.removeprefix("serving ").split("metrics")[0]
+    assert hint == f"no browser could be opened here: open {url}\n"
 
 
 def test_serve_port_in_use_or_unknown_also_as_exits_1_with_message(tmp_path: Path) -> None:
@@ -442,7 +497,7 @@ def test_usage_error_repeats_no_control_character_of_an_argument(arguments: list
 def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None:
     """Before Spark is started; so do the other commands that need tables."""
     mistyped = tmp_path / "mistyped"
-    for command in (["check"], ["recover"], ["rebuild", "history"]):
+    for command in (["check"], ["recover"], ["rebuild", "history"], ["maintain", "--dry-run"]):
         run = grouptrail(*command, "--warehouse", str(mistyped))
         assert run.returncode == 1
         assert run.stderr.splitlines() == [

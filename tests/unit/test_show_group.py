@@ -15,6 +15,7 @@ from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition, java_hash
 from grouptrail.query.errors import QueryError
 from grouptrail.query.show_group import describe_group, ranges, show_group
+from support.sample_groups import memberless
 from support.small_tables import at, lay
 
 
@@ -176,6 +177,44 @@ def test_show_group_at_option_takes_a_time_or_exits_2(warehouse: Config) -> None
     result = CliRunner().invoke(cli.app, [*command, "noon"])
     assert result.exit_code == 2
     assert "'noon' is not a time" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory, warehouse: Config) -> Config:
+    """The warehouse, and a group that never had members."""
+    memberless(warehouse)
+    return warehouse
+
+
+def test_show_group_without_members_prints_its_committed_offsets(standalone: Config) -> None:
+    """As of a time, too; a deleted offset is not among them."""
+    out = io.StringIO()
+    show_group(standalone, "standalone", at=None, generations=10, format="table", out=out)
+    text = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert text[0].startswith(
+        "standalone: group of cluster default; it has no members in its history: its offsets are"
+    )
+    assert text[-2:] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
+    found = describe_group(standalone, "standalone", at=at(1.2), generations=10)
+    assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [
+        (0, 100),
+        (1, 100),
+        (2, 100),
+    ]
+    assert (found["members"], found["generations"]) == ([], [])
+    assert describe_group(standalone, "billing", at=None, generations=1)["committed"] is None
+
+
+def test_show_group_without_members_before_its_first_commit_raises(standalone: Config) -> None:
+    with pytest.raises(
+        QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"
+    ):
+        describe_group(standalone, "standalone", at=at(-1), generations=1)
+
+
+def test_show_group_unknown_group_suggests_one_without_members(standalone: Config) -> None:
+    with pytest.raises(QueryError, match="'standalon' in cluster default: did you mean standalone"):
+        describe_group(standalone, "standalon", at=None, generations=1)
 
 
 @pytest.mark.parametrize(

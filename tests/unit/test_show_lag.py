@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.show_lag import show_lag
 from support import small_tables
+from support.deadlines import scaled
+from support.terminal import on_terminal
 
 NEVER = {"lag": None, "lag_seconds": None, "lag_seconds_method": None, "lag_seconds_error": None}
 
@@ -31,6 +37,13 @@ def row(group: str, partition: int, lag: int, seconds: float, status: str = "OK"
     return where | offsets | verdict | rates | more
 
 
+def lay_states(config: Config, *dead: tuple[str, float]) -> None:
+    """Write the states of groups that were deleted at these minutes; without any, of one that lives."""
+    states = [{"group_id": group, "state": "Dead", "started_at": small_tables.at(minute)} for group, minute in dead]
+    alive = {"group_id": "billing", "state": "Stable", "started_at": small_tables.at(0)}
+    small_tables.lay(config, "group_states", *(states or [alive]))
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     config = Config(warehouse=str(tmp_path))
@@ -47,6 +60,7 @@ def config(tmp_path: Path) -> Config:
         row("nightly", 0, 5_000, 200_000, "EMPTY", group_state="Empty"),
         row("hostile\x1b[2J", 0, 1, 1),
     )
+    lay_states(config)
     return config
 
 
@@ -109,3 +123,85 @@ def test_show_lag_unknown_group_cluster_or_missing_table_raises(config: Config, 
         shown(config.model_copy(update={"cluster": "other"}))
     with pytest.raises(QueryError, match="nothing has landed in consumer_lag under"):
         shown(Config(warehouse=str(tmp_path / "none")))
+
+
+def groups_shown(config: Config) -> list[str]:
+    _, *lines, _ = shown(config)
+    return [line[0] for line in lines]
+
+
+def test_show_lag_group_missing_from_the_newest_round_is_omitted(tmp_path: Path) -> None:
+    """Rounds are ten seconds apart, and the brokers of a round do not answer at the same time."""
+    config = Config(warehouse=str(tmp_path))
+    lay_states(config)
+    for group, seconds in (("kept", (0, 10, 20)), ("slow", (2, 12, 22)), ("deleted", (0, 10)), ("new", (20,))):
+        samples = (row(group, 0, 1, 1, sampled_at=small_tables.at(second / 60)) for second in seconds)
+        small_tables.lay(config, "consumer_lag", *samples)
+    assert sorted(groups_shown(config)) == ["kept", "new", "slow"]
+
+
+def test_show_lag_group_deleted_after_the_newest_round_is_omitted(config: Config) -> None:
+    """One that was created again after its deletion is shown."""
+    lay_states(config, ("shipping", 1.1), ("nightly", 0.5))
+    assert "shipping" not in groups_shown(config)
+    assert "nightly" in groups_shown(config)
+
+
+LARGE = {"lag_seconds": 99_000.0, "consume_rate": 123_456.7, "produce_rate": 234_567.8, "catch_up_seconds": 45_000.0}
+NAME = "payments-settlement-service-production-europe-west-" + "x" * 100 + "-blue"
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Config:
+    """Groups with long names and large numbers."""
+    config = Config(warehouse=str(tmp_path))
+    lay_states(config)
+    names = (NAME, NAME.replace("-blue", "-green"))
+    rows = (row(name, 0, 1_234_567_890, 0, "UNSUBSCRIBED", topic=f"{NAME}-topic", **LARGE) for name in names)
+    small_tables.lay(config, "consumer_lag", *rows)
+    return config
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120, 200])
+@pytest.mark.parametrize("named", [(), ("--group", "*")], ids=["groups", "partitions"])
+def test_show_lag_on_a_terminal_keeps_every_number_and_shortens_names(
+    wide: Config, columns: int, named: tuple[str, ...]
+) -> None:
+    command = ["show", "lag", *named, "--warehouse", wide.warehouse]
+    status, printed = on_terminal(*command, columns=columns)
+    assert status == 0, printed
+    assert max(len(line) for line in printed.splitlines()) <= columns
+    text = " ".join(printed.split())
+    for number in ("1,234,567,890", "1 d 3 h", "123,456.7/s", "234,567.8/s", "in 12 h 30 min"):
+        assert text.count(number) == 2, printed
+    if columns >= 80 and not named:
+        assert "blue" in printed
+        assert "green" in printed
+
+
+def test_show_lag_watch_on_a_terminal_ends_with_ctrl_c(config: Config) -> None:
+    command = ["show", "lag", "--watch", "--every", "0.2", "--warehouse", config.warehouse]
+    status, printed = on_terminal(*command, until=lambda printed: printed.count("billing") >= 2)
+    assert status == 130
+    assert "1,230" in printed
+
+
+@pytest.mark.parametrize("format", ["table", "json", "csv", "markdown"])
+def test_show_lag_watch_into_a_pipe_flushes_every_round(config: Config, format: str) -> None:
+    command = ["show", "lag", "--watch", "--every", "0.2", "--warehouse", config.warehouse, "--format", format]
+    with subprocess.Popen(
+        [sys.executable, "-m", "grouptrail", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        watchdog = threading.Timer(scaled(60), process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        rounds = 0
+        for line in process.stdout:
+            rounds += "shipping" in line
+            if rounds >= 4:  # the JSON of a round has two lines of the group
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=scaled(60)) == 130
+        assert process.stderr.read() == ""
+        watchdog.cancel()

@@ -9,12 +9,14 @@ import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query import formats
 from grouptrail.query.errors import QueryError
@@ -358,3 +360,26 @@ def test_whole_file_failure_leaves_nothing_and_taken_name_is_refused(
         pass
     assert (tmp_path / ".known.partial").is_symlink()
     assert not (tmp_path / "victim").exists()
+
+
+def test_sql_markdown_is_a_table_in_which_nothing_is_markup(warehouse: Config) -> None:
+    text = "SELECT 1 AS one, '<b>|[x](http://evil)`*' AS \"a|b\", 'line\n\x1b[2J' AS c"
+    out = io.StringIO()
+    run_sql(warehouse, text, format="markdown", out=out)
+    assert out.getvalue().splitlines() == [
+        "| one | a\\|b | c |",
+        "| --- | --- | --- |",
+        r"| 1 | \<b\>\|\[x\](http://evil)\`\* | line\\x0a\\x1b\[2J |",
+    ]
+
+
+@pytest.mark.parametrize(("format", "begins"), [("json", '{"name":'), ("csv", "name,"), ("markdown", "| name |")])
+def test_tables_other_formats_have_a_row_for_each_table(warehouse: Config, format: Any, begins: str) -> None:
+    out = io.StringIO()
+    print_tables(warehouse, out, format=format)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith(begins)
+    assert len(lines) >= len(contracts.tables())
+    out = io.StringIO()
+    print_columns("offset_commits", out, format=format)
+    assert "the next offset to consume" in out.getvalue()

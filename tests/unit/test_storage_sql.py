@@ -9,7 +9,7 @@ from deltalake import QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.query.views import parsed_time
+from grouptrail.console.times import parsed_time
 from grouptrail.storage.sql import Value, datafusion_literal, spark_identifier
 
 

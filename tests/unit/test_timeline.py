@@ -20,7 +20,7 @@ from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
-from support.sample_groups import KNOWN_UNTIL, billing, shared
+from support.sample_groups import KNOWN_UNTIL, billing, memberless, shared
 from support.small_tables import at, lay
 
 
@@ -115,6 +115,29 @@ def test_timeline_interval_includes_rows_that_overlap_it(lake: Config) -> None:
     assert table(data["rebalances"]) == []
     assert owners(data, "orders", 5) == [(at(24), "billing-boris")]
     assert [row["generation"] for row in table(data["generations"])] == [6]
+
+
+def test_timeline_of_a_group_without_members_shows_its_commits(tmp_path: Path) -> None:
+    """Adjacent slots with commits are one run; the pause between them is none."""
+    config = Config(warehouse=str(tmp_path))
+    shared(config)
+    memberless(config)
+    data = drawn(config, "standalone", since=at(0), until=at(20))
+    [topic] = data["topics"]
+    assert [lane["name"] for lane in topic["lanes"]] == ["orders-0", "orders-1", "orders-2"]
+    assert {tuple(lane["spans"]) for lane in topic["lanes"]} == {()}
+    commits = topic["lanes"][0]["commits"]
+    assert sum(commits[2::3]) == 8
+    assert all(moment(data, begun) < at(2) or moment(data, begun) > at(17) for begun in commits[::3])
+    assert (data["members"], data["rebalances"]["rows"], data["kind"]) == ([], [], None)
+    whole = drawn(config, "standalone")
+    assert moment(whole, whole["first"]) == at(0)
+    assert sum(whole["topics"][0]["lanes"][0]["commits"][2::3]) == 8
+
+
+def test_timeline_of_a_group_with_members_reads_no_commits(lake: Config) -> None:
+    """They would only make its page larger."""
+    assert all(lane["commits"] == [] for topic in drawn(lake)["topics"] for lane in topic["lanes"])
 
 
 def test_timeline_without_lag_shows_the_history(lake: Config, tmp_path: Path) -> None:

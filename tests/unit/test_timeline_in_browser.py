@@ -12,7 +12,7 @@ from grouptrail.config import Config
 from grouptrail.report.report import report_page
 from grouptrail.report.timeline import timeline_page
 from support.chromium import Browser, Page
-from support.sample_groups import crowd, hostile
+from support.sample_groups import crowd, hostile, memberless, shared
 from support.small_tables import at, lay
 
 Open = Callable[..., Page]
@@ -323,3 +323,15 @@ def test_timeline_page_colours_have_wcag_contrast(lake: Config, opened: Open, sc
     found = page.value(CONTRASTS)
     assert min(found[name] for name in ("words", "labels", "signs", "states")) >= 4.5, found
     assert found["members"] >= 3, found
+
+
+def test_timeline_of_a_group_without_members_draws_its_commits(opened: Open, tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path / "lake"))
+    shared(config)
+    memberless(config)
+    page = opened(timeline(config, "standalone"))
+    assert count(page, "#lanes rect.commits") >= 6
+    assert "commits without a member" in texts(page, "#judged")[0]
+    page.mouse("mouseMoved", *middle(box(page, "#lanes rect.commits")))
+    page.drawn()
+    assert "without a member" in texts(page, "#tip")[0]

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from grouptrail.cli import groups, maintenance, metrics, query, records, run
 from grouptrail.cli.command import add_command
+from grouptrail.cli.help import Group
 from grouptrail.console.text import harmless
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """Commands whose errors of usage repeat no control characters of an argument to the terminal."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -44,31 +44,38 @@ def _harmless_errors() -> Iterator[None]:
 
 def _group(name: str, text: str) -> typer.Typer:
     return typer.Typer(
-        cls=_Group, name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+        cls=_Group,
+        name=name,
+        help=text,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
 app = _group("grouptrail", "The history of Kafka consumer groups: __consumer_offsets, decoded into Delta tables.")
 _show = _group("show", "Show one consumer group, or the lag of groups.")
 _views = _group("views", "Install the SQL views in other engines.")
-app.add_typer(_show)
-app.add_typer(_views)
 
+_RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve others", "Records and tables"
 # In the order of `grouptrail --help`.
-_COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
-    app: (
-        *(run.run, run.recover),
-        *(records.decode, records.redecode, records.ingest_segments, records.rebuild),
-        *(query.sql, query.tables, query.serve_sql),
-        *(groups.backtest, metrics.serve, run.doctor, groups.timeline, groups.report),
-        *(maintenance.check, maintenance.maintain, run.config_),
-    ),
-    _show: (groups.group, groups.lag),
-    _views: (query.install,),
-}
-for _parent, _functions in _COMMANDS.items():
-    for _function in _functions:
-        add_command(_parent, _function)
+_COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | typer.Typer, ...]], ...] = (
+    (app, _RUN, (run.run, run.doctor, run.recover, run.config_)),
+    (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
+    (app, _ASK, (query.sql, query.tables)),
+    (app, _SERVE, (metrics.serve, metrics.open_, query.serve_sql, _views)),
+    (app, _TABLES, (maintenance.check, maintenance.maintain)),
+    (app, _TABLES, (records.decode, records.redecode, records.ingest_segments, records.rebuild)),
+    (_show, None, (groups.group, groups.lag)),
+    (_views, None, (query.install,)),
+)
+for _parent, _heading, _listed in _COMMANDS:
+    for _one in _listed:
+        if isinstance(_one, typer.Typer):
+            _parent.add_typer(_one, rich_help_panel=_heading)
+        else:
+            add_command(_parent, _one, heading=_heading)
 
 
 def _print_version(asked: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import typer
 
+from grouptrail.cli.help import Command
 from grouptrail.cli.options import ConfigOptions, Debug
 from grouptrail.console.text import harmless
 from grouptrail.errors import GrouptrailError
@@ -20,9 +21,10 @@ from grouptrail.errors import GrouptrailError
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
 
-def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
+def add_command(app: typer.Typer, function: Callable[..., None], *, heading: str | None = None) -> None:
     """Add a function to an app as a command of its name, with `--debug` and one-line errors.
 
+    `heading` is the one under which `--help` lists it.
     Where the function takes `options: ConfigOptions`, the command takes the options in it, after the function's own.
     """
     parameters = _parameters(function)
@@ -40,7 +42,8 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
     command.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     command.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     del command.__wrapped__
-    app.command(function.__name__.removesuffix("_").replace("_", "-"))(command)
+    name = function.__name__.removesuffix("_").replace("_", "-")
+    app.command(name, cls=Command, rich_help_panel=heading)(command)
 
 
 def _parameters(owner: Callable[..., object]) -> dict[str, inspect.Parameter]:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Groups, OutputFile, TableOrJson, parse_names, parse_time
+from grouptrail.cli.completion import complete_group
+from grouptrail.cli.options import (
+    TIMES,
+    ConfigOptions,
+    Group,
+    Groups,
+    OutputFile,
+    RowsFormat,
+    Topics,
+    parse_names,
+    parse_time,
+)
 from grouptrail.console.progress import print_now
 
 
 def group(
     options: ConfigOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The group.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_group, help="The group.")],
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The group as of this time, such as 2026-11-21T14:55:00Z. [default: now]"),
+        typer.Option(metavar="TIME", help=f"The group as of this time. {TIMES} [default: now]"),
     ] = None,
     generations: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
     ] = 10,
-    format: Annotated[Literal["table", "json"], typer.Option(help="Tables, or one JSON object.")] = "table",
+    format: Annotated[
+        Literal["table", "json", "csv", "markdown"],
+        typer.Option(help="Tables, one JSON object, the members as CSV, or everything in Markdown."),
+    ] = "table",
 ) -> None:
     """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
@@ -35,20 +50,17 @@ def lag(
     options: ConfigOptions,
     *,
     group: Groups = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only topics that match this pattern. May be repeated."),
-    ] = None,
+    topic: Topics = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch refreshes.")] = 2,
-    format: TableOrJson = "table",
+    format: RowsFormat = "table",
 ) -> None:
     """Show the lag of groups, worst first; of each partition where --group or --topic is given."""
     from grouptrail.query.show_lag import show_lag, watch_lag
 
     config = options.load()
     if watch:
-        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, out=sys.stdout)
+        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, format=format, out=sys.stdout)
     else:
         show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
 
@@ -56,9 +68,7 @@ def lag(
 def backtest(
     options: ConfigOptions,
     *,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="Start, such as 2026-11-14, or 7d for seven days ago.")
-    ],
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start. {TIMES}")],
     to: Annotated[str, typer.Option("--to", metavar="TIME", help="End.")] = "now",
     group: Groups = None,
     status: Annotated[
@@ -77,7 +87,7 @@ def backtest(
         float,
         typer.Option("--for", metavar="SECONDS", min=0, help="Fire after the condition has held for this long."),
     ] = 0,
-    format: TableOrJson = "table",
+    format: RowsFormat = "table",
 ) -> None:
     """Evaluate an alert on stored lag: when would it have fired? Try thresholds: --set lag.stop_seconds=600."""
     from grouptrail import contracts
@@ -95,12 +105,10 @@ def backtest(
 
 def timeline(
     options: ConfigOptions,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group: Group,
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="TIME", help="Start, such as 2026-11-21T14:55:00Z. [default: one day before the end]"
-        ),
+        typer.Option("--from", metavar="TIME", help=f"Start. {TIMES} [default: one day before the end]"),
     ] = None,
     to: Annotated[str | None, typer.Option(metavar="TIME", help="End. [default: the latest data]")] = None,
     out: OutputFile = Path("timeline.html"),
@@ -128,3 +136,63 @@ def report(
 
     write(report_page(config), out)
     print_now(f"{out}: open it in a browser")
+
+
+def diff(
+    options: ConfigOptions,
+    *,
+    group: Group,
+    first: Annotated[str, typer.Argument(metavar="T1", help=f"The first moment. {TIMES}")],
+    second: Annotated[str, typer.Argument(metavar="T2", help="The second moment.")] = "now",
+    format: RowsFormat = "table",
+) -> None:
+    """Compare a group at two moments: state, assignor, members, partition owners and lag."""
+    before, after = parse_time(first, "T1"), parse_time(second, "T2")
+    assert before is not None
+    assert after is not None
+    if before >= after:
+        raise typer.BadParameter(f"'{second}' is not after T1", param_hint="T2")
+    from grouptrail.query.group_diff import diff_group
+
+    diff_group(options.load(), group, before, after, format=format, out=sys.stdout)
+
+
+def digest(
+    options: ConfigOptions,
+    *,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"From when on. {TIMES}")] = "24h",
+    format: Annotated[Literal["markdown", "html"], typer.Option(help="The form of the output.")] = "markdown",
+    post: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send it to this Slack-compatible webhook instead of printing it; - reads the URL, a secret, "
+            "from stdin.",
+        ),
+    ] = None,
+) -> None:
+    """Summarise what happened: worst groups, rebalance storms, offset resets, vanished and new groups."""
+    begin = parse_time(since, "--since")
+    assert begin is not None
+    if begin >= datetime.now(UTC):
+        raise typer.BadParameter(f"'{since}' is not in the past", param_hint="--since")
+    url = _read_secret("webhook URL") if post == "-" else post
+    config = options.load()
+    from grouptrail.report.digest import digest_of, render
+    from grouptrail.report.digest_rows import read_digest
+
+    found = digest_of(read_digest(config, begin))
+    if url is None:
+        sys.stdout.write(render(found, format))
+    else:
+        from grouptrail.report.webhook import post as post_to
+
+        post_to(url, render(found, "chat"))
+        print_now("the digest was posted")
+
+
+def _read_secret(what: str) -> str:
+    """Read a line from stdin; on a terminal it is asked for and not shown."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(what, hide_input=True, err=True)).strip()
+    return sys.stdin.readline().strip()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Tables, parse_tables, parse_time
+from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_tables, parse_time
 
 
 def check(
@@ -16,27 +16,37 @@ def check(
     table: Tables = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only rows since this time, such as 2026-11-21T14:55:00Z. [default: all]"),
+        typer.Option(metavar="TIME", help=f"Only rows since this time. {TIMES} [default: all]"),
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder, which takes Spark."),
     ] = None,
+    *,
+    format: RowsFormat = "table",
 ) -> None:
     """Validate the tables against their expectations. Exits with 1 if any is not met."""
     names, time = parse_tables(table), parse_time(since, "--since")
     from grouptrail.quality.check import check as run_check
 
-    run_check(options.load(), names, since=time, docs=docs, out=sys.stdout)
+    run_check(options.load(), names, since=time, docs=docs, format=format, out=sys.stdout)
 
 
 def maintain(
     options: ConfigOptions,
     table: Tables = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; change nothing.")] = False,
+    *,
+    format: Annotated[
+        Literal["table", "json", "csv", "markdown"], typer.Option(help="How --dry-run shows it.")
+    ] = "table",
 ) -> None:
     """Thin old samples, delete rows past their retention in [maintain], and compact and sort the tables' files."""
     names = parse_tables(table)
-    from grouptrail.maintenance.maintain import maintain as run_maintain
+    from grouptrail.maintenance import maintain as maintenance
 
     for config in options.load_all():
-        run_maintain(config, names, dry_run=dry_run, out=sys.stdout)
+        if dry_run:
+            maintenance.dry_run(config, names, format=format, out=sys.stdout)
+        else:
+            maintenance.maintain(config, names)

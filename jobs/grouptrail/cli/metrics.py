@@ -1,7 +1,9 @@
-"""The command that serves metrics and web pages from the tables: serve."""
+"""Commands that serve metrics and web pages from the tables: serve, open."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -10,13 +12,18 @@ import typer
 from grouptrail.cli.options import ConfigOptions
 from grouptrail.console.text import harmless
 
+# How `serve` reports its address.
+_SERVING = re.compile(r"serving (https?://[^\s/]+/)")
+
+Listen = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
+]
+
 
 def serve(
     options: ConfigOptions,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
-    ] = None,
+    listen: Listen = None,
     also_as: Annotated[
         str | None,
         typer.Option(
@@ -25,10 +32,39 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve web pages and Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
-    values = {"exporter.listen": listen, "exporter.also_as": also_as}
-    named = [f"{name}={value}" for name, value in values.items() if value is not None]
+    """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
+    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, _report)
+
+
+def open_(options: ConfigOptions, listen: Listen = None) -> None:
+    """Do `serve`, and open its address in the browser."""
+
+    def report(line: str) -> None:
+        _report(line)
+        if found := _SERVING.match(line):
+            _open_browser(found[1])
+
+    _serve(options, {"exporter.listen": listen}, report)
+
+
+def _serve(options: ConfigOptions, settings: Mapping[str, str | None], report: Callable[[str], None]) -> None:
+    named = [f"{name}={value}" for name, value in settings.items() if value is not None]
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
     from grouptrail.runtime.serving import serve as serve_until_stopped
 
-    serve_until_stopped(configs, lambda line: typer.echo(harmless(line, keep_lines=True), err=True))
+    serve_until_stopped(configs, report)
+
+
+def _report(line: str) -> None:
+    typer.echo(harmless(line, keep_lines=True), err=True)
+
+
+def _open_browser(url: str) -> None:
+    import webbrowser
+
+    try:
+        is_open = webbrowser.open(url)
+    except (webbrowser.Error, OSError):
+        is_open = False
+    if not is_open:
+        _report(f"no browser could be opened here: open {url}")

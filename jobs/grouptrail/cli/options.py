@@ -4,23 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from grouptrail.cli.completion import complete_cluster, complete_group, complete_table, complete_topic
+
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
+CONFIGURATION = "Configuration"
+
+Debug = Annotated[
+    bool, typer.Option("--debug", rich_help_panel=CONFIGURATION, help="Show the stack trace of an error.")
+]
 Groups = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATTERN", help="Only groups that match this pattern, such as billing-*. May be repeated."),
+    typer.Option(
+        metavar="PATTERN",
+        autocompletion=complete_group,
+        help="Only groups that match this pattern, such as billing-*. May be repeated.",
+    ),
 ]
-Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="[default: all tables]")]
-TableOrJson = Annotated[Literal["table", "json"], typer.Option(help="A table, or JSON lines.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        autocompletion=complete_topic,
+        help="Only topics that match this pattern. May be repeated.",
+    ),
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_group, help="The group.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TABLE]...", autocompletion=complete_table, help="[default: all tables]"),
+]
+RowsFormat = Annotated[
+    Literal["table", "json", "csv", "markdown"],
+    typer.Option(help="A table, JSON lines, CSV, or a table in Markdown."),
+]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
+TIMES = "Such as 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
+"""What the help of an option that takes a time says of it."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +56,36 @@ class ConfigOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file. [default: grouptrail.toml, if it exists]"),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=CONFIGURATION,
+            help="TOML file. [default: grouptrail.toml, if it exists]",
+        ),
     ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name of the cluster in every row; selects one of several configured clusters."
+            metavar="NAME",
+            rich_help_panel=CONFIGURATION,
+            autocompletion=complete_cluster,
+            help="Name of the cluster in every row; selects one of several configured clusters.",
         ),
     ] = None
-    warehouse: Annotated[str | None, typer.Option(metavar="LOCATION", help="Folder or URI of the Delta tables.")] = (
-        None
-    )
+    warehouse: Annotated[
+        str | None,
+        typer.Option(metavar="LOCATION", rich_help_panel=CONFIGURATION, help="Folder or URI of the Delta tables."),
+    ] = None
     bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Kafka brokers, separated by commas.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", rich_help_panel=CONFIGURATION, help="Kafka brokers, separated by commas."),
     ] = None
     set: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Any other setting: kafka.security.protocol=SSL. May be repeated."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            rich_help_panel=CONFIGURATION,
+            help="Any other setting: kafka.security.protocol=SSL. May be repeated.",
+        ),
     ] = None
 
     def load(self) -> Config:
@@ -76,15 +116,13 @@ class ConfigOptions:
 
 
 def parse_time(text: str | None, option: str) -> datetime | None:
-    """Return the time given as a timestamp, as `now` or as a duration before now. Raise BadParameter otherwise."""
-    from grouptrail.query.views import parsed_moment
+    """Return the time in one of the forms of `console.times`. Raise BadParameter for any other text."""
+    from grouptrail.console.times import FORMS, parsed_moment
 
     try:
-        return parsed_moment(text) if text else None
+        return parsed_moment(text, datetime.now(UTC)) if text else None
     except ValueError as error:
-        raise typer.BadParameter(
-            f"'{text}' is not a time: use one such as 2026-11-21T14:55:00Z, 7d or now", param_hint=option
-        ) from error
+        raise typer.BadParameter(f"'{text}' is not a time: use one such as {FORMS}", param_hint=option) from error
 
 
 def parse_names(given: list[str] | None, known: Iterable[str], option: str) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions
+from grouptrail.cli.completion import complete_table
+from grouptrail.cli.options import ConfigOptions, RowsFormat
 from grouptrail.console.progress import print_now
 from grouptrail.console.text import harmless
 
@@ -27,9 +28,10 @@ def sql(
     ] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the query from a file.")] = None,
     format: Annotated[
-        Literal["table", "json", "csv", "parquet", "reset-offsets"],
+        Literal["table", "json", "csv", "markdown", "parquet", "reset-offsets"],
         typer.Option(
-            help="A table, JSON lines, CSV, a Parquet file, or the CSV that kafka-consumer-groups --from-file reads."
+            help="A table, JSON lines, CSV, a table in Markdown, a Parquet file, or the CSV that "
+            "kafka-consumer-groups --from-file reads."
         ),
     ] = "table",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to this file.")] = None,
@@ -81,15 +83,20 @@ def _read_query(text: str | None, file: Path | None) -> str:
 
 def tables(
     options: ConfigOptions,
-    name: Annotated[str | None, typer.Argument(help="Describe the columns of this table or view.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=complete_table, help="Describe the columns of this table or view."),
+    ] = None,
+    *,
+    format: RowsFormat = "table",
 ) -> None:
     """List the tables and views with their contents, or describe the columns of one."""
     from grouptrail.query.sql import print_columns, print_tables
 
     if name is None:
-        print_tables(options.load(), sys.stdout)
+        print_tables(options.load(), sys.stdout, format=format)
     else:
-        print_columns(name, sys.stdout)
+        print_columns(name, sys.stdout, format=format)
 
 
 def install(

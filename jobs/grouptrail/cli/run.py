@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grouptrail.cli.command import EXIT_ERROR
-from grouptrail.cli.options import ConfigOptions, parse_names
+from grouptrail.cli.options import ConfigOptions, RowsFormat, parse_names
 from grouptrail.console.text import harmless, harmless_json
 
 
@@ -50,12 +50,12 @@ def recover(
     run_recover(options.load_all(), names)
 
 
-def doctor(options: ConfigOptions) -> None:
+def doctor(options: ConfigOptions, *, format: RowsFormat = "table") -> None:
     """Check Java, versions, warehouse, disk, broker and permissions; each line says what to do."""
     configs = options.load_all()
     from grouptrail.runtime.doctor import examine, print_findings
 
-    if not print_findings(examine(configs), sys.stdout):
+    if not print_findings(examine(configs), sys.stdout, format=format):
         raise typer.Exit(EXIT_ERROR)
 
 

@@ -9,7 +9,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
-from grouptrail.spark.session import start_session
+from grouptrail.spark.session import session
 from grouptrail.storage.tables import ensure_table, move, read_all, table_exists
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ class NothingToDecodeError(GrouptrailError):
 
 def redecode(config: Config, report: Callable[[str], None] = print_now) -> None:
     """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and report it."""
-    spark = start_session(config, "grouptrail-redecode", report)
-    try:
+    with session(config, "grouptrail-redecode", report) as spark:
         if not table_exists(spark, config, UNDECODABLE):
             raise NothingToDecodeError(
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
@@ -37,8 +36,6 @@ def redecode(config: Config, report: Callable[[str], None] = print_now) -> None:
         moved = sum(_redecode(spark, config, row.cluster, row.source) for row in origins)
         left = read_all(spark, config, UNDECODABLE).count()
         report(f"{moved:,} records decoded, {left:,} still undecodable")
-    finally:
-        spark.stop()
 
 
 def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import waiting
 from grouptrail.history.job import (
     REBUILDING,
     BatchSummary,
@@ -39,9 +40,10 @@ def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
     if not covered.ranges:
         report("no records have landed yet: nothing to rebuild")
         return
-    everything = fresh_records(spark, config, covered)
-    names = TopicNames(spark, config).of(everything)
-    count = everything.count()
+    with waiting("reading the decoded records"):
+        everything = fresh_records(spark, config, covered)
+        names = TopicNames(spark, config).of(everything)
+        count = everything.count()
     report(f"folding {count:,} records of groups")
     marker = [
         {
@@ -58,9 +60,11 @@ def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
     tasks = max(spark.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
     changed = fold(everything, covered.complete_to, names, config, tasks).persist()
     try:
-        found = BatchSummary.of(changed)
+        with waiting("folding them"):
+            found = BatchSummary.of(changed)
         for table in (*TABLES, POSITIONS):
-            tables.replace(rows_of(changed, table, found, config), config, table)
+            with waiting(f"writing {table}"):
+                tables.replace(rows_of(changed, table, found, config), config, table)
             report(f"{table}: {found.rows.get(table, 0):,} rows")
     finally:
         changed.unpersist()

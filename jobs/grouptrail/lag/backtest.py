@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, Window
 from grouptrail.query.errors import QueryError
-from grouptrail.query.formats import console_on, write_json, write_table
+from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
 
@@ -141,7 +141,7 @@ def backtest(
     groups: Sequence[str],
     since: datetime,
     until: datetime,
-    format: Literal["table", "json"],
+    format: RowsFormat,
     out: TextIO,
 ) -> None:
     """Print the firings between two times for the groups that match one of the patterns (without any, for all).
@@ -153,8 +153,8 @@ def backtest(
     stored = _Stored(config, groups, since, until)
     found = sorted(replay(stored.samples(), thresholds, alert), key=lambda firing: firing.fired_at or 0)
     rows = [_shown(firing) for firing in found]
-    if format == "json":
-        write_json(list(_HEADERS), rows, out)
+    if format != "table":
+        write_rows(list(_HEADERS), rows, out, format=format)
         return
     if rows:
         write_table(list(_HEADERS), rows, out)

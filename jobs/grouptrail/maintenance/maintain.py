@@ -5,7 +5,7 @@ Tables are processed one by one; after an interruption the next run continues. J
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
@@ -13,13 +13,15 @@ from rich import box
 from rich.table import Table
 
 from grouptrail import contracts
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.maintenance.retention import ORDER, Removal, removals
-from grouptrail.query.formats import console_on, displayed
-from grouptrail.spark.session import start_session
+from grouptrail.maintenance.retention import ORDER, Removal, doomed, removals, rules
+from grouptrail.maintenance.sources import DeltaRsSource, Source, SparkSource
+from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
+from grouptrail.spark import object_stores
+from grouptrail.spark.session import session
 from grouptrail.storage import upkeep
-from grouptrail.storage.tables import is_conflict, read_all, table_exists, with_retries
+from grouptrail.storage.tables import check_warehouse_exists, is_conflict, with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,27 +31,37 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 _TRIES = 3
+_HEADS = ("table", "rows", "in files", "about bytes", "which")
 
 
 class MaintenanceError(GrouptrailError):
     """At least one table could not be maintained; the others were."""
 
 
-def maintain(
-    config: Config, names: tuple[str, ...] = (), *, dry_run: bool = False, out: TextIO, report: Report = print_now
-) -> None:
-    """Maintain the named tables, or all existing ones; a `dry_run` only shows what would be deleted.
+def maintain(config: Config, names: tuple[str, ...] = (), *, report: Report = print_now) -> None:
+    """Maintain the named tables, or all existing ones.
 
     Raises MaintenanceError if a table could not be maintained, after processing the others.
     """
-    spark = start_session(config, "grouptrail-maintain", report)
-    try:
-        if dry_run:
-            show_removals(spark, config, names, out)
-        else:
-            run(spark, config, names, report)
-    finally:
-        spark.stop()
+    with session(config, "grouptrail-maintain", report) as spark:
+        run(spark, config, names, report)
+
+
+def dry_run(
+    config: Config,
+    names: tuple[str, ...] = (),
+    *,
+    format: RowsFormat = "table",
+    out: TextIO,
+    report: Report = print_now,
+) -> None:
+    """Print what `maintain` would delete. No JVM is needed, unless delta-rs does not know the warehouse's store."""
+    check_warehouse_exists(config)
+    if object_stores.is_known(config.warehouse):
+        show_removals(DeltaRsSource(config), config, names, out, format=format)
+        return
+    with session(config, "grouptrail-maintain", report) as spark:
+        show_removals(SparkSource(spark, config), config, names, out, format=format)
 
 
 def run(
@@ -58,18 +70,20 @@ def run(
     """Maintain tables like `maintain`, but in an existing session."""
 
     def work(name: str) -> None:
-        report(with_retries(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES))
+        with waiting(f"maintaining {name}"):
+            done = with_retries(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES)
+        report(done)
 
-    _each(spark, config, names, work)
+    _each(SparkSource(spark, config), names, work)
 
 
-def _each(spark: SparkSession, config: Config, names: tuple[str, ...], work: Callable[[str], None]) -> None:
+def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -> None:
     """Call `work` for each existing table in a safe order; raise MaintenanceError at the end if any failed."""
     ordered = [*ORDER, *(name for name in contracts.tables() if name not in ORDER)]
     faults = []
     for name in (name for name in ordered if not names or name in names):
         try:
-            if table_exists(spark, config, name):
+            if source.exists(name):
                 work(name)
         except Exception as error:
             faults.append(f"{name}: {_reason(error)}")
@@ -78,24 +92,40 @@ def _each(spark: SparkSession, config: Config, names: tuple[str, ...], work: Cal
 
 
 def show_removals(
-    spark: SparkSession, config: Config, names: tuple[str, ...], out: TextIO, now: datetime | None = None
+    source: Source,
+    config: Config,
+    names: tuple[str, ...],
+    out: TextIO,
+    now: datetime | None = None,
+    *,
+    format: RowsFormat = "table",
 ) -> None:
-    """Print what would be deleted: rows, the files that contain them, and their approximate size in bytes."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("table", no_wrap=True)
-    for name in ("rows", "in files", "about bytes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("which")
+    """Print what would be deleted: rows, the files that may contain them, and their approximate size in bytes."""
+    found: list[tuple[str, int, int, int, str]] = []
 
     def work(name: str) -> None:
-        rows = read_all(spark, config, name).count()
-        size = upkeep.size(spark, config, name)[1]
-        for removal in removals(spark, config, name, now or datetime.now(UTC)):
-            share = round(size * removal.count / max(rows, 1))
-            figures = (f"{removal.count:,}", f"{removal.files:,}", f"{share:,}")
-            table.add_row(name, *figures, displayed(removal.why))
+        with waiting(f"reading {name}"):
+            for rule in rules(source, config, name, now or datetime.now(UTC)):
+                [total] = source.rows(f"SELECT count(*) AS rows FROM {source.table(name)}")
+                [removed] = source.rows(doomed(source, rule, "count(*) AS rows"))
+                share = round(source.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
+                files = source.files(name, rule.where) if removed["rows"] else 0
+                found.append((name, removed["rows"], files, share, rule.why))
 
-    _each(spark, config, names, work)
+    _each(source, names, work)
+    if format == "table":
+        _print_removals(found, out)
+    else:
+        write_rows([*_HEADS], found, out, format=format)
+
+
+def _print_removals(found: Sequence[tuple[str, int, int, int, str]], out: TextIO) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for head in _HEADS:
+        is_number = head not in ("table", "which")
+        table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "which")
+    for name, *figures, why in found:
+        table.add_row(name, *(f"{figure:,}" for figure in figures), displayed(why))
     console = console_on(out)
     console.print(table)
     console.print("nothing was deleted: this is a dry run")

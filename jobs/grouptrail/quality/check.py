@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,12 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from grouptrail import contracts
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
-from grouptrail.query.formats import console_on, displayed
+from grouptrail.quality.results import SAMPLES, Result, TableResult, not_evaluated, unreadable
+from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
+from grouptrail.spark import object_stores
+from grouptrail.spark.jars import Report, silent
+from grouptrail.spark.session import session
 from grouptrail.storage import tables
+from grouptrail.storage.appending import append_without_spark
 from grouptrail.storage.reader import Commit
 
 if TYPE_CHECKING:
@@ -32,55 +37,15 @@ if TYPE_CHECKING:
     from grouptrail.quality.expectations import Validator
 
 RESULTS = "check_results"
-_SAMPLES = 3
-_READABLE = "readable"
+MOST_ROWS = 5_000_000
+"""How many rows the largest table may have for a check without Spark, in memory."""
+
+_PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
 
 
 class ExpectationError(GrouptrailError):
     """At least one expectation failed, or there is no table."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of one expectation. If it was not evaluated, `unexpected_count` is None and `problem` says why."""
-
-    expectation: str
-    meaning: str
-    success: bool
-    unexpected_count: int | None
-    sample_keys: tuple[str, ...] = ()
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class TableResult:
-    """The results of one table, in the order of its expectations; `lacking` are columns that it does not have yet.
-
-    A table that cannot be read has a single result that says so; `version` is None if even its log cannot be read.
-    """
-
-    table: str
-    version: int | None
-    rows: int
-    results: tuple[Result, ...]
-    seconds: float
-    lacking: tuple[str, ...] = ()
-
-    @property
-    def is_readable(self) -> bool:
-        return [result.expectation for result in self.results] != [_READABLE]
-
-    @property
-    def failures(self) -> list[Result]:
-        return [result for result in self.results if not result.success]
-
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """The formatted cells of the table's line, starting with the version."""
-        version = "-" if self.version is None else str(self.version)
-        counts = (f"{count:,}" for count in (self.rows, len(self.results), len(self.failures)))
-        return (version, *counts, f"{self.seconds:.1f}")
 
 
 def check(
@@ -90,24 +55,60 @@ def check(
     since: datetime | None,
     docs: Path | None,
     out: TextIO,
-    report: Callable[[str], None] = print_now,
+    format: RowsFormat = "table",
+    report: Report = print_now,
 ) -> None:
     """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
-    Raises ExpectationError if an expectation failed, after everything has been written.
+    Spark does it for Data Docs, for more than fits into memory, and in a store that delta-rs does not know; otherwise
+    delta-rs does, without a JVM. Raises ExpectationError if an expectation failed, after everything has been written.
     """
-    from grouptrail.spark.session import start_session
-
     tables.check_warehouse_exists(config)
-    spark = start_session(config, "grouptrail-check", report)
-    try:
-        checked = run(spark, config, names, since=since, docs=docs)
-    finally:
-        spark.stop()
-    print_checked(checked, config, console_on(out))
-    if docs is not None:
-        report(f"Data Docs: {docs / 'index.html'}")
+    with waiting("waiting for the batches that are being written"):
+        taken = snapshot.take(config, patience_seconds=_PATIENCE_SECONDS)
+    if docs is None and _fits_into_memory(taken) and object_stores.is_known(config.warehouse):
+        checked = run_with_delta_rs(config, names, taken, since=since, report=report)
+    else:
+        with session(config, "grouptrail-check", report) as spark:
+            checked = run(spark, config, names, since=since, docs=docs)
+    if format == "table":
+        print_checked(checked, config, console_on(out))
+        if docs is not None:
+            report(f"Data Docs: {docs / 'index.html'}")
+    else:
+        _write(checked, out, format)
     raise_on_failures(checked)
+
+
+def _fits_into_memory(taken: snapshot.Snapshot) -> bool:
+    return all(commit.rows is not None and commit.rows <= MOST_ROWS for commit in taken.versions.values())
+
+
+def run_with_delta_rs(
+    config: Config,
+    names: tuple[str, ...],
+    taken: snapshot.Snapshot,
+    *,
+    since: datetime | None = None,
+    report: Report = silent,
+) -> list[TableResult]:
+    """Check tables without Spark: return the results and append them to `check_results`."""
+    from grouptrail.quality.delta_rs import CheckedTables
+
+    began = datetime.now(UTC)
+    checked = []
+    with CheckedTables(config, taken) as stored:
+        for name in _checkable(names):
+            if name in stored.unreadable:
+                checked.append(unreadable(name, None, stored.unreadable[name]))
+            elif name in taken.versions:
+                with waiting(f"checking {name}"):
+                    checked.append(stored.check(name, taken.versions[name], since))
+    rows = _rows(config, checked, began, since)
+    if rows and not append_without_spark(config, RESULTS, rows):
+        with session(config, "grouptrail-check", report) as spark:
+            _append(spark, config, rows)
+    return checked
 
 
 def run(
@@ -117,30 +118,36 @@ def run(
     *,
     since: datetime | None = None,
     docs: Path | None = None,
-    patience_seconds: float = 30,
+    patience_seconds: float = _PATIENCE_SECONDS,
 ) -> list[TableResult]:
-    """Check tables like `check`, but in an existing session: return the results and append them to `check_results`.
+    """Check tables with Great Expectations in an existing session.
 
-    Waits up to `patience_seconds` for running batches, which write one table after the other.
+    Return the results, and append them to `check_results`. Waits up to `patience_seconds` for running batches, which
+    write one table after the other.
     """
     from grouptrail.quality.expectations import Validator
 
     began = datetime.now(UTC)
-    tables.ensure_table(spark, config, RESULTS)
     taken = snapshot.take(config, patience_seconds=patience_seconds)
     validator = Validator()
     checked = []
-    with snapshot.views(spark, config, taken) as (views, unreadable):
-        for name in (name for name in names or contracts.tables() if name != RESULTS):
-            if name in unreadable:
-                checked.append(_unreadable(name, None, unreadable[name]))
+    with snapshot.views(spark, config, taken) as (views, missing):
+        for name in _checkable(names):
+            if name in missing:
+                checked.append(unreadable(name, None, missing[name]))
             elif name in taken.versions:
                 rows = _newer(views[name], name, since)
-                checked.append(_check(validator, name, rows, taken.versions[name], unreadable))
-    _append(spark, config, checked, began, since)
+                with waiting(f"checking {name}"):
+                    checked.append(_check(validator, name, rows, taken.versions[name], missing))
+    if stored := _rows(config, checked, began, since):
+        _append(spark, config, stored)
     if docs is not None:
         _write_docs(validator, docs, checked, config)
     return checked
+
+
+def _checkable(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names or contracts.tables() if name != RESULTS]
 
 
 def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
@@ -150,33 +157,20 @@ def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
     return rows if since is None or time_column is None else rows.where(F.col(time_column) >= since)
 
 
-def _check(validator: Validator, name: str, rows: DataFrame, at: Commit, unreadable: Collection[str]) -> TableResult:
+def _check(validator: Validator, name: str, rows: DataFrame, at: Commit, missing: Collection[str]) -> TableResult:
     started = time.monotonic()
     try:
         count = rows.count()
     except Exception as error:  # a missing or damaged file: the other tables are still checked
-        return _unreadable(name, at.version, first_cause(error))
+        return unreadable(name, at.version, first_cause(error))
     expected = suites.expectations(contracts.tables()[name], lacking=at.lacking)
-    unevaluable = {
-        one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(unreadable))
-    }
+    unevaluable = {one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(missing))}
     found = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in unevaluable])
     by_name = {one["expectation_config"]["meta"]["name"]: _result(one) for one in found}
     results = (
-        by_name.get(one["meta"]["name"]) or _without(one, unevaluable[one["meta"]["name"]]) for one in expected
+        by_name.get(one["meta"]["name"]) or not_evaluated(one, unevaluable[one["meta"]["name"]]) for one in expected
     )
     return TableResult(name, at.version, count, tuple(results), time.monotonic() - started, at.lacking)
-
-
-def _unreadable(name: str, version: int | None, why: str) -> TableResult:
-    problem = f"it cannot be read ({why}): check the warehouse, or upgrade grouptrail"
-    result = Result(_READABLE, "the table can be read", False, None, problem=problem)
-    return TableResult(name, version, 0, (result,), 0.0)
-
-
-def _without(expectation: suites.Expectation, gone: set[str]) -> Result:
-    problem = f"it also reads {', '.join(sorted(gone))}, which cannot be read"
-    return Result(expectation["meta"]["name"], expectation["description"], False, None, problem=problem)
 
 
 def _result(found: dict[str, Any]) -> Result:
@@ -190,7 +184,7 @@ def _result(found: dict[str, Any]) -> Result:
     if "details" not in result:  # the type of a column, which is the same for all rows in Delta
         return Result(name, meaning, False, None, problem=f"it is {result['observed_value']}")
     rows = result["details"]["unexpected_rows"]
-    keys = (json.dumps(row, default=str, ensure_ascii=False) for row in rows[:_SAMPLES])
+    keys = (json.dumps(row, default=str, ensure_ascii=False) for row in rows[:SAMPLES])
     return Result(name, meaning, False, result["observed_value"], tuple(keys))
 
 
@@ -201,11 +195,12 @@ def _problem(exception_info: dict[str, Any]) -> str | None:
     return next((message.strip().splitlines()[0][:300] for message in messages), None)
 
 
-def _append(
-    spark: SparkSession, config: Config, checked: list[TableResult], began: datetime, since: datetime | None
-) -> None:
+def _rows(
+    config: Config, checked: list[TableResult], began: datetime, since: datetime | None
+) -> list[dict[str, Any]]:
+    """Return the rows of `check_results`."""
     run_id = str(uuid.uuid4())
-    rows = [
+    return [
         {
             "cluster": config.cluster,
             "run_id": run_id,
@@ -224,8 +219,19 @@ def _append(
         for table in checked
         for result in table.results
     ]
-    if rows:
-        tables.append_new(spark, rows, config, RESULTS)
+
+
+def _append(spark: SparkSession, config: Config, rows: list[dict[str, Any]]) -> None:
+    tables.ensure_table(spark, config, RESULTS)
+    tables.append_new(spark, rows, config, RESULTS)
+
+
+def _write(checked: list[TableResult], out: TextIO, format: RowsFormat) -> None:
+    """Write a row for each expectation."""
+    names = ["table", *(field.name for field in fields(Result))]
+    results = ({"table": table.table, **asdict(result)} for table in checked for result in table.results)
+    rows = ([*(one | {"sample_keys": list(one["sample_keys"])}).values()] for one in results)
+    write_rows(names, rows, out, format=format)
 
 
 def _write_docs(validator: Validator, folder: Path, checked: list[TableResult], config: Config) -> None:

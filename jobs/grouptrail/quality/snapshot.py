@@ -39,14 +39,15 @@ class Snapshot:
 def take(config: Config, *, patience_seconds: float) -> Snapshot:
     """Return a snapshot in which no table is in the middle of a batch.
 
-    If a batch takes longer than `patience_seconds`, or was interrupted, return the current versions.
+    If a batch takes longer than `patience_seconds`, or was interrupted as long ago, return the current versions.
     """
     deadline = time.monotonic() + patience_seconds
     names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
     while True:
         found = {name: commit for name in names if (commit := _newest(config, name)) is not None}
         versions = {name: commit for name, commit in found.items() if isinstance(commit, Commit)}
-        if not tables_being_written(versions) or time.monotonic() >= deadline:
+        written_at_ms = max((versions[name].written_at_ms for name in tables_being_written(versions)), default=0)
+        if time.time() - written_at_ms / 1000 >= patience_seconds or time.monotonic() >= deadline:
             return Snapshot(versions, {name: why for name, why in found.items() if isinstance(why, str)})
         time.sleep(_LOOK_EVERY_SECONDS)
 

@@ -1,7 +1,9 @@
 """The expectations of a table: those derived from its contract, and those written by hand.
 
 Each expectation is a dict in the format of Great Expectations. In a query, `{batch}` is the rows being checked; other
-tables have their own names. All contain the rows of one cluster. A query selects keys, never other values.
+tables have their own names. All contain the rows of one cluster. A query selects keys, never other values. It is SQL
+that both Spark and delta-rs accept, with `:seconds(later, earlier)` as in the views; where there is no such SQL,
+`meta.delta_rs` has the query for delta-rs, or `meta.json_columns` the columns that have to be JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.query.views import DELTA_RS, SPARK, Dialect, filled
 
 Expectation = dict[str, Any]
 
@@ -26,9 +29,19 @@ _SPARK_TYPES = {
 }
 
 
-def expectations(table: contracts.Table, *, lacking: Collection[str] = ()) -> list[Expectation]:
-    """Return all expectations of a table; `lacking` are columns that it does not have yet."""
-    return [*from_contract(table, lacking), *contracts.expectations().get(table.name, ())]
+def expectations(
+    table: contracts.Table, *, lacking: Collection[str] = (), dialect: Dialect = SPARK
+) -> list[Expectation]:
+    """Return all expectations of a table, in an engine's SQL; `lacking` are columns that it does not have yet."""
+    written = (_in_dialect(one, dialect) for one in contracts.expectations().get(table.name, ()))
+    return [*from_contract(table, lacking), *written]
+
+
+def _in_dialect(one: Expectation, dialect: Dialect) -> Expectation:
+    query = one["kwargs"]["unexpected_rows_query"]
+    if dialect is DELTA_RS:
+        query = one["meta"].get("delta_rs", query)
+    return {**one, "kwargs": {"unexpected_rows_query": filled(query, {}, dialect)}}
 
 
 def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list[Expectation]:
@@ -53,9 +66,12 @@ def from_contract(table: contracts.Table, lacking: Collection[str] = ()) -> list
 
 def tables_read(expectation: Expectation) -> set[str]:
     """Return the other tables that an expectation reads."""
-    return contracts.tables().keys() & re.findall(
-        r"(?:FROM|JOIN) (\w+)", expectation["kwargs"].get("unexpected_rows_query", "")
-    )
+    return tables_in(expectation["kwargs"].get("unexpected_rows_query", ""))
+
+
+def tables_in(query: str) -> set[str]:
+    """Return the tables that a query names, other than `{batch}`."""
+    return contracts.tables().keys() & re.findall(r"(?:FROM|JOIN) (\w+)", query)
 
 
 def key_columns(table: contracts.Table) -> list[str]:

@@ -1,4 +1,4 @@
-"""Output formats of query results: a table for people, JSON lines, CSV and Parquet for programs.
+"""Output formats of rows: a table for people, on a terminal or in Markdown; JSON lines, CSV and Parquet for programs.
 
 Timestamps are UTC; in text bytes are base64, nested values JSON.
 """
@@ -27,7 +27,9 @@ from rich.text import Text
 from grouptrail.console.text import harmless, harmless_json
 from grouptrail.query.errors import QueryError
 
-TextFormat = Literal["table", "json", "csv", "reset-offsets"]
+RowsFormat = Literal["table", "json", "csv", "markdown"]
+"""The formats of every command that prints rows."""
+TextFormat = Literal[RowsFormat, "reset-offsets"]
 Format = Literal[TextFormat, "parquet"]
 Row = Sequence[Any]
 
@@ -36,6 +38,8 @@ MAX_TABLE_ROWS = 200
 _FILE_WIDTH = 100_000
 _LEAST_WIDE_COLUMN = 30
 _PLAN = ["plan_type", "plan"]
+# An underscore within a word is none.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
 
 
 def column_names(schema: Schema) -> list[str]:
@@ -86,6 +90,14 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else str(value)
 
 
+def write_rows(names: list[str], found: Iterable[Row], out: TextIO, *, format: TextFormat) -> None:
+    """Write rows in a text format."""
+    if format == "table":
+        write_table(names, list(found), out)
+    else:
+        _WRITERS[format](names, found, out)
+
+
 def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
     """Write one JSON object per line."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -100,6 +112,18 @@ def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
     writer.writerow(names)
     for row in found:
         writer.writerow(["" if value is None else shown(_cell(value)) for value in row])
+
+
+def write_markdown(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+    """Write a Markdown table; nothing in a cell is taken for markup."""
+    out.write(f"| {' | '.join(map(markdown_text, names))} |\n|{' --- |' * len(names)}\n")
+    for row in found:
+        out.write(f"| {' | '.join(markdown_text(displayed(value)) for value in row)} |\n")
+
+
+def markdown_text(text: str) -> str:
+    """Return text for one line of Markdown, without markup or control characters."""
+    return _MARKDOWN.sub(lambda found: "".join(f"\\{character}" for character in found[0]), harmless(text))
 
 
 def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
@@ -205,3 +229,21 @@ def displayed(value: Any, *, keep_lines: bool = False) -> str:
     if isinstance(value, str) and re.fullmatch(r"\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?", value):
         return value.replace("T", " ")
     return harmless(_cell(value), keep_lines=keep_lines)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
+
+
+_WRITERS = {
+    "json": write_json,
+    "csv": write_csv,
+    "markdown": write_markdown,
+    "reset-offsets": write_reset_offsets,
+}

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grouptrail import contracts
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.query.document import Block, Grid, Line, write_document
 from grouptrail.query.errors import BeforeHistoryError
-from grouptrail.query.formats import console_on, displayed
+from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value, datafusion_literal
@@ -27,10 +23,20 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_TABLES = ("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances")
+COMMITS = "offset_commits"
+_OFFSETS = "offsets_as_of"
+
+_TABLES = (
+    *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
+    COMMITS,
+)
 _NAMES_SHOWN = 3
-_LONG = ("client", "instance", "host", "partitions", "member id", "cause", "members")
-_NUMBERS = ("moved", "kept", "took", "after")
+_MEMBERLESS = (
+    "it has no members in its history: its offsets are committed by a client that assigns itself partitions, "
+    "or by an administrator"
+)
+_LONG = ("topic", "metadata", "client", "instance", "host", "partitions", "member id", "cause", "members")
+_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
 _GENERATIONS = """
@@ -65,6 +71,11 @@ LIMIT 1
 """
 _CLIENTS = "SELECT member_id, client_id FROM memberships WHERE cluster = :cluster AND group_id = :group"
 _OFFSETS_PARTITIONS = "SELECT max(record_partition) + 1 AS count FROM ingest_progress WHERE cluster = :cluster"
+_FIRST_COMMIT = f"""
+SELECT min(record_at) AS at
+FROM {COMMITS}
+WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
+"""
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
 
@@ -75,23 +86,37 @@ def show_group(
     *,
     at: datetime | None,
     generations: int,
-    format: Literal["table", "json"],
+    format: RowsFormat,
     out: TextIO,
 ) -> None:
     """Print a group as it is now or was `at` a time, with this many of its last generations.
+
+    JSON is one object; CSV has the members, or the committed offsets of a group that never had any.
 
     Raises QueryError for a group without a history at that time."""
     found = describe_group(config, group_id, at=at, generations=generations)
     if format == "json":
         out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
+    elif format == "csv":
+        _write_csv(found, out)
     else:
-        _print(found, console_on(out))
+        write_document(_described(found), out, format=format)
+
+
+def _write_csv(found: Row, out: TextIO) -> None:
+    has_members = found["committed"] is None
+    columns = contracts.views()["members_at" if has_members else _OFFSETS].columns
+    names = [column.name for column in columns] + ["partitions"] * has_members
+    rows = found["members"] if has_members else found["committed"]
+    write_rows(names, ([row[name] for name in names] for row in rows), out, format="csv")
 
 
 def describe_group(config: Config, group_id: str, *, at: datetime | None, generations: int) -> Row:
-    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601."""
+    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
+
+    `committed` has the offsets of a group that never had members; None for other groups."""
     warehouse = Warehouse(config, _TABLES)
-    warehouse.require_group(group_id)
+    warehouse.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
         "cluster": config.cluster,
         "group": group_id,
@@ -102,15 +127,17 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     def ask(sql: str) -> list[Row]:
         return warehouse.rows(filled(sql, values))
 
-    last = ask(_GENERATIONS)
-    if not last:
-        raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
-    now = last[0]
-    states = ask(_STATE)
     views = contracts.views()
+    last = ask(_GENERATIONS)
+    committed = None if last else _committed(warehouse, ask)
+    if not last and committed is None:
+        raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+    now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
+    states = ask(_STATE)
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")
-    [assigned] = ask(_MEMBERS)
-    _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
+    if last:
+        [assigned] = ask(_MEMBERS)
+        _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
     state = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
@@ -126,7 +153,15 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "members": members,
         "generations": last,
+        "committed": committed,
     }
+
+
+def _committed(warehouse: Warehouse, ask: Callable[[str], list[Row]]) -> list[Row] | None:
+    """Return the committed offsets of a group without members; None before its first commit."""
+    if COMMITS not in warehouse.versions or ask(_FIRST_COMMIT)[0]["at"] is None:
+        return None
+    return ask(contracts.views()[_OFFSETS].sql + " ORDER BY topic, partition")
 
 
 def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterable[Row]) -> None:
@@ -152,16 +187,15 @@ def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> Non
         row[field] = None if row[field] is None else members
 
 
-def _print(found: Row, console: Console) -> None:
-    for line in _head(found):
-        console.print(Text(displayed(line)), soft_wrap=True)
-    console.print()
-    if found["members"]:
-        _print_members(found, console)
-    else:
-        console.print("no members")
-    console.print()
-    _print_generations(found["generations"], console)
+def _described(found: Row) -> Iterator[Block]:
+    if found["committed"] is not None:
+        yield from _committed_offsets(found)
+        return
+    yield from map(Line, _head(found))
+    yield Line()
+    yield _members(found) if found["members"] else Line("no members")
+    yield Line()
+    yield from _generations(found["generations"])
 
 
 def _head(found: Row) -> Iterator[str]:
@@ -204,14 +238,35 @@ def _assignment(found: Row) -> str:
     return f"assignment: {size}, {own[found['is_assignors_own']]}{note}"
 
 
-def _print_members(found: Row, console: Console) -> None:
+def _committed_offsets(found: Row) -> Iterator[Block]:
+    yield Line(f"{found['group_id']}: group of cluster {found['cluster']}; {_MEMBERLESS}")
+    yield Line()
+    if found["committed"]:
+        yield _grid(
+            ("topic", "partition", "committed", "at (UTC)", "metadata"),
+            (
+                (
+                    row["topic"],
+                    str(row["partition"]),
+                    f"{row['committed_offset']:,}",
+                    _time(row["committed_at"]),
+                    row["metadata"] or "",
+                )
+                for row in found["committed"]
+            ),
+        )
+    else:
+        yield Line("no committed offsets: they were deleted or have expired")
+
+
+def _members(found: Row) -> Grid:
     members = found["members"]
     has_instances = any(member["instance_id"] for member in members)
     names = ["client", *(["instance"] if has_instances else []), "host", "since (UTC)"]
-    table = _table(*names, "partitions", "member id")
-    for member in members:
-        table.add_row(
-            *_texts(
+    return _grid(
+        (*names, "partitions", "member id"),
+        (
+            (
                 member["client_id"],
                 *([member["instance_id"] or "-"] if has_instances else []),
                 member["client_host"].removeprefix("/"),
@@ -219,8 +274,9 @@ def _print_members(found: Row, console: Console) -> None:
                 _owned(member["partitions"], is_connect=found["protocol_type"] == "connect"),
                 member["member_id"],
             )
-        )
-    console.print(table)
+            for member in members
+        ),
+    )
 
 
 def _owned(partitions: dict[str, list[int]] | None, *, is_connect: bool) -> str:
@@ -244,13 +300,12 @@ def ranges(numbers: Iterable[int], *, is_connect: bool = False) -> str:
     return ",".join("connector" if is_connect and text == "-1" else text for text in texts)
 
 
-def _print_generations(rows: list[Row], console: Console) -> None:
-    table = _table("gen.", "at (UTC)", "cause", "members", "moved", "kept", "took", "after")
-    for row in rows:
-        table.add_row(*_texts(*_generation(row)))
-    console.print(table)
+def _generations(rows: list[Row]) -> Iterator[Block]:
+    yield _grid(
+        ("gen.", "at (UTC)", "cause", "members", "moved", "kept", "took", "after"), map(list, map(_generation, rows))
+    )
     if any(row["certainty"] in _MARKS for row in rows):
-        console.print("~ likely, ? ambiguous; other causes are recorded as such")
+        yield Line("~ likely, ? ambiguous; other causes are recorded as such")
     notes: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         notes[row["cause_note"]].append(str(row["generation"]))
@@ -258,7 +313,7 @@ def _print_generations(rows: list[Row], console: Console) -> None:
             notes[f"{row['skipped']} generations before it are not in the log"].append(str(row["generation"]))
     for note, numbers in notes.items():
         if note:
-            console.print(Text(displayed(f"{', '.join(numbers)}: {note}")), soft_wrap=True)
+            yield Line(f"{', '.join(numbers)}: {note}")
 
 
 def _generation(row: Row) -> Iterator[str]:
@@ -298,13 +353,5 @@ def _time(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in names:
-        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=name not in _LONG, overflow="fold")
-    return table
-
-
-def _texts(*cells: str) -> list[Text]:
-    return [Text(displayed(cell)) for cell in cells]
+def _grid(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Grid:
+    return Grid(names, list(rows), _NUMBERS, _LONG)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from grouptrail import contracts
-from grouptrail.console.text import harmless_json
 from grouptrail.query.errors import QueryError
-from grouptrail.query.formats import console_on, displayed
+from grouptrail.query.fitted_table import FittedTable
+from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, write_rows
 from grouptrail.query.views import view_query
 from grouptrail.query.warehouse import Warehouse
 
@@ -27,43 +25,66 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_TABLE = "consumer_lag"
+_TABLES = ("consumer_lag", "group_states")
 _STYLES = {"REWIND": "bold red", "STALL": "bold red", "STOP": "bold red", "WARN": "yellow", "UNKNOWN": "magenta"}
 _METHODS = {"bounded": "≥ ", "exact": "= "}
 _GROUPS_SHOWN = 40
-_NUMBERS = ("partitions", "lag", "behind", "consumes", "produces", "catches up", "committed", "end")
+_NUMBERS = ("partitions", "partition", "lag", "behind", "consumes", "produces", "catches up", "committed", "end")
+_NAMES = ("group", "topic")
+_MOVABLE = ("why", "state", "catches up", "produces", "consumes", "end", "committed")
 
 
 def show_lag(
+    config: Config, *, groups: Sequence[str], topics: Sequence[str], format: RowsFormat, out: TextIO
+) -> None:
+    """Print one line per group, or per partition if groups or topics are named (shell patterns).
+
+    JSON and CSV have a row per partition, as `current_lag` has. Raises QueryError if there are no samples of lag, or
+    none that match."""
+    rows = _found(config, groups, topics)
+    by_partition = bool(groups or topics)
+    if format == "table":
+        console_on(out).print(_shown(rows, by_partition=by_partition))
+    elif format == "markdown":
+        lines = _lines(rows, by_partition=by_partition)
+        write_rows(list(lines[0]), [[*line.values()] for line in lines], out, format=format)
+    else:
+        write_rows(list(rows[0]), [[*row.values()] for row in rows], out, format=format)
+
+
+def watch_lag(
     config: Config,
     *,
     groups: Sequence[str],
     topics: Sequence[str],
-    format: Literal["table", "json"],
+    every_seconds: float,
+    format: RowsFormat,
     out: TextIO,
 ) -> None:
-    """Print one line per group, or per partition if groups or topics are named (shell patterns).
+    """Print `show_lag` repeatedly until Ctrl-C.
 
-    Raises QueryError if there are no samples of lag, or none that match."""
-    rows = _found(config, groups, topics)
-    if format == "json":
-        out.writelines(harmless_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
-        return
-    console_on(out).print(_shown(rows, by_partition=bool(groups or topics)))
+    A table on a terminal is replaced in place; everything else is printed one after the other and flushed each time.
+    """
+    if format == "table" and out.isatty():
+        _watch_on_terminal(config, groups, topics, every_seconds, out)
+    show_lag(config, groups=groups, topics=topics, format=format, out=out)
+    while True:
+        out.flush()
+        time.sleep(every_seconds)
+        with suppress(QueryError):  # the next round may succeed
+            show_lag(config, groups=groups, topics=topics, format=format, out=out)
 
 
-def watch_lag(
-    config: Config, *, groups: Sequence[str], topics: Sequence[str], every_seconds: float, out: TextIO
-) -> None:
-    """Print `show_lag` repeatedly until Ctrl-C."""
-
+def _watch_on_terminal(
+    config: Config, groups: Sequence[str], topics: Sequence[str], every_seconds: float, out: TextIO
+) -> NoReturn:
     def drawn() -> RenderableType:
         try:
             return _shown(_found(config, groups, topics), by_partition=bool(groups or topics))
         except QueryError as error:
             return Text(str(error))
 
-    with Live(drawn(), console=console_on(out), auto_refresh=False, screen=out.isatty()) as live:
+    with Live(drawn(), console=console_on(out), auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(every_seconds)
             live.update(drawn(), refresh=True)
@@ -72,7 +93,7 @@ def watch_lag(
 def _found(config: Config, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
     """Return the rows of `current_lag`, worst first."""
     query = view_query(contracts.views()["current_lag"], config.cluster, {})
-    rows = Warehouse(config, [_TABLE]).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
+    rows = Warehouse(config, _TABLES).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
     rows.sort(key=lambda row: (contracts.statuses().index(row["status"]), -(row["lag"] or 0)))
     fitting = [row for row in rows if _fits(row["group_id"], groups) and _fits(row["topic"], topics)]
     if rows and not fitting:
@@ -89,20 +110,19 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _lines(rows: list[Row], *, by_partition: bool) -> list[dict[str, str]]:
+    return [_partition_line(row) for row in rows] if by_partition else [_group_line(found) for found in _groups(rows)]
+
+
 def _shown(rows: list[Row], *, by_partition: bool) -> RenderableType:
-    lines = (
-        [_partition_line(row) for row in rows] if by_partition else [_group_line(found) for found in _groups(rows)]
-    )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in lines[0]:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "why")
+    lines = _lines(rows, by_partition=by_partition)
     shown = lines if by_partition else lines[:_GROUPS_SHOWN]
-    for line in shown:
-        table.add_row(*(Text(cell, style=_STYLES.get(line["status"], "")) for cell in line.values()))
+    styled = [(line, _STYLES.get(line["status"], "")) for line in shown]
+    table = FittedTable(styled, names=_NAMES, numbers=_NUMBERS, movable=_MOVABLE)
     newest = max(datetime.fromisoformat(row["sampled_at"]) for row in rows)
     age = (datetime.now(UTC) - newest).total_seconds()
     left_out = f"; {len(lines) - len(shown)} more groups (--group PATTERN)" if len(lines) > len(shown) else ""
-    return Group(table, Text(f"sampled {_duration(age)} ago, {newest:%Y-%m-%d %H:%M:%S} UTC{left_out}", style="dim"))
+    return Group(table, Text(f"sampled {duration(age)} ago, {newest:%Y-%m-%d %H:%M:%S} UTC{left_out}", style="dim"))
 
 
 def _groups(rows: list[Row]) -> Iterable[list[Row]]:
@@ -156,7 +176,7 @@ def _rates(rows: list[Row]) -> dict[str, str]:
     return {
         "consumes": "-" if consumed is None else f"{consumed:,.1f}/s",
         "produces": "-" if produced is None else f"{produced:,.1f}/s",
-        "catches up": ("-" if ends is None else f"in {_duration(ends)}") if waits else "",
+        "catches up": ("-" if ends is None else f"in {duration(ends)}") if waits else "",
     }
 
 
@@ -168,18 +188,8 @@ def _sum(rows: list[Row], name: str) -> float | None:
 def _behind(row: Row) -> str:
     if row["lag_seconds"] is None:
         return "-"
-    return _METHODS.get(row["lag_seconds_method"], "") * bool(row["lag"]) + _duration(row["lag_seconds"])
+    return _METHODS.get(row["lag_seconds_method"], "") * bool(row["lag"]) + duration(row["lag_seconds"])
 
 
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if days:
-        return f"{days} d {hours % 24} h"
-    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -20,16 +20,15 @@ from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import (
     MAX_TABLE_ROWS,
     Format,
+    RowsFormat,
     TextFormat,
     column_names,
     console_on,
     first_rows,
     rows,
     whole_file,
-    write_csv,
-    write_json,
     write_parquet,
-    write_reset_offsets,
+    write_rows,
     write_table,
 )
 from grouptrail.query.views import DELTA_RS, Dialect, expand
@@ -46,7 +45,6 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
-_WRITERS = {"json": write_json, "csv": write_csv, "reset-offsets": write_reset_offsets}
 
 ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
 
@@ -102,7 +100,7 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
     schema, batches = run_query(config, text, engine or DeltaRs(config))
     names = column_names(schema)
     if format != "table":
-        _WRITERS[format](names, rows(batches), out)
+        write_rows(names, rows(batches), out, format=format)
     else:
         first, count = first_rows(batches, MAX_TABLE_ROWS)
         write_table(names, first, out)
@@ -125,9 +123,13 @@ def list_tables(config: Config) -> list[TableSummary]:
     return [_summary(config, contract) for contract in contracts.tables().values()]
 
 
-def print_tables(config: Config, out: TextIO) -> None:
-    """Print one line per table, then one per view."""
+def print_tables(config: Config, out: TextIO, *, format: RowsFormat = "table") -> None:
+    """Print one line per table, then one per view; in other formats than a table, only the tables."""
     summaries = list_tables(config)
+    if format != "table":
+        names = [field.name for field in fields(TableSummary)]
+        write_rows(names, (astuple(summary) for summary in summaries), out, format=format)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -174,19 +176,24 @@ def _size(count: int) -> str:
     return f"{size:.1f} TB"
 
 
-def print_columns(name: str, out: TextIO) -> None:
+def print_columns(name: str, out: TextIO, *, format: RowsFormat = "table") -> None:
     """Print the columns of a table, or the parameters and columns of a view, with their meaning.
 
-    Raises QueryError if there is neither.
+    In other formats than a table these are only the columns. Raises QueryError if there is neither.
     """
     console = console_on(out)
-    view = contracts.views().get(name)
+    view, contract = contracts.views().get(name), contracts.tables().get(name)
+    described = view or contract
+    if described is None:
+        raise QueryError(no_such_table(name))
+    if format != "table":
+        meanings = ((column.name, column.type, column.about, column.null_means) for column in described.columns)
+        write_rows(["column", "type", "meaning", "null_means"], meanings, out, format=format)
+        return
     if view is not None:
         _print_view(view, console)
         return
-    contract = contracts.tables().get(name)
-    if contract is None:
-        raise QueryError(no_such_table(name))
+    assert contract is not None
     console.print(escape(f"{contract.name}: {contract.about.strip()}"))
     console.print(f"key: {', '.join(contract.key)}")
     _print_meanings(contract.columns, console)

@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from grouptrail import contracts
+from grouptrail.console.times import parsed_time
 from grouptrail.query.errors import QueryError
 from grouptrail.storage.sql import Value, datafusion_literal, spark_literal
 
@@ -25,7 +26,6 @@ LATEST = datetime.max.replace(tzinfo=UTC)
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _SECONDS = re.compile(r"(?<![:\w]):seconds\(([^(),]+),([^(),]+)\)")
 _LENGTH = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
-_AGO = re.compile(r"\s*(\d{1,6})\s*(s|seconds?|m|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE)
 # DataFusion stores intervals in nanoseconds.
 _LONGEST = timedelta(days=36_500)
 _WANTED = {
@@ -92,25 +92,6 @@ def filled(sql: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -
 def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
-
-
-def parsed_time(text: str) -> datetime:
-    """Parse a time in ISO 8601, UTC by default. Raises ValueError."""
-    moment = datetime.fromisoformat(text.strip())
-    try:
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
-
-
-def parsed_moment(text: str) -> datetime:
-    """Parse a time as `parsed_time` does, `now`, or an age such as `90 s`, `7d` or `2 hours`. Raises ValueError."""
-    if text.strip() == "now":
-        return utc_now()
-    if ago := _AGO.fullmatch(text):
-        unit = next(name for name in ("seconds", "minutes", "hours", "days", "weeks") if name[0] == ago[2][0].lower())
-        return utc_now() - timedelta(**{unit: int(ago[1])})
-    return parsed_time(text)
 
 
 def _values(call: ViewCall, now: datetime) -> dict[str, Value]:

@@ -51,21 +51,27 @@ class Warehouse:
         names = column_names(schema)
         return [dict(zip(names, row, strict=True)) for row in rows(batches)]
 
-    def require_group(self, group_id: str, table: str = "generations") -> None:
-        """Raise UnknownGroupError if the table has no rows of a group."""
+    def require_group(self, group_id: str, *names: str) -> None:
+        """Raise UnknownGroupError if none of the named tables, `generations` by default, has rows of a group."""
+        names = names or ("generations",)
         cluster = self._config.cluster
-        among = f"FROM {table} WHERE cluster = {datafusion_literal(cluster)}"
-        if self.rows(f"SELECT 1 {among} AND group_id = {datafusion_literal(group_id)} LIMIT 1"):
+        ours = f"cluster = {datafusion_literal(cluster)}"
+        there = [name for name in names if name in self.versions] or names
+        if any(
+            self.rows(f"SELECT 1 FROM {name} WHERE {ours} AND group_id = {datafusion_literal(group_id)} LIMIT 1")
+            for name in there
+        ):
             return
-        known = [row["group_id"] for row in self.rows(f"SELECT DISTINCT group_id {among}")]
+        listed = " UNION ".join(f"SELECT group_id FROM {name} WHERE {ours}" for name in there)
+        known = sorted({row["group_id"] for row in self.rows(listed)})
         near = get_close_matches(group_id, known, n=3)
         if near:
             hint = f"did you mean {' or '.join(near)}?"
         elif known:
-            hint = f"`grouptrail sql 'SELECT DISTINCT group_id FROM {table}'` lists them"
+            hint = f"`grouptrail sql 'SELECT DISTINCT group_id FROM {there[0]}'` lists them"
         else:
             hint = "the cluster has none at all: run `grouptrail run`, or check --cluster"
-        what = "history" if table == "generations" else f"row in {table}"
+        what = "history" if "generations" in names else f"row in {names[0]}"
         raise UnknownGroupError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}", near)
 
     def _checked(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:

@@ -109,7 +109,7 @@ class ClusterRows:
 def read_cluster(config: Config) -> ClusterRows:
     """Read the state of the configured cluster. Raises QueryError if the tables have no rows of it."""
     warehouse = Warehouse(config, _TABLES)
-    known_us, sampled_us = _newest(warehouse, config)
+    known_us, sampled_us = newest_times(warehouse, config)
     values: dict[str, Value] = {
         "cluster": config.cluster,
         "since": moment(known_us // _DAY_US * _DAY_US - (DAYS - 1) * _DAY_US),
@@ -139,7 +139,7 @@ def read_cluster(config: Config) -> ClusterRows:
     )
 
 
-def _newest(warehouse: Warehouse, config: Config) -> tuple[int, int]:
+def newest_times(warehouse: Warehouse, config: Config) -> tuple[int, int]:
     """Return the time of the newest row of the cluster, and that of the newest sample of lag or 0."""
     times = {
         table: warehouse.rows(filled(sql, {"cluster": config.cluster}))[0]["at"] or 0

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.query.errors import QueryError
+from grouptrail.query.show_group import COMMITS
 from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value
@@ -35,7 +36,7 @@ _DAY_US, _HOUR_US = 86_400 * SECOND_US, 3_600 * SECOND_US
 _LAG_POINTS = 720
 _TABLES = (
     *("generations", "group_states", "memberships", "partition_ownership", "rebalances"),
-    *("ingest_progress", "consumer_lag"),
+    *("ingest_progress", "consumer_lag", COMMITS),
 )
 
 _OF_GROUP = "cluster = :cluster AND group_id = :group"
@@ -50,6 +51,18 @@ SELECT
   CAST(min(at) AS BIGINT) AS first, CAST(max(at) AS BIGINT) AS last,
   (SELECT state FROM states WHERE ended_at IS NULL ORDER BY record_offset DESC LIMIT 1) AS state
 FROM events
+"""
+_COMMIT_BOUNDS = f"""
+SELECT CAST(min(record_at) AS BIGINT) AS first, CAST(max(record_at) AS BIGINT) AS last, 'Empty' AS state
+FROM {COMMITS}
+WHERE {_OF_GROUP}
+"""
+_COMMITS = f"""
+SELECT topic, partition, CAST(record_at AS BIGINT) / :step AS slot, count(*) AS commits
+FROM {COMMITS}
+WHERE {_OF_GROUP} AND record_at >= :since AND record_at <= :until AND NOT is_tombstone
+GROUP BY topic, partition, CAST(record_at AS BIGINT) / :step
+ORDER BY topic, partition, slot
 """
 DECODED_AT = "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
 _SAMPLED = f"SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE {_OF_GROUP}"
@@ -152,8 +165,8 @@ ORDER BY topic, partition, slot
 class GroupRows:
     """Rows of a group between `since_us` and `until_us`.
 
-    Its history begins at `first_us` and is complete up to `known_us`. `lag` and `verdicts` are in slots of
-    `lag_step_us`."""
+    Its history begins at `first_us` and is complete up to `known_us`. `lag`, `verdicts` and `commits` are in slots of
+    `lag_step_us`; `commits` are read only for a group that had no members in this time."""
 
     group_id: str
     cluster: str
@@ -170,16 +183,20 @@ class GroupRows:
     lag_step_us: int
     lag: list[Row]
     verdicts: list[Row]
+    commits: list[Row]
 
 
 def read_group(config: Config, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
     """Read a group between two times: by default its last day, and the last event of an empty group.
 
-    Raises QueryError for a group without a history, and for an interval outside of it."""
+    The history of a group that never had members is that of its commits. Raises QueryError for a group without a
+    history, and for an interval outside of it."""
     warehouse = Warehouse(config, _TABLES)
-    warehouse.require_group(group_id)
+    warehouse.require_group(group_id, "generations", COMMITS)
     of_group: dict[str, Value] = {"cluster": config.cluster, "group": group_id}
     [bounds] = warehouse.rows(filled(_BOUNDS, of_group))
+    if bounds["first"] is None:
+        [bounds] = warehouse.rows(filled(_COMMIT_BOUNDS, of_group))
     known_us = _known(warehouse, of_group, bounds)
     since_us, until_us = _interval(bounds, known_us, since, until)
     if since_us > known_us or until_us < bounds["first"]:
@@ -195,6 +212,7 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
         return warehouse.rows(expand(filled(sql, values), config.cluster).text)
 
     has_lag = "consumer_lag" in warehouse.versions
+    lives = ask(_LIVES)
     return GroupRows(
         group_id=group_id,
         cluster=config.cluster,
@@ -204,13 +222,14 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
         known_us=known_us,
         generations=ask(_GENERATIONS),
         states=ask(_STATES),
-        lives=ask(_LIVES),
+        lives=lives,
         spans=_few_enough(ask(_SPANS), group_id),
         rebalances=ask(_REBALANCES),
         storms=ask(f"{STORMS} WHERE group_id = :group AND ended_at >= :since AND began_at <= :until"),
         lag_step_us=step,
         lag=ask(_LAG) if has_lag else [],
         verdicts=ask(_VERDICTS) if has_lag else [],
+        commits=ask(_COMMITS) if not lives and COMMITS in warehouse.versions else [],
     )
 
 

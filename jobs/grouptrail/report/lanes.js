@@ -34,6 +34,16 @@ function verdictsOf(lane) {
   return verdicts;
 }
 
+/** When a group without members committed. */
+function commitsOf(lane) {
+  const runs = [];
+  for (let index = 0; index < lane.commits.length; index += 3) {
+    const [from, until, commits] = lane.commits.slice(index, index + 3);
+    runs.push({ from, until, commits });
+  }
+  return runs;
+}
+
 /** The sections of the picture, each with its lanes; open ones show every lane. */
 function makeSections() {
   const sections = DATA.topics.map(({ topic, lanes }) => ({
@@ -47,6 +57,7 @@ function makeSections() {
       height: ROW + Math.min(Math.max(lane.tracks - 1, 0), 6) * 9,
       spans: decoded(lane),
       verdicts: verdictsOf(lane),
+      commits: commitsOf(lane),
     })),
   }));
   sections.push({ kind: "people", name: "members", about: number(DATA.members.length), lanes: DATA.people.map(person) });
@@ -206,6 +217,10 @@ class Lanes {
 
   drawLane(lane, y, crowd) {
     const parts = this.drawSpans(lane, y + 1, lane.height - 5, 1, crowd);
+    for (const [, left, right] of inView(this.view, lane.commits, "from", "until")) {
+      const box = { x: left, y: y + 5, width: Math.max(right - left, 1.5), height: lane.height - 12 };
+      parts.push(svg("rect", { class: "commits", ...box }));
+    }
     for (const [verdict, left, right] of inView(this.view, lane.verdicts, "from", "until")) {
       const width = Math.max(right - left, 1.5);
       parts.push(svg("rect", { class: `verdict ${verdict.status}`, x: left, y: y + lane.height - 4, width, height: 3 }));
@@ -308,7 +323,11 @@ function memberLines(number) {
 function spanLines({ lane, span: it, at }) {
   const verdict = lane.verdicts.findLast((one) => one.from <= at && at < one.until);
   const judged = verdict && `${verdict.status}: ${verdict.reason}`;
-  if (!it) return [`${lane.name}: no owner`, `${time(Math.round(at))} UTC`, judged];
+  if (!it) {
+    const run = lane.commits.findLast((one) => one.from <= at && at < one.until);
+    const committed = run && `${plural(run.commits, "commit")} without a member, ${span(run.from, run.until)}`;
+    return [`${lane.name}: no owner`, `${time(Math.round(at))} UTC`, committed, judged];
+  }
   const why = nearest(rebalancesTo.get(it.generation) ?? [], it.from);
   const word = DATA.kind === "classic" ? "generation" : "epoch";
   return [

@@ -229,11 +229,11 @@ def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[li
 
 
 def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
-    """Return each topic with a lane per partition that had an owner or a verdict, and the lanes' texts."""
-    lanes: dict[str, dict[int, tuple[list[Row], list[Row]]]] = {}
-    for which, rows in enumerate((found.spans, found.verdicts)):
+    """Return each topic with a lane per partition that had an owner, a verdict or a commit, and the lanes' texts."""
+    lanes: dict[str, dict[int, tuple[list[Row], list[Row], list[Row]]]] = {}
+    for which, rows in enumerate((found.spans, found.verdicts, found.commits)):
         for row in rows:
-            lanes.setdefault(row["topic"], {}).setdefault(row["partition"], ([], []))[which].append(row)
+            lanes.setdefault(row["topic"], {}).setdefault(row["partition"], ([], [], []))[which].append(row)
     words = _Words()
     topics = [
         {
@@ -244,8 +244,9 @@ def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[st
                     "name": lane_name(topic, partition),
                     **_spans(spans, members, words, start),
                     "verdicts": _verdicts(verdicts, words, found.lag_step_us, start),
+                    "commits": _commits(commits, found.lag_step_us, start),
                 }
-                for partition, (spans, verdicts) in sorted(of_topic.items())
+                for partition, (spans, verdicts, commits) in sorted(of_topic.items())
             ],
         }
         for topic, of_topic in sorted(lanes.items())
@@ -287,6 +288,20 @@ def _verdicts(rows: list[Row], words: _Words, step: int, start: int) -> list[int
         (begun, until, words.number(status), words.number(reason)) for begun, until, status, reason in verdicts
     ]
     return [number for verdict in numbered for number in verdict]
+
+
+def _commits(rows: list[Row], step: int, start: int) -> list[int]:
+    """Return when there were commits, flat, three numbers each: from and until when, and how many.
+
+    Adjacent slots with commits are one."""
+    runs: list[list[int]] = []
+    for row in rows:
+        begun, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
+        if runs and runs[-1][1] == begun:
+            runs[-1][1:] = until, runs[-1][2] + row["commits"]
+        else:
+            runs.append([begun, until, row["commits"]])
+    return [number for run in runs for number in run]
 
 
 def _rebalance(row: Row, members: dict[str, Member], start: int) -> Row:

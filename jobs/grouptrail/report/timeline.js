@@ -162,7 +162,11 @@ function showFacts() {
   const key = (name, words) => html("li", {}, html("span", { class: `key ${name}` }), ` ${words}`);
   byId("states").replaceChildren(...named.map((state) => key(`state ${state}`, state)));
   const judged = STATUSES.filter((status) => verdicts.some((it) => it.status === status));
-  byId("judged").replaceChildren(...judged.map((status) => key(`verdict ${status}`, status)));
+  const committed = lanes.sections.some((section) => section.lanes.some((lane) => lane.commits?.length));
+  byId("judged").replaceChildren(
+    ...judged.map((status) => key(`verdict ${status}`, status)),
+    ...(committed ? [key("commits", "commits without a member")] : []),
+  );
 }
 
 function start() {

@@ -9,13 +9,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
+from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.spark.java import JavaError, cache_folder, find_java
 from grouptrail.storage.reader import store_fault
 
@@ -58,14 +59,18 @@ def examine(configs: Sequence[Config]) -> Iterator[Finding]:
         )
 
 
-def print_findings(findings: Iterable[Finding], out: TextIO) -> bool:
-    """Print one line for each finding, and return whether none is a FAIL."""
-    is_healthy = True
+def print_findings(findings: Iterable[Finding], out: TextIO, *, format: RowsFormat = "table") -> bool:
+    """Print one line for each finding, in a table as soon as it is known; return whether none is a FAIL."""
+    found = []
     for finding in findings:
-        out.write(f"{finding.status:<4}  {finding.subject:<9}  {finding.text}\n")
-        out.flush()
-        is_healthy = is_healthy and finding.status != "FAIL"
-    return is_healthy
+        found.append(finding)
+        if format == "table":
+            out.write(f"{finding.status:<4}  {finding.subject:<9}  {finding.text}\n")
+            out.flush()
+    if format != "table":
+        names = [field.name for field in fields(Finding)]
+        write_rows(names, (astuple(finding) for finding in found), out, format=format)
+    return all(finding.status != "FAIL" for finding in found)
 
 
 def check_python(_config: Config) -> Iterator[Finding]:

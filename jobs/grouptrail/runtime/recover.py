@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grouptrail.console.progress import print_now
 from grouptrail.jobs import DECODE, JOBS, Job, Progress
 from grouptrail.runtime.lease import sole_driver
-from grouptrail.spark.session import start_session
+from grouptrail.spark.session import session
 from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
@@ -25,15 +25,12 @@ def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), report: Progr
     """Recover, in every cluster, the jobs that no query can continue, or the named ones in any case."""
     for config in configs:
         tables.check_warehouse_exists(config)
-    spark = start_session(configs[0], "grouptrail-recover", report)
-    try:
+    with session(configs[0], "grouptrail-recover", report) as spark:
         for config in configs:
             with sole_driver(spark, config, jobs or tuple(job.name for job in JOBS), report):
                 for job in JOBS:
                     if not jobs or job.name in jobs:
                         _recover(spark, config, job, report, by_name=bool(jobs))
-    finally:
-        spark.stop()
 
 
 def _recover(spark: SparkSession, config: Config, job: Job, report: Progress, *, by_name: bool) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import waiting
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import class_data, jvm, object_stores
 from grouptrail.spark.jars import Report, fetch_jars, silent
@@ -206,6 +207,17 @@ def start_session(
         # In the main thread Spark would replace the handler of SIGINT by one that prints stack traces.
         with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
             return pool.submit(builder.getOrCreate).result()
+
+
+@contextlib.contextmanager
+def session(config: Config, app: str, report: Report = silent) -> Iterator[SparkSession]:
+    """Yield a session for one command, and stop it; say meanwhile that Spark is starting, which takes seconds."""
+    with waiting("starting Spark"):
+        spark = start_session(config, app, report)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def has_stopped(spark: SparkSession) -> bool:

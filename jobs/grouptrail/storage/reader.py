@@ -28,11 +28,11 @@ _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
 
-def open_table(config: Config, name: str) -> OpenTable | None:
-    """Open a table; None if it does not exist yet. Raises TableError if it cannot be read."""
+def open_table(config: Config, name: str, version: int | None = None) -> OpenTable | None:
+    """Open a table, by default its newest version; None if there is none. Raises TableError if it cannot be read."""
     path = config.table_path(name)
     try:
-        return DeltaTable(path, storage_options=config.storage_options())
+        return DeltaTable(path, version=version, storage_options=config.storage_options())
     except TableNotFoundError:
         return None
     except READ_ERRORS as error:
@@ -83,15 +83,21 @@ def table_size(table: OpenTable, time_column: str | None) -> TableSize:
     return TableSize(files.num_rows, size_bytes, None, None)
 
 
+def pruned_files(table: OpenTable, where: str) -> int:
+    """Return how many of a table's files may have rows that match an SQL condition, by their statistics."""
+    return len(table.file_uris(file_pruning_predicate=where))
+
+
 @dataclass(frozen=True)
 class Commit:
-    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, and the
-    columns of its contract that it lacks."""
+    """A version of a table, with the time of the last batch that wrote it (ms; 0: not recently), its size, the
+    columns of its contract that it lacks, and its rows by the files' statistics (None: a file has none)."""
 
     version: int
     written_at_ms: int
     size_bytes: int = 0
     lacking: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 def newest_commit(config: Config, name: str) -> Commit | None:
@@ -104,11 +110,14 @@ def newest_commit(config: Config, name: str) -> Commit | None:
     # Unlike OPTIMIZE, VACUUM, redecode and retention. Redecode also merges, but not into history tables.
     by_batches = {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contract.partition_by else set())
     history = table.history(_COMMITS_SEARCHED)
+    files = table.get_add_actions()
+    counts = files["num_records"].to_pylist() if "num_records" in files.column_names else [None]
     return Commit(
         table.version(),
         max((one["timestamp"] for one in history if one.get("operation") in by_batches), default=0),
-        sum(table.get_add_actions()["size_bytes"].to_pylist()),
+        sum(files["size_bytes"].to_pylist()),
         tuple(column.name for column in contract.columns if column.name not in there),
+        None if None in counts else sum(counts),
     )
 
 

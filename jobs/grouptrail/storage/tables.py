@@ -22,6 +22,7 @@ from grouptrail.spark import object_stores
 from grouptrail.storage import delta, reader
 from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
+from grouptrail.storage.layout import meaning, properties
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
@@ -43,9 +44,6 @@ TRIES = 5
 
 # So many rows are collected on the driver: some hundred megabytes at most.
 _FEW_ROWS = 200_000
-
-# Spark's own default; with that of delta-rs, 100, up to 100 files are read whenever a table is opened.
-_COMMITS_A_CHECKPOINT = 10
 
 # For the clusters of one application; conflicts with other applications are retried.
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -92,8 +90,7 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {table_in_sql(config, name)} ({_columns(table.columns)}) USING delta "
             f"{_layout(table)} COMMENT {spark_literal(table.about)} "
-            f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{_stats(table)}', "
-            f"'delta.checkpointInterval' = '{_COMMITS_A_CHECKPOINT}')"
+            f"TBLPROPERTIES ({_properties(table)})"
         )
         return
     there = {field.name: field.dataType.simpleString() for field in read_all(spark, config, name).schema}
@@ -454,15 +451,11 @@ def _layout(table: Table) -> str:
 
 
 def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
-    return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(_meaning(column))}" for column in columns)
+    return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(meaning(column))}" for column in columns)
 
 
-def _meaning(column: Column) -> str:
-    return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
-
-
-def _stats(table: Table) -> str:
-    return ",".join(column.name for column in table.columns if column.stats and column.name not in table.partition_by)
+def _properties(table: Table) -> str:
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties(table).items())
 
 
 def _simple(ddl: str) -> str:

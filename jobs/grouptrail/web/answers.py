@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from grouptrail import contracts
-from grouptrail.query.views import parsed_moment
+from grouptrail.console.times import parsed_moment
+from grouptrail.query.views import utc_now
 from grouptrail.report.layout import visible
 
 
@@ -144,7 +145,7 @@ def _moment(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        moment = parsed_moment(value)
+        moment = parsed_moment(value, utc_now())
     except (ValueError, OverflowError):
         moment = None
     if moment is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_now, waiting
 from grouptrail.decode.job import land_records
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
@@ -30,7 +30,7 @@ from grouptrail.decode.sources.segments import (
     read_partition,
 )
 from grouptrail.decode.tasks import ByTask
-from grouptrail.spark.session import start_session
+from grouptrail.spark.session import session
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
 from grouptrail.storage.schema import SEGMENTS
@@ -60,11 +60,8 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
     """
     folders = partition_folders(folder)
     tables.check_warehouse(config)
-    spark = start_session(config, "grouptrail-ingest-segments", report)
-    try:
+    with session(config, "grouptrail-ingest-segments", report) as spark:
         ingest(spark, config, folders, report)
-    finally:
-        spark.stop()
 
 
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
@@ -77,7 +74,8 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
     for number, first in enumerate(range(0, len(partitions), at_once)):
         started = time.monotonic()
         wanted = partitions[first : first + at_once]
-        outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
+        with waiting(f"reading the segments of {len(wanted)} partitions"):
+            outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
         total.add(outcome)
         report(
             f"{first + len(wanted)} of {len(partitions)} partitions: {outcome.read:,} records read, "

@@ -1,0 +1,155 @@
+"""`grouptrail diff`: what differs in a group between two moments: state, assignor, members, owners and lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from grouptrail.query.document import Block, Grid, Heading, Line, write_document
+from grouptrail.query.errors import BeforeHistoryError, QueryError
+from grouptrail.query.formats import RowsFormat, write_rows
+from grouptrail.query.show_group import describe_group
+from grouptrail.query.views import filled
+from grouptrail.query.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+Row = dict[str, Any]
+
+_LAG_TABLE = "consumer_lag"
+# Samples are thinned with age to one in ten minutes by default.
+_LAG = f"""
+SELECT
+  topic, partition, max(sampled_at) AS sampled_at,
+  first_value(lag ORDER BY sampled_at DESC) AS lag, first_value(status ORDER BY sampled_at DESC) AS status
+FROM {_LAG_TABLE}
+WHERE cluster = :cluster AND group_id = :group AND sampled_at <= :time AND sampled_at > :time - INTERVAL '15 minutes'
+GROUP BY topic, partition
+ORDER BY topic, partition
+"""
+_OF_GROUP = {
+    "kind": "group_kind",
+    "state": "state",
+    "generation": "generation",
+    "assignor": "protocol",
+    "skew": "skew",
+}
+_HEADINGS = {"member": "Members", "owner": "Owners", "lag": "Lag"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing before and after; None where it was not there, or is not known.
+
+    `what` is a property of the group, or member, owner or lag, and `name` then the member id or the partition.
+    """
+
+    what: str
+    name: str
+    before: str | int | None
+    after: str | int | None
+
+
+def diff_group(
+    config: Config, group_id: str, first: datetime, second: datetime, *, format: RowsFormat, out: TextIO
+) -> None:
+    """Print what differs in a group between two moments.
+
+    Raises QueryError for a group without a history at the first one."""
+    found = list(differences(config, group_id, first, second))
+    if format in ("json", "csv"):
+        names = [field.name for field in fields(Difference)]
+        write_rows(names, (astuple(one) for one in found), out, format=format)
+        return
+    form: Literal["table", "markdown"] = "table" if format == "table" else "markdown"
+    write_document(_described(config, group_id, first, second, found), out, format=form)
+
+
+def differences(config: Config, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:
+    """Yield what differs in a group between two moments."""
+    try:
+        before, after = (describe_group(config, group_id, at=at, generations=1) for at in (first, second))
+    except BeforeHistoryError as error:
+        raise QueryError(f"the history of {group_id!r} begins after {_text(first)}: give a later time") from error
+    for what, column in _OF_GROUP.items():
+        yield from _unlike(what, {"": before[column]}, {"": after[column]})
+    yield from _unlike("members", {"": len(before["members"])}, {"": len(after["members"])})
+    yield from _unlike("member", _members(before), _members(after))
+    yield from _unlike("owner", _owners(before), _owners(after))
+    lags = [_lag(config, group_id, at) for at in (first, second)]
+    yield from _unlike("total lag", *({"": _sum(lag)} for lag in lags))
+    yield from _unlike("lag", *lags)
+
+
+def _unlike(what: str, before: Row, after: Row) -> Iterator[Difference]:
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield Difference(what, name, before.get(name), after.get(name))
+
+
+def _members(found: Row) -> Row:
+    return {member["member_id"]: _who(member) for member in found["members"]}
+
+
+def _who(member: Row) -> str:
+    instance = f" as {member['instance_id']}" if member["instance_id"] else ""
+    return f"{member['client_id']}{instance} on {member['client_host'].removeprefix('/')}"
+
+
+def _owners(found: Row) -> Row:
+    owned = (
+        (topic, partition, member["member_id"])
+        for member in found["members"]
+        for topic, partitions in (member["partitions"] or {}).items()
+        for partition in partitions
+    )
+    owners: dict[tuple[str, int], list[str]] = {}
+    for topic, partition, member_id in owned:
+        owners.setdefault((topic, partition), []).append(member_id)
+    return {f"{topic}-{number}": ", ".join(names) for (topic, number), names in sorted(owners.items())}
+
+
+def _lag(config: Config, group_id: str, at: datetime) -> Row:
+    warehouse = Warehouse(config, [_LAG_TABLE])
+    if _LAG_TABLE not in warehouse.versions:
+        return {}
+    rows = warehouse.rows(filled(_LAG, {"cluster": config.cluster, "group": group_id, "time": at}))
+    return {f"{row['topic']}-{row['partition']}": row["lag"] for row in rows}
+
+
+def _sum(lag: Row) -> int | None:
+    known = [offsets for offsets in lag.values() if offsets is not None]
+    return sum(known) if known else None
+
+
+def _described(
+    config: Config, group_id: str, first: datetime, second: datetime, found: list[Difference]
+) -> Iterator[Block]:
+    yield Line(f"{group_id} of cluster {config.cluster}, from {_text(first)} to {_text(second)}")
+    if not found:
+        yield Line("nothing differs")
+        return
+    if of_group := [one for one in found if one.what not in _HEADINGS]:
+        yield Line()
+        yield _grid("", ((one.what, one) for one in of_group))
+    for what, heading in _HEADINGS.items():
+        if listed := [one for one in found if one.what == what]:
+            yield Line()
+            yield Heading(heading)
+            yield _grid("member id" if what == "member" else "partition", ((one.name, one) for one in listed))
+
+
+def _grid(name: str, listed: Iterable[tuple[str, Difference]]) -> Grid:
+    columns = (name, "before", "after")
+    return Grid(columns, [(label, _shown(one.before), _shown(one.after)) for label, one in listed], long=columns)
+
+
+def _shown(value: str | int | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _text(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,105 @@
+"""Rows of the digest: what happened to the groups of a cluster since a time, read with delta-rs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from grouptrail.query.views import expand, filled
+from grouptrail.query.warehouse import Warehouse
+from grouptrail.report.cluster_rows import newest_times
+from grouptrail.report.group_rows import STORMS, Row, moment
+from grouptrail.storage.sql import Value
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+LISTED = 10
+"""How many rows of a kind the digest lists."""
+
+_MOST_HOURS = 800_000
+
+_TABLES = (
+    *("generations", "group_states", "memberships", "partition_ownership", "rebalances"),
+    *("offset_commits", "consumer_lag", "ingest_progress"),
+)
+_WORST = """
+SELECT group_id, status, status_reason, topic, partition, lag, max_lag_seconds
+FROM worst_groups
+WHERE status IN ('REWIND', 'STALL', 'STOP', 'WARN', 'UNKNOWN')
+ORDER BY severity DESC, lag DESC NULLS LAST, group_id
+"""
+_RESETS = """
+SELECT *
+FROM (
+  SELECT
+    group_id, topic, kind, count(DISTINCT partition) AS partitions, sum(moved_by) AS moved, max(at) AS last_at,
+    bool_or(owner_member_id IS NOT NULL) AS by_member
+  FROM resets('{hours} hours')
+  WHERE at >= :since
+  GROUP BY group_id, topic, kind
+)
+ORDER BY abs(moved) DESC NULLS LAST, group_id, topic
+"""
+_VANISHED = "SELECT * FROM vanished_groups WHERE vanished_at >= :since ORDER BY vanished_at DESC, group_id"
+# A rebalance also says when the one before it was, of which retention may have removed the row.
+_NEW = """
+SELECT group_id, min(at) AS first_at
+FROM (
+  SELECT group_id, started_at AS at FROM generations WHERE cluster = :cluster
+  UNION ALL SELECT group_id, coalesce(not_before, started_at) AS at FROM group_states WHERE cluster = :cluster
+  UNION ALL SELECT group_id, coalesce(previous_at, at) AS at FROM rebalances WHERE cluster = :cluster
+  UNION ALL SELECT group_id, record_at AS at FROM offset_commits WHERE cluster = :cluster
+)
+GROUP BY group_id
+HAVING min(at) >= :since
+ORDER BY first_at DESC, group_id
+"""
+_READ_SINCE = "SELECT CAST(min(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
+
+
+@dataclass(frozen=True)
+class DigestRows:
+    """What happened in a cluster since a time; lists are None where their tables do not exist yet.
+
+    `new` is also None if the topic has been read only since then: compaction leaves the newest records of a group.
+    """
+
+    cluster: str
+    since: datetime
+    known_at: datetime
+    worst: list[Row] | None
+    storms: list[Row] | None
+    resets: list[Row] | None
+    vanished: list[Row] | None
+    new: list[Row] | None
+
+
+def read_digest(config: Config, since: datetime) -> DigestRows:
+    """Read what happened in the configured cluster. Raises QueryError if the tables have no rows of it."""
+    warehouse = Warehouse(config, _TABLES)
+    known_us, _ = newest_times(warehouse, config)
+    values: dict[str, Value] = {"cluster": config.cluster, "since": since}
+    hours = min(math.ceil((datetime.now(UTC) - since) / timedelta(hours=1)), _MOST_HOURS)
+
+    def ask(sql: str, *tables: str) -> list[Row] | None:
+        if not warehouse.versions.keys() >= set(tables):
+            return None
+        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
+
+    read_since = (ask(_READ_SINCE, "ingest_progress") or [{"at": None}])[0]["at"]
+    is_read_before = read_since is not None and moment(read_since) < since
+    return DigestRows(
+        cluster=config.cluster,
+        since=since,
+        known_at=moment(known_us),
+        worst=ask(_WORST, "consumer_lag", "group_states"),
+        storms=ask(
+            f"{STORMS} WHERE ended_at >= :since ORDER BY rebalances DESC, began_at DESC, group_id", "rebalances"
+        ),
+        resets=ask(_RESETS.format(hours=hours), "offset_commits", "group_states", "partition_ownership"),
+        vanished=ask(_VANISHED, "group_states", "generations", "memberships"),
+        new=ask(_NEW, "generations", "group_states", "rebalances", "offset_commits") if is_read_before else None,
+    )

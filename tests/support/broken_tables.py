@@ -1,0 +1,97 @@
+"""Tables with rows that violate every expectation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grouptrail import contracts
+from grouptrail.config import Config
+from support.small_tables import at, lay
+
+RECORD = {"record_partition": 1, "record_offset": 5}
+OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}
+PLACE = {"topic": "orders", "partition": 0}
+
+# Rows that violate every expectation of their table.
+BROKEN: dict[str, list[dict[str, Any]]] = {
+    "ingest_progress": [
+        {"record_partition": 1, "start_offset": 0, "end_offset": 10, "offset_commits": 9, "query_id": None},
+        {"record_partition": 1, "start_offset": 90, "end_offset": 80, "log_start_offset": 9, "last_stable_offset": 5},
+        {"record_partition": 1, "start_offset": 90, "end_offset": 99, "earliest_record_at": at(0)},
+    ],
+    "offset_commits": [
+        {**RECORD, "key_type": 7, "topic": "orders", "partition": -1},
+        {**RECORD, "record_partition": 99, "group_id": None},
+        RECORD,
+    ],
+    "group_metadata": [
+        {**RECORD, "group_id": "live", "key_type": 7, "leader": "a", "members": []},
+        {**RECORD, "record_partition": 99, "group_id": None},
+        RECORD,
+    ],
+    "group_records": [
+        {**RECORD, "key_type": 2, "key_json": "no json"},
+        {**RECORD, "record_partition": 99, "group_id": None},
+        RECORD,
+    ],
+    "undecodable_records": [
+        {**RECORD, "fault_in": "tail", "reason": "bad luck", "fault_position": -1},
+        {**RECORD, "record_partition": 99, "decoder_version": None},
+        RECORD,
+    ],
+    "generations": [
+        {"record_offset": 1, "generation": 5, "group_kind": "odd", "member_count": 3, "members": [], "skew": -1},
+        {"record_offset": 2, "generation": 4, "skipped": 7, "started_at": at(2), "ended_at": at(1)},
+        {"record_offset": 2, "generation": 6, "protocol_type": None},
+    ],
+    "group_states": [
+        {"record_offset": 1, "state": "Stable", "group_kind": "classic", "ended_at": at(0)},
+        {"record_offset": 2, "state": "Empty", "group_kind": "classic", "started_at": at(1), "ended_at": at(0)},
+        {"record_offset": 3, "state": "Asleep", "evidence": "recorded", "not_before": at(0)},
+        {"record_offset": 3, "state": "Asleep", "evidence": None},
+    ],
+    "memberships": [
+        {"record_offset": 1, "member_id": "a", "began": "bored", "left_at": at(1)},
+        {"record_offset": 2, "member_id": "a", "joined_at": at(0), "left_at": at(-1), "client_id": None},
+        {"record_offset": 2, "member_id": "a"},
+    ],
+    "partition_ownership": [
+        {**OWNED, "record_offset": 1, "member_id": "stranger", "owned_from": at(0), "ended": "lost"},
+        {**OWNED, "record_offset": 2, "owned_from": at(1), "owned_until": at(0), "client_id": None},
+        {**OWNED, "record_offset": 2, "owned_from": at(1), "owned_until": at(2)},
+    ],
+    "rebalances": [
+        {"record_offset": 8, "cause": "unlucky", "from_generation": 3, "to_generation": 2, "partitions_moved": -1},
+        {"record_offset": 9, "at": at(0), "previous_at": at(1), "duration_ms": 5, "certainty": None},
+        {"record_offset": 9},
+    ],
+    "topic_names": [{"topic_id": "a", "told_by": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],
+    "history_positions": [
+        {"record_partition": 1, "group_id": "live", "told_to": 6, "waits": False, "state": None},
+        {"record_partition": 1, "group_id": "ahead", "told_to": 1000},
+        {"record_partition": -1, "group_id": ""},
+        {"record_partition": -1, "group_id": ""},
+    ],
+    "log_offsets": [
+        {**PLACE, "log_start_offset": 9, "log_end_offset": 5, "topic": None},
+        {**PLACE, "error": None},
+        {**PLACE, "error": None},
+    ],
+    "consumer_lag": [
+        {**PLACE, "status": "FINE", "lag": 7, "log_end_offset": 9, "committed_offset": 1, "lost_records": -1},
+        {**PLACE, "lag": 0, "lag_seconds": 5.0, "lost_records": 3, "log_start_offset": 0, "committed_offset": 0},
+        {**PLACE, "status": None},
+    ],
+    "committed_offsets": [{**PLACE, "committed_offset": 1}, {**PLACE, "record_partition": None}],
+}
+
+
+def lay_broken(config: Config) -> None:
+    """Write the rows of `BROKEN`."""
+    for table, rows in BROKEN.items():
+        lay(config, table, *({"cluster": config.cluster, **row} for row in rows))
+
+
+def expected_names(table: str) -> set[str]:
+    """Return the names of a table's expectations, except those of column types, which Delta enforces."""
+    return {"key_unique", "never_null", *(one["meta"]["name"] for one in contracts.expectations()[table])}

@@ -1,0 +1,189 @@
+"""`grouptrail check` without a JVM: the same results as with Great Expectations (tests/spark/test_check.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from grouptrail import cli, contracts
+from grouptrail.config import Config, load_config
+from grouptrail.quality import check
+from grouptrail.quality.results import TableResult
+from grouptrail.quality.snapshot import take
+from grouptrail.query.warehouse import Warehouse
+from support.broken_tables import BROKEN, expected_names, lay_broken
+from support.frozen_warehouse import CLUSTER, thaw
+from support.small_tables import at, lay
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config(None, {"warehouse": str(tmp_path / "warehouse"), "cluster": CLUSTER}, {})
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        pytest.fail("Spark was started")
+        yield
+
+    monkeypatch.setattr(check, "session", session)
+
+
+def checked(config: Config, *names: str, **options: Any) -> dict[str, TableResult]:
+    found = check.run_with_delta_rs(config, names, take(config, patience_seconds=0), **options)
+    return {one.table: one for one in found}
+
+
+def stored(config: Config, where: str) -> list[dict[str, Any]]:
+    return Warehouse(config, ["check_results"]).rows(f"SELECT * FROM check_results WHERE {where}")
+
+
+def test_check_invalid_rows_fail_every_expectation(config: Config) -> None:
+    """Each because of its rows, not because of an error in its query; results store only key columns."""
+    lay_broken(config)
+    found = checked(config)
+    assert found.keys() == BROKEN.keys()
+    held = {
+        f"{name}.{one}"
+        for name, table in found.items()
+        for one in expected_names(name) - {result.expectation for result in table.failures}
+    }
+    assert held == set()
+    failures = [result for table in found.values() for result in table.failures]
+    assert [result.problem for result in failures if result.problem] == []
+    assert all(result.unexpected_count and result.sample_keys for result in failures)
+    for table in found.values():
+        keys = {*contracts.tables()[table.table].key, "record_partition"}
+        assert all(json.loads(key).keys() <= keys for result in table.failures for key in result.sample_keys)
+    assert len(stored(config, "NOT success")) == len(failures)
+
+
+def test_check_healthy_warehouse_has_no_failures(config: Config) -> None:
+    """Nor has a column that an older version did not write; `since` excludes older rows."""
+    thaw(config)
+    (Path(config.warehouse) / "check_results").rename(Path(config.warehouse).parent / "clustered")
+    found = checked(config)
+    assert [(table.table, result) for table in found.values() for result in table.failures] == []
+    assert found.keys() == contracts.tables().keys() - {"check_results"}
+    assert found["generations"].rows == 9
+    late = checked(config, "consumer_lag", since=at(0) + timedelta(days=999))
+    assert (late["consumer_lag"].rows, late["consumer_lag"].failures) == (0, [])
+    assert len({row["run_id"] for row in stored(config, "true")}) == 2
+
+
+def test_check_wrong_type_of_a_column_fails(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(config, "topic_names", {})
+    known = contracts.tables()
+    table = known["topic_names"]
+    columns = tuple(
+        contracts.Column(**{**vars(column), "type": "bigint"}) if column.name == "topic" else column
+        for column in table.columns
+    )
+    changed = contracts.Table(**{**vars(table), "columns": columns})
+    monkeypatch.setattr(contracts, "tables", lambda: known | {"topic_names": changed})
+    [failure] = [one for one in checked(config)["topic_names"].failures if one.expectation == "type_of_topic"]
+    assert failure.problem == "it is StringType"
+
+
+def test_check_missing_file_makes_its_table_unreadable_and_others_are_checked(config: Config) -> None:
+    lay(config, "topic_names", {})
+    lay(config, "rebalances", {"record_offset": 1, "cluster": CLUSTER})
+    for file in Path(config.table_path("rebalances")).rglob("*.parquet"):
+        file.unlink()
+    found = checked(config)
+    assert not found["rebalances"].is_readable
+    assert "\n" not in str(found["rebalances"].failures[0].problem)
+    assert found["topic_names"].is_readable
+
+
+def test_check_stored_results_have_the_contracts_table(config: Config) -> None:
+    """Its comments and properties are those that Spark gives a table, but it is not clustered."""
+    lay(config, "topic_names", {})
+    checked(config)
+    table = DeltaTable(config.table_path("check_results"))
+    assert table.metadata().description == contracts.tables()["check_results"].about
+    assert table.metadata().configuration["delta.checkpointInterval"] == "10"
+    comments = [field.metadata.get("comment") for field in table.schema().fields]
+    assert all(comments)
+    assert len(comments) == len(contracts.tables()["check_results"].columns)
+
+
+def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only to append them: delta-rs does not write to tables with liquid clustering, as 0.1 made this one."""
+    thaw(config)
+    appended: list[int] = []
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(check, "session", session)
+    monkeypatch.setattr(check, "_append", lambda _spark, _config, rows: appended.append(len(rows)))
+    found = checked(config)
+    assert appended == [sum(len(table.results) for table in found.values())]
+
+
+@pytest.mark.parametrize(
+    ("format", "begins"), [("json", '{"table": "topic_names"'), ("csv", "table,"), ("markdown", "|")]
+)
+def test_check_command_prints_a_row_for_each_expectation_and_starts_no_jvm(
+    config: Config, format: str, begins: str
+) -> None:
+    lay(config, "topic_names", {"topic_id": "a", "topic": "t", "told_by": "x", "cluster": CLUSTER})
+    command = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER, "--format", format]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(begins)
+    assert "1 expectation failed, in topic_names" in result.stderr
+    assert result.stdout.count("key_unique") == 1
+
+
+def test_check_command_imports_neither_pyspark_nor_great_expectations(config: Config) -> None:
+    lay(config, "topic_names", {"cluster": CLUSTER})
+    arguments = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER]
+    program = (
+        f"import sys; sys.argv = ['grouptrail', *{arguments}]\n"
+        "from grouptrail.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'pyspark', 'great_expectations'} & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stderr.splitlines()[-1] == "[]"
+
+
+def test_snapshot_of_a_batch_interrupted_long_ago_does_not_wait(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thaw(config)
+    monkeypatch.setattr(check.snapshot.time, "sleep", lambda _: pytest.fail("it waited"))
+    assert take(config, patience_seconds=30).versions
+
+
+def test_check_of_a_table_too_large_for_memory_uses_spark(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(config, "topic_names", {"cluster": CLUSTER}, {"cluster": CLUSTER})
+    monkeypatch.setattr(check, "MOST_ROWS", 1)
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(check, "session", session)
+    monkeypatch.setattr(check, "run", lambda *_, **__: [TableResult("topic_names", 0, 2, (), 0.0)])
+    command = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    monkeypatch.setattr(check, "MOST_ROWS", 2)
+    monkeypatch.setattr(check, "run", lambda *_, **__: pytest.fail("Spark was used"))
+    assert "topic_names" in CliRunner().invoke(cli.app, command).output

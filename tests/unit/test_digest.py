@@ -1,0 +1,198 @@
+"""`grouptrail digest`: its rows, its forms, and its way to a webhook."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grouptrail import cli
+from grouptrail.config import Config
+from grouptrail.query.errors import QueryError
+from grouptrail.report import webhook as sending
+from grouptrail.report.digest import Digest, Section, digest_of, render
+from grouptrail.report.digest_rows import DigestRows, read_digest
+from grouptrail.report.webhook import WebhookError, post
+from support.small_tables import at, lay
+from support.terminal import on_terminal
+from support.web_hook import webhook
+
+HOSTILE = "<!channel> `x` *b* @here [l](http://evil)|\x1b[2J<script>alert(1)</script>"
+
+
+def names(rows: list[dict[str, str]] | None) -> list[str]:
+    assert rows is not None
+    return [row["group_id"] for row in rows]
+
+
+def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
+    """The sample history: from its begin on, and without what came before a later time."""
+    rows = read_digest(shop, at(0.5))
+    assert names(rows.worst) == ["replay", "billing", "audit"]
+    assert [(row["group_id"], row["rebalances"]) for row in rows.storms or ()] == [("billing", 4)]
+    assert {(row["group_id"], row["kind"]) for row in rows.resets or ()} >= {
+        ("billing", "rewind"),
+        ("replay", "rewind"),
+    }
+    assert "gone" in names(rows.vanished)
+    assert "silent" in names(rows.new)
+    assert "billing" not in names(rows.new)
+    late = read_digest(shop, at(60))
+    assert (late.storms, late.resets, late.vanished, late.new) == ([], [], [], [])
+
+
+def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(shop: Config) -> None:
+    """All groups would seem to be new: compaction leaves only the newest records of each."""
+    rows = read_digest(shop, at(-60))
+    assert rows.new is None
+    assert "not known: the topic has been read only since then" in render(digest_of(rows), "markdown")
+
+
+def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path))
+    with pytest.raises(QueryError, match="nothing has landed of cluster default"):
+        read_digest(config, at(0))
+    lay(config, "ingest_progress", {"record_partition": 1})
+    assert render(digest_of(read_digest(config, at(0))), "markdown").count("nothing has landed in the tables") == 4
+
+
+def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
+    command = ["digest", "--since", "2026-03-04 12:00:30", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+    text = CliRunner().invoke(cli.app, command).output
+    assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
+        f"# Consumer groups of cluster {shop.cluster}",
+        *("## Worst groups now", "## Rebalance storms", "## Offset resets", "## Vanished groups", "## New groups"),
+    ]
+    assert "- `replay`: REWIND, lag 5, 0.5 s behind: because REWIND (orders-0)" in text
+    html = CliRunner().invoke(cli.app, [*command, "--format", "html"]).output
+    assert html.startswith("<!doctype html>")
+    assert "<li><code>replay</code>: REWIND, lag 5" in html
+
+
+@pytest.mark.parametrize(("since", "message"), [("soon", "is not a time"), ("2999-01-01", "is not in the past")])
+def test_digest_command_wrong_since_exits_with_usage_error(since: str, message: str) -> None:
+    result = CliRunner().invoke(cli.app, ["digest", "--since", since])
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def a_digest(name: str = "billing", count: int = 1) -> Digest:
+    worst = {
+        "status": "STOP",
+        "status_reason": name,
+        "topic": name,
+        "partition": 0,
+        "lag": 1,
+        "max_lag_seconds": None,
+    }
+    rows = [{"group_id": name, **worst} for _ in range(count)]
+    return digest_of(DigestRows("c", at(0), at(1), rows, [], [], [], []))
+
+
+def test_digest_hostile_names_are_no_markup_in_any_form() -> None:
+    found = a_digest(HOSTILE)
+    assert "\x1b" not in "".join(render(found, form) for form in ("markdown", "html", "chat"))  # type: ignore[arg-type]
+    assert "<script" not in render(found, "html").replace("&lt;script", "")
+    chat = render(found, "chat")
+    assert "<" not in chat
+    assert "@here" not in chat
+    [line] = [line for line in chat.splitlines() if line.startswith("•")]
+    assert line.count("`") == 2
+    markdown = render(found, "markdown")
+    assert "``" in markdown
+    assert r"\[l\](http" in markdown
+
+
+def test_digest_huge_names_and_many_groups_are_cut() -> None:
+    found = a_digest("x" * 100_000, 500)
+    for form in ("markdown", "html", "chat"):
+        text = render(found, form)  # type: ignore[arg-type]
+        assert len(text) < 10_000
+        assert "and 490 more" in text
+
+
+def test_digest_post_sends_one_json_message_and_prints_no_url(shop: Config) -> None:
+    command = ["digest", "--since", "2026-03-04 12:00:30", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+    with webhook() as hook:
+        result = CliRunner().invoke(cli.app, [*command, "--post", hook.url])
+        from_stdin = CliRunner().invoke(cli.app, [*command, "--post", "-"], input=f"{hook.url}\n")
+    assert (result.exit_code, result.output) == (0, "the digest was posted\n")
+    assert (from_stdin.exit_code, from_stdin.output) == (0, "the digest was posted\n")
+    [(path, content_type, body), again] = hook.received
+    assert path == "/services/T000/B000/hunter2"
+    assert content_type.startswith("application/json")
+    assert again == (path, content_type, body)
+    message = json.loads(body)
+    assert list(message) == ["text"]
+    assert message["text"].startswith(f"*Consumer groups of cluster {shop.cluster}*, 2026-03-04 12:00")
+    assert "• `replay`: REWIND" in message["text"]
+
+
+@pytest.mark.parametrize(
+    ("status", "phrase"), [(404, "Not Found"), (500, "Internal Server Error"), (299 + 400, "unknown")]
+)
+def test_post_refused_raises_with_the_status_and_without_the_url(status: int, phrase: str) -> None:
+    with webhook(status=status) as hook, pytest.raises(WebhookError) as raised:
+        post(hook.url, "hello")
+    assert str(raised.value).startswith(f"the webhook answered {status} ({phrase}")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_post_redirect_is_not_followed() -> None:
+    with webhook() as other, webhook(status=307, location=other.url) as hook, pytest.raises(WebhookError) as raised:
+        post(hook.url, "hello")
+    assert other.received == []
+    assert len(hook.received) == 1
+    assert "it redirects, which is not followed" in str(raised.value)
+
+
+def test_post_silent_server_raises_in_time() -> None:
+    with webhook(silent=True) as hook, pytest.raises(WebhookError, match=r"did not answer within 0\.3 s"):
+        post(hook.url, "hello", timeout_seconds=0.3)
+
+
+def refused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file:///etc/passwd", "not an http:// or https:// URL"),
+        ("hunter2", "not an http:// or https:// URL"),
+        ("http://[hunter2", "not an http:// or https:// URL"),
+        ("http://127.0.0.1:99999/hunter2", "not an http:// or https:// URL"),
+        ("http://127.0.0.1:{port}/hunter2", "cannot be reached (Connection refused)"),
+        ("http://hunter2.invalid/x", "cannot be reached ("),
+        ("http://127.0.0.1:{port}/a b\nhunter2", "did not answer as a web server does (InvalidURL)"),
+    ],
+)
+def test_post_wrong_url_raises_one_line_without_it(url: str, message: str) -> None:
+    with pytest.raises(WebhookError) as raised:
+        post(url.format(port=refused_port()), "hello", timeout_seconds=5)
+    assert message in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_digest_post_error_with_debug_shows_no_url(shop: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the one line nor in the stack trace."""
+    monkeypatch.setattr(sending, "_TIMEOUT_SECONDS", 2.0)
+    url = f"http://127.0.0.1:{refused_port()}/hunter2"
+    where = ["--since", "2026-03-04", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+    status, printed = on_terminal("digest", *where, "--post", url, "--debug")
+    assert status == 1
+    assert "Traceback" in printed
+    assert "hunter2" not in printed
+
+
+def test_sections_without_groups_say_so() -> None:
+    digest = Digest("t", "p", [Section("Offset resets", (), "none")])
+    assert render(digest, "markdown").endswith("## Offset resets\n\nnone\n")
+    assert "<p>none</p>" in render(digest, "html")
+    assert render(digest, "chat").endswith("*Offset resets*\nnone")

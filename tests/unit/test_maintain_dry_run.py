@@ -1,0 +1,91 @@
+"""`grouptrail maintain --dry-run` without a JVM; tests/spark/test_maintain.py compares it with what is deleted."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grouptrail.config import Config, MaintainConfig
+from grouptrail.maintenance import maintain
+from grouptrail.maintenance.sources import DeltaRsSource
+from support.frozen_warehouse import CLUSTER, thaw
+from support.frozen_warehouse import NOON as WRITTEN
+from support.small_tables import NOON, lay
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(warehouse=str(tmp_path), cluster=CLUSTER)
+
+
+def shown(config: Config, *names: str, at: Any, **settings: Any) -> dict[str, list[int]]:
+    """Return the rows that would be deleted by table, one number for each rule."""
+    config = config.model_copy(update={"maintain": MaintainConfig(**settings)})
+    out = io.StringIO()
+    maintain.show_removals(DeltaRsSource(config), config, names, out, at, format="json")
+    found: dict[str, list[int]] = {}
+    for row in map(json.loads, out.getvalue().splitlines()):
+        found.setdefault(row["table"], []).append(row["rows"])
+    return found
+
+
+def test_dry_run_thinning_keeps_one_sample_a_minute_and_every_change(config: Config) -> None:
+    """Of 180 samples 30 are the last of their minute; a change between two verdicts keeps both samples at it."""
+    samples = (
+        {"cluster": CLUSTER, "topic": "orders", "partition": 1, "sampled_at": NOON + timedelta(seconds=10 * number)}
+        | {"status": "STOP" if 97 <= number < 101 else "OK"}
+        for number in range(360)
+    )
+    lay(config, "consumer_lag", *samples)
+    now = NOON + timedelta(days=1, minutes=30)
+    kept = {*range(5, 180, 6), 96, 97, 100, 101}
+    assert shown(config, "consumer_lag", at=now, thin_samples=["1:60"]) == {"consumer_lag": [180 - len(kept)]}
+    assert shown(config, "consumer_lag", at=NOON, thin_samples=["1:60"]) == {"consumer_lag": [0]}
+
+
+def test_dry_run_retention_counts_closed_rows_and_processed_records(config: Config) -> None:
+    """Open rows, the generations of open rebalances and the newest record of each key stay."""
+    thaw(config)
+    late = WRITTEN + timedelta(days=30)
+    found = shown(config, at=late, decoded_days=7, history_days=7, samples_days=7)
+    assert found["consumer_lag"] == [12, 0]
+    assert (found["offset_commits"], found["group_metadata"], found["ingest_progress"]) == ([1], [7], [5])
+    assert (found["generations"], found["rebalances"]) == ([4], [4])
+    early = shown(config, at=WRITTEN, decoded_days=7, history_days=7, samples_days=7)
+    assert {sum(rows) for rows in early.values()} == {0}
+
+
+def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -> None:
+    thaw(config)
+    for form, expected in (
+        ("table", "nothing was deleted"),
+        ("csv", "table,rows,in files"),
+        ("markdown", "| table |"),
+    ):
+        arguments = [
+            "maintain",
+            "--dry-run",
+            "--warehouse",
+            config.warehouse,
+            "--cluster",
+            CLUSTER,
+            "--format",
+            form,
+        ]
+        program = (
+            f"import sys; sys.argv = ['grouptrail', *{arguments}]\n"
+            "from grouptrail.cli import main\n"
+            "try: main()\n"
+            "except SystemExit as end: assert not end.code\n"
+            "print('pyspark' in sys.modules, file=sys.stderr)"
+        )
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert expected in run.stdout
+        assert run.stderr == "False\n"

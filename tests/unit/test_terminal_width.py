@@ -1,0 +1,53 @@
+"""Commands on a terminal of 80 columns: whatever is shortened or wrapped, no number is lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from grouptrail.config import Config
+from support.sample_groups import billing
+from support.terminal import on_terminal
+
+COMMANDS = (
+    ("show", "lag"),
+    ("show", "lag", "--group", "*"),
+    ("show", "group", "billing"),
+    ("diff", "billing", "2026-03-04 12:20", "2026-03-04 12:23"),
+    ("backtest", "--from", "2026-03-04 12:00", "--to", "2026-03-04 14:00"),
+    ("check", "rebalances", "memberships"),
+    ("maintain", "--dry-run"),
+)
+# Ages and durations differ from one run to the next.
+TIMED = re.compile(r"sampled .* ago|(?<=\d) +\d+\.\d *$|… \d+ s|before \d{4}-\d\d-\d\d \d\d:\d\d", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A warehouse of its own, because `check` writes to it."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    billing(config)
+    return config
+
+
+def numbers(printed: str) -> Counter[str]:
+    return Counter(re.findall(r"\d[\d,.:]*", TIMED.sub("", printed)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_command_at_80_columns_prints_every_number_of_a_wide_terminal(lake: Config, command: tuple[str, ...]) -> None:
+    found = {}
+    for columns in (80, 300):
+        status, found[columns] = on_terminal(*command, "--warehouse", lake.warehouse, columns=columns)
+        assert status in (0, 1), found[columns]
+    assert numbers(found[300])
+    assert numbers(found[80]) >= numbers(found[300])
+
+
+def test_help_at_80_columns_has_no_longer_line() -> None:
+    for command in ([], ["show", "lag"], ["digest"], ["diff"]):
+        status, printed = on_terminal(*command, "-h")
+        assert status == 0
+        assert max(map(len, printed.splitlines())) <= 80
