@@ -25,10 +25,10 @@ from grouptrail.query.formats import (
     console_on,
     first_rows,
     rows,
+    save_parquet,
     whole_file,
     write_csv,
     write_json,
-    write_parquet,
     write_reset_offsets,
     write_table,
 )
@@ -114,7 +114,7 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
 def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
     """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        write_parquet(*run_query(config, text, engine), path)
+        save_parquet(*run_query(config, text, engine), path)
         return
     with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
         run_sql(config, text, format=format, out=out, engine=engine)

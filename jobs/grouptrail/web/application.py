@@ -25,6 +25,7 @@ from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
 from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, is_own_host
+from grouptrail.web.sql_page import sql_pages
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -48,6 +49,7 @@ def application(
     app = _flask(configs, report)
 
     app.register_blueprint(pages(index))
+    app.register_blueprint(sql_pages(configs))
     return app
 
 

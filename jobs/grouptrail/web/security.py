@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -32,6 +32,16 @@ def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
         return False
     host = (found["v6"] or found["name"]).lower().rstrip(".")
     return host == "localhost" or _is_loopback(host) or host in {name.lower() for name in hosts}
+
+
+def is_foreign(headers: Mapping[str, str]) -> bool:
+    """Return whether a page of another site makes this request, rather than a person who opens a link.
+
+    Answering it would cost resources, although the other site could not read the answer. Ports are no sites of their
+    own: to the browser, whatever listens on this machine is of the same site.
+    """
+    is_opened = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    return headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not is_opened
 
 
 def _is_loopback(host: str) -> bool:

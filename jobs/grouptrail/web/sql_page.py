@@ -1,0 +1,246 @@
+"""The page of SQL, its JSON and its exports."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response, render_template, request
+from pydantic import BaseModel, ConfigDict, Field
+
+from grouptrail import contracts
+from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import (
+    PLAN_COLUMNS,
+    Row,
+    column_names,
+    displayed,
+    rows,
+    write_csv,
+    write_json,
+    write_parquet,
+    write_reset_offsets,
+)
+from grouptrail.query.process import BusyError, Limits, QueryProcesses, QueryResult
+from grouptrail.storage.schema import column_type
+from grouptrail.web.answers import Answer
+from grouptrail.web.requests import PageError, asked, json_answer
+from grouptrail.web.security import is_foreign
+from grouptrail.web.sql_chart import Chart, chart, is_number
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+MAX_SHOWN_ROWS = 500
+_MAX_CELL = 1000
+_MAX_QUERY = 50_000
+
+Export = Literal["csv", "jsonl", "parquet", "reset-offsets"]
+
+
+class SqlColumn(Answer):
+    """A column of a result."""
+
+    name: str
+    type: str = Field(description="Its type as the tables' columns have it, such as string, bigint or timestamp.")
+
+
+class SqlRows(Answer):
+    """The rows of a query."""
+
+    cluster: str = Field(description="The cluster that views read.")
+    columns: list[SqlColumn]
+    rows: list[dict[str, Any]] = Field(description="Times are UTC in ISO 8601, bytes base64.")
+    is_cut: bool = Field(description="Whether the query has more rows than the limits allow.")
+    seconds: float = Field(description="How long it took.")
+
+
+class _SqlParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    q: str = Field(default="", max_length=_MAX_QUERY, description="The query, as for `grouptrail sql`.")
+    cluster: str = Field(
+        default="", max_length=1000, description="The cluster that views read. Default: the first one."
+    )
+
+
+class SqlPageQuery(_SqlParameters):
+    """The parameters of the page of SQL."""
+
+    view: Literal["table", "chart"] = Field(default="table", description="How the result is shown.")
+
+
+class SqlQuery(_SqlParameters):
+    """The parameters of a query."""
+
+    format: Literal["json", Export] = Field(
+        default="json",
+        description="json: one object; csv; jsonl: an object a line; parquet; reset-offsets: for kafka-consumer-groups.",
+    )
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """A result as the page shows it: the first rows as texts, None for null; numbers are aligned right."""
+
+    columns: Sequence[SqlColumn]
+    is_number: Sequence[bool]
+    cells: Sequence[Sequence[str | None]]
+    has_lines: bool
+    row_count: int
+    is_cut: bool
+    seconds: float
+    chart: Chart | None
+
+
+@dataclass(frozen=True)
+class _Download:
+    type: str
+    ending: str
+    write: Callable[[list[str], Iterable[Row], TextIO], None] | None
+
+
+_DOWNLOADS: dict[str, _Download] = {
+    "csv": _Download("text/csv; charset=utf-8", "csv", write_csv),
+    "jsonl": _Download("application/jsonl; charset=utf-8", "jsonl", write_json),
+    "parquet": _Download("application/vnd.apache.parquet", "parquet", None),
+    "reset-offsets": _Download("text/csv; charset=utf-8", "csv", write_reset_offsets),
+}
+
+
+class _Queries:
+    """Answers queries of the clusters."""
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        web = configs[0].web
+        self.limits = Limits(
+            web.sql_max_rows, web.sql_max_result_bytes, web.sql_max_memory_bytes, web.sql_timeout_seconds
+        )
+        self.clusters = {config.cluster: config for config in configs}
+        self._processes = QueryProcesses(self.limits, web.sql_max_queries)
+
+    def config(self, parameters: _SqlParameters) -> Config:
+        """Return the configuration of the cluster that is asked for."""
+        name = parameters.cluster or next(iter(self.clusters))
+        if name not in self.clusters:
+            raise PageError(HTTPStatus.NOT_FOUND, f"there is no such cluster: {', '.join(self.clusters)} are known")
+        return self.clusters[name]
+
+    def answer(self, parameters: _SqlParameters) -> QueryResult:
+        """Run a query. Raises PageError with one line."""
+        if is_foreign(request.headers):
+            raise PageError(HTTPStatus.FORBIDDEN, "a page of another site may not run queries: open the link itself")
+        try:
+            return self._processes.run(self.config(parameters), parameters.q)
+        except BusyError as error:
+            raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        except QueryError as error:
+            raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+def sql_pages(configs: Sequence[Config]) -> Blueprint:
+    """Return the page of SQL and its API."""
+    routes = Blueprint("sql", __name__)
+    queries = _Queries(configs)
+
+    @routes.get("/sql")
+    def show_sql() -> tuple[str, int]:
+        query = asked(SqlPageQuery)
+        found, problem = None, None
+        if query.q.strip():
+            try:
+                found = _shown(queries.answer(query), with_chart=query.view == "chart")
+            except PageError as error:
+                problem = error
+        page = render_template(
+            "sql.html",
+            query=query,
+            cluster=queries.config(query).cluster,
+            clusters=list(queries.clusters),
+            found=found,
+            problem=problem,
+            limits=queries.limits,
+            tables=contracts.tables().values(),
+            views=contracts.views().values(),
+            address=sql_address,
+        )
+        return page, problem.status if problem else HTTPStatus.OK
+
+    @routes.get("/api/v1/sql")
+    def answer_sql() -> Response:
+        query = asked(SqlQuery)
+        if not query.q.strip():
+            raise PageError(HTTPStatus.BAD_REQUEST, "parameter q: give a query, such as q=SELECT * FROM current_lag")
+        found = queries.answer(query)
+        if query.format == "json":
+            return json_answer(_answer(queries.config(query).cluster, found))
+        try:
+            return _download(query.format, found)
+        except QueryError as error:
+            raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    return routes
+
+
+def sql_address(query: str, path: str = "/sql", **parameters: str | None) -> str:
+    """Return the address of a query."""
+    given = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode({'q': query, **given})}"
+
+
+def _columns(found: QueryResult) -> list[SqlColumn]:
+    types = map(column_type, found.table.schema.types)
+    return [SqlColumn(name=name, type=type_) for name, type_ in zip(column_names(found.schema), types, strict=True)]
+
+
+def _answer(cluster: str, found: QueryResult) -> SqlRows:
+    names = column_names(found.schema)
+    return SqlRows(
+        cluster=cluster,
+        columns=_columns(found),
+        rows=[dict(zip(names, row, strict=True)) for row in rows(found.batches())],
+        is_cut=found.is_cut,
+        seconds=round(found.seconds, 3),
+    )
+
+
+def _download(format: Export, found: QueryResult) -> Response:
+    download = _DOWNLOADS[format]
+    headers = {
+        "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
+        "X-Grouptrail-Is-Cut": str(found.is_cut).lower(),
+    }
+    if download.write is None:
+        out = io.BytesIO()
+        write_parquet(found.schema, found.batches(), out)
+        return Response(out.getvalue(), content_type=download.type, headers=headers)
+    text = io.StringIO(newline="")
+    download.write(column_names(found.schema), rows(found.batches()), text)
+    return Response(text.getvalue(), content_type=download.type, headers=headers)
+
+
+def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
+    columns = _columns(found)
+    names = [column.name for column in columns]
+    has_lines = names == PLAN_COLUMNS
+    first = QueryResult(found.table.slice(0, MAX_SHOWN_ROWS), found.is_cut, found.seconds)
+    cells = [[None if value is None else _cell(value, keep_lines=has_lines) for value in row] for row in rows(first.batches())]
+    return ShownResult(
+        columns,
+        list(map(is_number, found.table.schema.types)),
+        cells,
+        has_lines,
+        found.table.num_rows,
+        found.is_cut,
+        found.seconds,
+        chart(found.table, names) if with_chart else None,
+    )
+
+
+def _cell(value: Any, *, keep_lines: bool) -> str:
+    text = displayed(value, keep_lines=keep_lines)
+    return text if keep_lines or len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
