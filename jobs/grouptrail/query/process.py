@@ -3,8 +3,8 @@
     QueryProcesses.run --request as JSON, on stdin--> `python -m grouptrail.query.process`
                        <--a line of JSON, and the rows as an Arrow stream, on stdout--
 
-A query may need any amount of memory and time. In a process of its own it can be killed, it ends no other work where it
-fails, and the scheduler and the kernel's memory killer prefer the caller to it.
+A query may need any amount of memory and time. A process of its own can be killed, and fails alone; the scheduler and
+the kernel's memory killer prefer the caller to it.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _run(config: Config, text: str, limits: Limits) -> QueryResult:
             answer, complaint = process.communicate(_request(config, text, limits), limits.timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise LimitError(
-                f"the query took longer than {limits.timeout_seconds:g} s and was stopped: read less, for example with "
-                "a WHERE on cluster and time, or run it with `grouptrail sql`"
+                f"the query took longer than {limits.timeout_seconds:g} s and was stopped: read less, for example "
+                "with a WHERE on cluster and time, or run it with `grouptrail sql`"
             ) from error
         finally:
             process.kill()
@@ -144,8 +144,8 @@ def _ended(returncode: int, complaint: bytes, limits: Limits) -> QueryError:
     # Rust aborts without memory, Python and Arrow raise, and the kernel kills.
     if returncode in (-signal.SIGABRT, -signal.SIGKILL) or "emory" in said:
         return LimitError(
-            f"the query needs more than {limits.max_memory_bytes / _MEGABYTE:,.0f} MB of memory and was stopped: read "
-            "fewer columns or rows, or run it with `grouptrail sql`"
+            f"the query needs more than {limits.max_memory_bytes / _MEGABYTE:,.0f} MB of memory and was stopped: "
+            "read fewer columns or rows, or run it with `grouptrail sql`"
         )
     last = said.splitlines()[-1][:300] if said else f"exit code {returncode}"
     return QueryError(f"the query's process ended without an answer ({last}): report it")
@@ -191,7 +191,10 @@ def _answer(schema: Any, batches: Iterator[Any], limits: Limits) -> tuple[dict[s
     with pa.ipc.new_stream(out, plain) as writer:
         for found in batches:
             batch = pa.RecordBatch.from_arrays(
-                [column.cast(type_) for column, type_ in zip(pa.record_batch(found).columns, plain.types, strict=True)],
+                [
+                    column.cast(type_)
+                    for column, type_ in zip(pa.record_batch(found).columns, plain.types, strict=True)
+                ],
                 schema=plain,
             )
             count = min(len(batch), rows_left)

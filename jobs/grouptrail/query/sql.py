@@ -140,7 +140,7 @@ def print_tables(config: Config, out: TextIO) -> None:
     console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
     functions = Table("view", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for view in contracts.views().values():
-        functions.add_row(escape(view.signature), _first_sentence(view.about))
+        functions.add_row(escape(view.signature), first_sentence(view.about))
     console.print(functions)
     if all(summary.rows is None for summary in summaries):
         console.print("Nothing has landed there yet: run `grouptrail run`, or check --warehouse.")
@@ -148,7 +148,7 @@ def print_tables(config: Config, out: TextIO) -> None:
 
 def _cells(summary: TableSummary) -> list[str]:
     if summary.rows is None:
-        return [summary.name, "-", "-", "-", "-", _first_sentence(summary.about)]
+        return [summary.name, "-", "-", "-", "-", first_sentence(summary.about)]
     newest = (summary.newest_at or "-").removesuffix("Z").replace("T", " ")
     size = _size(summary.size_bytes or 0)
     return [
@@ -157,11 +157,12 @@ def _cells(summary: TableSummary) -> list[str]:
         f"{summary.files:,}",
         size,
         newest,
-        _first_sentence(summary.about),
+        first_sentence(summary.about),
     ]
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
     return text.split(". ", maxsplit=1)[0].removesuffix(".")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -86,6 +86,11 @@ class Chart:
     since: datetime | None = None
     until: datetime | None = None
 
+    @property
+    def longest_value(self) -> int:
+        """Return the length of the longest text at an axis of values, for axes that are in line."""
+        return max((len(tick.text) for panel in self.panels for tick in panel.values), default=0)
+
 
 def chart(table: pa.Table, names: Sequence[str]) -> Chart:
     """Return the chart of a result whose columns have these names."""
@@ -107,7 +112,7 @@ def chart(table: pa.Table, names: Sequence[str]) -> Chart:
     if not known:
         return Chart()
     since, until = min(known), max(known)
-    drawn = [_lines(name, unit, keys, moments, values, (since, until)) for name, unit, values in columns]
+    drawn = [_lines(name, unit, _by_key(keys, moments, values), (since, until)) for name, unit, values in columns]
     return Chart(drawn, left_out, _moment(since), _moment(until))
 
 
@@ -161,35 +166,34 @@ def _bars(name: str, unit: str, keys: Sequence[str], values: Sequence[float | No
     return Panel(name, unit, bars=bars, left_out=len(keys) - len(shown))
 
 
-def _lines(
-    name: str,
-    unit: str,
-    keys: Sequence[str],
-    moments: Sequence[int | None],
-    values: Sequence[float | None],
-    span: tuple[float, float],
-) -> Panel:
-    points: defaultdict[str, list[Point]] = defaultdict(list)
-    for key, moment, value in zip(keys, moments, values, strict=True):
-        if moment is not None:
-            points[key].append((moment / 1e6, value))
+def _lines(name: str, unit: str, points: Mapping[str, Sequence[Point]], span: tuple[float, float]) -> Panel:
     drawn = dict(list(points.items())[:MAX_LINES])
-    known = [value for line in drawn.values() for _, value in line if value is not None]
-    ticks = _value_ticks(known)
+    ticks = _value_ticks([value for line in drawn.values() for _, value in line if value is not None])
     low, high = ticks[0], ticks[-1]
     since, length = span[0], (span[1] - span[0]) or 1.0
-    lines = [
-        Line(key, _path([((at - since) / length, None if y is None else (high - y) / (high - low)) for at, y in line]))
-        for key, line in ((key, _thinned(sorted(line, key=lambda point: point[0]))) for key, line in drawn.items())
-    ]
+    places = {
+        key: [((at - since) / length, None if value is None else (high - value) / (high - low)) for at, value in line]
+        for key, line in drawn.items()
+    }
     return Panel(
         name,
         unit,
-        lines=lines,
+        lines=[Line(key, _path(_thinned(line))) for key, line in places.items()],
         values=[Tick(round((high - tick) / (high - low) * 100, 2), _plain(tick)) for tick in ticks],
         times=[Tick(round((at - since) / length * 100, 2), text) for at, text in _time_ticks(*span)],
         left_out=len(points) - len(drawn),
     )
+
+
+def _by_key(
+    keys: Sequence[str], moments: Sequence[int | None], values: Sequence[float | None]
+) -> dict[str, list[Point]]:
+    """Return the points of each line in the order of time."""
+    points: defaultdict[str, list[Point]] = defaultdict(list)
+    for key, moment, value in zip(keys, moments, values, strict=True):
+        if moment is not None:
+            points[key].append((moment / 1e6, value))
+    return {key: sorted(line, key=lambda point: point[0]) for key, line in points.items()}
 
 
 def _value_ticks(values: Iterable[float]) -> list[float]:
@@ -228,7 +232,7 @@ def _plain(value: float) -> str:
 
 
 def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Return as many points as can be seen: the least and the greatest of each slot of time."""
+    """Return as many points as can be seen: the highest and the lowest of each run of points."""
     if len(points) <= 2 * _SLOTS:
         return points
     size = -(-len(points) // _SLOTS)

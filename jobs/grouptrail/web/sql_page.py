@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 from urllib.parse import urlencode
 
+import pyarrow as pa
 from flask import Blueprint, Response, render_template, request
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +27,7 @@ from grouptrail.query.formats import (
     write_reset_offsets,
 )
 from grouptrail.query.process import BusyError, Limits, QueryProcesses, QueryResult
+from grouptrail.query.sql import first_sentence
 from grouptrail.storage.schema import column_type
 from grouptrail.web.answers import Answer
 from grouptrail.web.requests import PageError, asked, json_answer
@@ -79,16 +81,17 @@ class SqlQuery(_SqlParameters):
 
     format: Literal["json", Export] = Field(
         default="json",
-        description="json: one object; csv; jsonl: an object a line; parquet; reset-offsets: for kafka-consumer-groups.",
+        description="json: one object; csv; jsonl: an object a line; parquet; reset-offsets: the CSV that "
+        "`kafka-consumer-groups --from-file` reads.",
     )
 
 
 @dataclass(frozen=True)
 class ShownResult:
-    """A result as the page shows it: the first rows as texts, None for null; numbers are aligned right."""
+    """A result as the page shows it: the first rows as texts, None for null, and the CSS class of each column."""
 
     columns: Sequence[SqlColumn]
-    is_number: Sequence[bool]
+    classes: Sequence[str]
     cells: Sequence[Sequence[str | None]]
     has_lines: bool
     row_count: int
@@ -167,6 +170,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
             tables=contracts.tables().values(),
             views=contracts.views().values(),
             address=sql_address,
+            first_sentence=first_sentence,
         )
         return page, problem.status if problem else HTTPStatus.OK
 
@@ -228,10 +232,16 @@ def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
     names = [column.name for column in columns]
     has_lines = names == PLAN_COLUMNS
     first = QueryResult(found.table.slice(0, MAX_SHOWN_ROWS), found.is_cut, found.seconds)
-    cells = [[None if value is None else _cell(value, keep_lines=has_lines) for value in row] for row in rows(first.batches())]
+    cells = [
+        [None if value is None else _cell(value, keep_lines=has_lines) for value in row]
+        for row in rows(first.batches())
+    ]
     return ShownResult(
         columns,
-        list(map(is_number, found.table.schema.types)),
+        [
+            "number" if is_number(type_) else "whole" if pa.types.is_temporal(type_) else ""
+            for type_ in found.table.schema.types
+        ],
         cells,
         has_lines,
         found.table.num_rows,
