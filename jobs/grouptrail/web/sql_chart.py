@@ -212,7 +212,7 @@ def _round_above(value: float) -> float:
     return next(float(digit * power) for digit in (1, 2, 5, 10) if digit * power >= value * 0.999)
 
 
-def _time_ticks(since: float, until: float) -> list[tuple[float, str]]:
+def _time_ticks(since: float, until: float) -> Sequence[tuple[float, str]]:
     step = next((step for step in _TIME_STEPS if (until - since) / step <= _TICKS), 365 * 86_400)
     if until == since:
         return [(since, _clock(since, 1))]

@@ -6,12 +6,11 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlencode
 
 import pyarrow as pa
-from flask import Blueprint, Response, render_template, request
-from pydantic import BaseModel, ConfigDict, Field
+from flask import Blueprint, Response, render_template
 
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
@@ -29,9 +28,9 @@ from grouptrail.query.formats import (
 from grouptrail.query.process import BusyError, Limits, QueryProcesses, QueryResult
 from grouptrail.query.sql import first_sentence
 from grouptrail.storage.schema import column_type
-from grouptrail.web.answers import Answer
+from grouptrail.web.answers import MAX_SQL, Export, SqlColumn, SqlPageQuery, SqlParameters, SqlQuery, SqlRows
+from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, asked, json_answer
-from grouptrail.web.security import is_foreign
 from grouptrail.web.sql_chart import Chart, chart, is_number
 
 if TYPE_CHECKING:
@@ -39,51 +38,6 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_ROWS = 500
 _MAX_CELL = 1000
-_MAX_QUERY = 50_000
-
-Export = Literal["csv", "jsonl", "parquet", "reset-offsets"]
-
-
-class SqlColumn(Answer):
-    """A column of a result."""
-
-    name: str
-    type: str = Field(description="Its type as the tables' columns have it, such as string, bigint or timestamp.")
-
-
-class SqlRows(Answer):
-    """The rows of a query."""
-
-    cluster: str = Field(description="The cluster that views read.")
-    columns: list[SqlColumn]
-    rows: list[dict[str, Any]] = Field(description="Times are UTC in ISO 8601, bytes base64.")
-    is_cut: bool = Field(description="Whether the query has more rows than the limits allow.")
-    seconds: float = Field(description="How long it took.")
-
-
-class _SqlParameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    q: str = Field(default="", max_length=_MAX_QUERY, description="The query, as for `grouptrail sql`.")
-    cluster: str = Field(
-        default="", max_length=1000, description="The cluster that views read. Default: the first one."
-    )
-
-
-class SqlPageQuery(_SqlParameters):
-    """The parameters of the page of SQL."""
-
-    view: Literal["table", "chart"] = Field(default="table", description="How the result is shown.")
-
-
-class SqlQuery(_SqlParameters):
-    """The parameters of a query."""
-
-    format: Literal["json", Export] = Field(
-        default="json",
-        description="json: one object; csv; jsonl: an object a line; parquet; reset-offsets: the CSV that "
-        "`kafka-consumer-groups --from-file` reads.",
-    )
 
 
 @dataclass(frozen=True)
@@ -126,17 +80,15 @@ class _Queries:
         self.clusters = {config.cluster: config for config in configs}
         self._processes = QueryProcesses(self.limits, web.sql_max_queries)
 
-    def config(self, parameters: _SqlParameters) -> Config:
+    def config(self, parameters: SqlParameters) -> Config:
         """Return the configuration of the cluster that is asked for."""
         name = parameters.cluster or next(iter(self.clusters))
         if name not in self.clusters:
             raise PageError(HTTPStatus.NOT_FOUND, f"there is no such cluster: {', '.join(self.clusters)} are known")
         return self.clusters[name]
 
-    def answer(self, parameters: _SqlParameters) -> QueryResult:
+    def answer(self, parameters: SqlParameters) -> QueryResult:
         """Run a query. Raises PageError with one line."""
-        if is_foreign(request.headers):
-            raise PageError(HTTPStatus.FORBIDDEN, "a page of another site may not run queries: open the link itself")
         try:
             return self._processes.run(self.config(parameters), parameters.q)
         except BusyError as error:
@@ -167,6 +119,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
             found=found,
             problem=problem,
             limits=queries.limits,
+            max_length=MAX_SQL,
             tables=contracts.tables().values(),
             views=contracts.views().values(),
             address=sql_address,
@@ -174,11 +127,9 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
         )
         return page, problem.status if problem else HTTPStatus.OK
 
-    @routes.get("/api/v1/sql")
+    @routes.get(f"{API}sql")
     def answer_sql() -> Response:
         query = asked(SqlQuery)
-        if not query.q.strip():
-            raise PageError(HTTPStatus.BAD_REQUEST, "parameter q: give a query, such as q=SELECT * FROM current_lag")
         found = queries.answer(query)
         if query.format == "json":
             return json_answer(_answer(queries.config(query).cluster, found))
@@ -191,7 +142,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
 
 
 def sql_address(query: str, path: str = "/sql", **parameters: str | None) -> str:
-    """Return the address of a query."""
+    """Return the address of a query's page, or of another path with it."""
     given = {name: value for name, value in parameters.items() if value}
     return f"{path}?{urlencode({'q': query, **given})}"
 
