@@ -23,6 +23,7 @@ MAX_PANELS = 4
 MAX_LINES = 8
 MAX_BARS = 40
 _SLOTS = 1000
+_DAY = 86_400
 _TICKS = 5
 
 _UNITS = {
@@ -31,8 +32,8 @@ _UNITS = {
 }  # fmt: skip
 _LABEL_NUMBER = re.compile(r"(^|_)partition$")
 _TIME_STEPS = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 2 * 86_400),
-    *(7 * 86_400, 14 * 86_400, 28 * 86_400, 91 * 86_400, 182 * 86_400),
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
+    *(days * _DAY for days in (1, 2, 7, 14, 28, 91, 182)),
 )
 
 Point = tuple[float, float | None]
@@ -199,7 +200,7 @@ def _by_key(
 def _value_ticks(values: Iterable[float]) -> list[float]:
     """Return round values from below the least to above the greatest; from 0, unless all are far from it."""
     low, high = min(values, default=0.0), max(values, default=0.0)
-    if not (low > 0.8 * high > 0 or high < 0.8 * low < 0):
+    if low == high or not (low > 0.8 * high > 0 or high < 0.8 * low < 0):
         low, high = min(low, 0.0), max(high, 0.0)
     step = _round_above((high - low) / 4 or max(abs(high), 1.0))
     first, last = math.floor(low / step), math.ceil(high / step)
@@ -213,7 +214,7 @@ def _round_above(value: float) -> float:
 
 
 def _time_ticks(since: float, until: float) -> Sequence[tuple[float, str]]:
-    step = next((step for step in _TIME_STEPS if (until - since) / step <= _TICKS), 365 * 86_400)
+    step = next((step for step in _TIME_STEPS if (until - since) / step <= _TICKS), 365 * _DAY)
     if until == since:
         return [(since, _clock(since, 1))]
     first = math.ceil(since / step)
@@ -224,7 +225,9 @@ def _clock(seconds: float, step: int) -> str:
     moment = _moment(seconds)
     if moment is None:
         return ""
-    return f"{moment:{'%Y-%m-%d' if step >= 86_400 else '%H:%M' if step >= 60 else '%H:%M:%S'}}"
+    if step >= _DAY or (step >= 60 and seconds % _DAY == 0):
+        return f"{moment:%Y-%m-%d}"
+    return f"{moment:{'%H:%M' if step >= 60 else '%H:%M:%S'}}"
 
 
 def _plain(value: float) -> str:
