@@ -37,7 +37,7 @@ def run(config: Config, text: str, **limits: Any) -> QueryResult:
     [
         "SELECT * FROM rebalances ORDER BY at",
         "SELECT * FROM owners_at('billing', '2026-03-04T12:01:30Z') ORDER BY topic, partition",
-        "SELECT 1.5::DECIMAL(10, 2), [1, 2] l, {'a': 'ä'} s, X'00ff' b, INTERVAL '1 day' i, NULL n, DATE '2026-03-04'",
+        "SELECT 1.5::DECIMAL(10, 2), [1, 2] l, {'a': 'ä'}, X'00ff', INTERVAL '1 day', NULL, DATE '2026-03-04'",
         "SELECT a.group_id, b.group_id FROM rebalances a JOIN rebalances b ON a.at = b.at ORDER BY a.at",
         "SELECT * FROM consumer_lag WHERE false",
     ],
