@@ -236,7 +236,7 @@ def test_settings_limit_queries(shop: Config, setting: str) -> None:
 
 def test_empty_warehouse_says_that_nothing_has_landed(tmp_path: Path) -> None:
     site = Site(configured(Config(warehouse=str(tmp_path))))
-    assert "nothing has landed in consumer_lag" in page(site, LAG, status=400)
+    assert "Nothing has landed in consumer_lag" in page(site, LAG, status=400)
 
 
 CROSS = {"Sec-Fetch-Site": "cross-site"}
