@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grouptrail.web.sql_chart import MAX_BARS, MAX_LINES, MAX_PANELS, Chart, chart
 
@@ -143,3 +146,23 @@ def test_long_lines_keep_their_peaks() -> None:
     path = panel.lines[0].path
     assert len(path) < 60_000
     assert " 0.0" in path
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**63), 2**63 - 1) | st.none(), st.floats() | st.none(), st.text(max_size=3) | st.none()
+        ),
+        max_size=30,
+    )
+)
+def test_any_values_are_drawn_within_the_frame(found: list[tuple[int | None, float | None, str | None]]) -> None:
+    moments, values, names = zip(*found, strict=True) if found else ((), (), ())
+    columns = {"name": pa.array(names, pa.string()), "value": pa.array(values, pa.float64())}
+    timed = {"at": pa.array(moments, pa.timestamp("us", "UTC")), **columns}
+    for panel in (*drawn(**columns).panels, *drawn(**timed).panels):
+        assert len(panel.values) <= 10
+        assert len(panel.times) <= 10
+        assert all(bar.start >= 0 and bar.start + bar.length <= 100.1 for bar in panel.bars)
+        places = [float(part) for line in panel.lines for part in re.findall(r"-?\d+\.\d", line.path)]
+        assert all(-1 <= place <= 1001 for place in places)

@@ -24,6 +24,8 @@ MAX_LINES = 8
 MAX_BARS = 40
 _SLOTS = 1000
 _DAY = 86_400
+# Beyond these a double has no room for steps of an axis.
+_MAX_VALUE, _MIN_STEP = 1e300, 1e-300
 _TICKS = 5
 
 _UNITS = {
@@ -140,7 +142,7 @@ def _texts(table: pa.Table, columns: Sequence[int]) -> list[str]:
 
 def _floats(column: pa.ChunkedArray) -> list[float | None]:
     values = (None if value is None else float(value) for value in column.to_pylist())
-    return [value if value is not None and math.isfinite(value) else None for value in values]
+    return [value if value is not None and abs(value) < _MAX_VALUE else None for value in values]
 
 
 def _moment(seconds: float) -> datetime | None:
@@ -202,7 +204,7 @@ def _value_ticks(values: Iterable[float]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high or not (low > 0.8 * high > 0 or high < 0.8 * low < 0):
         low, high = min(low, 0.0), max(high, 0.0)
-    step = _round_above((high - low) / 4 or max(abs(high), 1.0))
+    step = _round_above(max((high - low) / 4 or max(abs(high), 1.0), _MIN_STEP))
     first, last = math.floor(low / step), math.ceil(high / step)
     return [number * step for number in range(first, max(last, first + 1) + 1)]
 
