@@ -44,6 +44,7 @@ def test_description_is_valid_openapi(site: Site) -> None:
         ("/api/v1/groups/history", "/api/v1/groups/{group_id}"),
         ("/api/v1/groups/history?at=2026-03-04T12:30:00Z", "/api/v1/groups/{group_id}"),
         ("/api/v1/topics/orders", "/api/v1/topics/{topic}"),
+        ("/api/v1/sql?q=SELECT+*+FROM+group_states", "/api/v1/sql"),
     ],
 )
 def test_answer_matches_its_description(site: Site, path: str, operation: str) -> None:

@@ -178,6 +178,16 @@ class WebConfig(Section):
     """Serve them at `exporter.listen`, beside `/metrics`."""
     hosts: Annotated[tuple[str, ...], SplitText] = ()
     """Host names of a proxy on the same machine. On a loopback address, requests for other names are refused."""
+    sql_max_queries: int = Field(default=2, ge=0, le=6)
+    """Maximum number of SQL queries that run at a time, each in a process of its own; 0 disables SQL."""
+    sql_timeout_seconds: float = Field(default=20, gt=0, le=25)
+    """A query that takes longer is stopped. The server closes connections after 30 seconds."""
+    sql_max_memory_bytes: int = Field(default=1_000_000_000, ge=200_000_000)
+    """A query whose process needs more memory is stopped."""
+    sql_max_rows: int = Field(default=10_000, gt=0, le=1_000_000)
+    """Maximum number of rows of a result; further rows are left out, which the result says."""
+    sql_max_result_bytes: int = Field(default=16_000_000, ge=1_000_000, le=256_000_000)
+    """Maximum size of a result in memory; further rows are left out."""
 
 
 class MaintainConfig(Section):

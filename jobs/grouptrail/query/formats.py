@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 from arro3.core import Array, DataType, RecordBatch, Schema
 from rich import box
@@ -34,10 +34,11 @@ Format = Literal[TextFormat, "parquet"]
 Row = Sequence[Any]
 
 MAX_TABLE_ROWS = 200
+PLAN_COLUMNS = ["plan_type", "plan"]
+"""The columns of EXPLAIN, whose cells have many lines."""
 
 _FILE_WIDTH = 100_000
 _LEAST_WIDE_COLUMN = 30
-_PLAN = ["plan_type", "plan"]
 # An underscore within a word is none.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
 
@@ -143,15 +144,21 @@ def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> 
         writer.writerow([row[place] for place in places])
 
 
-def write_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
+def save_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
     """Write a Parquet file, which appears when it is complete. Raises QueryError for types that Parquet lacks."""
+    with whole_file(path) as partial:
+        write_parquet(schema, batches, partial)
+
+
+def write_parquet(schema: Schema, batches: Iterable[RecordBatch], out: Path | BinaryIO) -> None:
+    """Write Parquet to a path or a stream. Raises QueryError for types that Parquet lacks."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
     names = column_names(schema)
     arrow = pa.schema([field.with_name(name) for field, name in zip(pa.schema(schema), names, strict=True)])
     try:
-        with whole_file(path) as partial, ParquetWriter(partial, arrow, compression="zstd") as writer:
+        with ParquetWriter(out, arrow, compression="zstd") as writer:
             for batch in batches:
                 writer.write_batch(pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=arrow))
     except pa.ArrowNotImplementedError as error:
@@ -181,7 +188,7 @@ def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
     """Write the rows as a table, or one column per line if they are too wide for the terminal."""
     console = console_on(out)
     # EXPLAIN returns cells of many lines; in other cells a line break could forge rows.
-    cells = [[displayed(value, keep_lines=names == _PLAN) for value in row] for row in shown]
+    cells = [[displayed(value, keep_lines=names == PLAN_COLUMNS) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
         _write_wide(names, shown, cells, console)

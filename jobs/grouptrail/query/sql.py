@@ -26,8 +26,8 @@ from grouptrail.query.formats import (
     console_on,
     first_rows,
     rows,
+    save_parquet,
     whole_file,
-    write_parquet,
     write_rows,
     write_table,
 )
@@ -112,7 +112,7 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
 def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
     """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        write_parquet(*run_query(config, text, engine), path)
+        save_parquet(*run_query(config, text, engine), path)
         return
     with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
         run_sql(config, text, format=format, out=out, engine=engine)
@@ -142,7 +142,7 @@ def print_tables(config: Config, out: TextIO, *, format: RowsFormat = "table") -
     console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
     functions = Table("view", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for view in contracts.views().values():
-        functions.add_row(escape(view.signature), _first_sentence(view.about))
+        functions.add_row(escape(view.signature), first_sentence(view.about))
     console.print(functions)
     if all(summary.rows is None for summary in summaries):
         console.print("Nothing has landed there yet: run `grouptrail run`, or check --warehouse.")
@@ -150,7 +150,7 @@ def print_tables(config: Config, out: TextIO, *, format: RowsFormat = "table") -
 
 def _cells(summary: TableSummary) -> list[str]:
     if summary.rows is None:
-        return [summary.name, "-", "-", "-", "-", _first_sentence(summary.about)]
+        return [summary.name, "-", "-", "-", "-", first_sentence(summary.about)]
     newest = (summary.newest_at or "-").removesuffix("Z").replace("T", " ")
     size = _size(summary.size_bytes or 0)
     return [
@@ -159,11 +159,12 @@ def _cells(summary: TableSummary) -> list[str]:
         f"{summary.files:,}",
         size,
         newest,
-        _first_sentence(summary.about),
+        first_sentence(summary.about),
     ]
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
     return text.split(". ", maxsplit=1)[0].removesuffix(".")
 
 

@@ -47,6 +47,16 @@ def arrow_type(ddl: str) -> pa.DataType:
     return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, type_ in named])
 
 
+def column_type(type_: pa.DataType) -> str:
+    """Return how the contracts write an Arrow type, or Arrow's own name for one that no table has."""
+    named = {arrow: ddl for ddl, arrow in _PRIMITIVES.items()}
+    if pa.types.is_list(type_):
+        return f"array<{column_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(f'{field.name}:{column_type(field.type)}' for field in type_)}>"
+    return "timestamp" if pa.types.is_timestamp(type_) else named.get(type_, str(type_))
+
+
 def _top_level(inner: str) -> list[str]:
     """Split struct fields at the commas outside angle brackets."""
     parts, depth = [""], 0

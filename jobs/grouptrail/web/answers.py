@@ -361,3 +361,52 @@ class Topic(Answer):
     produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
     consumers: list[TopicConsumer] = Field(description="The slowest first.")
     partitions: list[TopicPartition]
+
+
+MAX_SQL = 50_000
+"""Characters of a query: the server accepts addresses of 64 KB."""
+
+Export = Literal["csv", "jsonl", "parquet", "reset-offsets"]
+
+
+class SqlParameters(BaseModel):
+    """What both forms of a query's result are asked with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    q: str = Field(max_length=MAX_SQL, description="The query, as for `grouptrail sql`.")
+    cluster: str = Field(default="", max_length=1000, description="The cluster that views read. Default: the first.")
+
+
+class SqlPageQuery(SqlParameters):
+    """The parameters of the page of SQL."""
+
+    q: str = Field(default="", max_length=MAX_SQL, description="The query. Default: only the editor is shown.")
+    view: Literal["table", "chart"] = Field(default="table", description="How the result is shown.")
+
+
+class SqlQuery(SqlParameters):
+    """The parameters of a query."""
+
+    format: Literal["json", Export] = Field(
+        default="json",
+        description="json: one object; jsonl: an object a line; csv; parquet; reset-offsets: the CSV that "
+        "`kafka-consumer-groups --from-file` reads.",
+    )
+
+
+class SqlColumn(Answer):
+    """A column of a result."""
+
+    name: str
+    type: str = Field(description="As in the contracts of the tables, such as string, bigint or timestamp.")
+
+
+class SqlRows(Answer):
+    """The rows of a query."""
+
+    cluster: str = Field(description="The cluster that views read.")
+    columns: list[SqlColumn]
+    rows: list[dict[str, Any]] = Field(description="By name of the column; times are UTC in ISO 8601, bytes base64.")
+    is_cut: bool = Field(description="Whether the query has more rows than the limits allow.")
+    seconds: float = Field(description="How long the query took.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flask import Flask, Response, render_template, request
 from jinja2 import StrictUndefined
 from markupsafe import Markup
-from werkzeug.exceptions import HTTPException, MisdirectedRequest, NotFound
+from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError, first_cause
@@ -24,7 +24,8 @@ from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
 from grouptrail.web.routes import pages
-from grouptrail.web.security import HEADERS, is_own_host
+from grouptrail.web.security import HEADERS, check_request
+from grouptrail.web.sql_page import sql_pages
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -48,6 +49,7 @@ def application(
     app = _flask(configs, report)
 
     app.register_blueprint(pages(index))
+    app.register_blueprint(sql_pages(configs))
     return app
 
 
@@ -63,9 +65,8 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     hosts = [*configs[0].web.hosts, configs[0].exporter.listen.rpartition(":")[0]]
 
     @app.before_request
-    def refuse_other_hosts() -> None:
-        if not is_own_host(request.headers.get("Host", ""), request.environ["SERVER_NAME"], hosts):
-            raise MisdirectedRequest("this server has another name: open it as localhost, or set web.hosts")
+    def check() -> None:
+        check_request(request.headers, request.environ["SERVER_NAME"], hosts)
 
     @app.after_request
     def add_headers(response: Response) -> Response:

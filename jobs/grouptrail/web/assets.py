@@ -24,8 +24,9 @@ class Asset:
 def assets() -> dict[str, Asset]:
     """Return all files by name. The style is that of the reports, and what the pages add to it."""
     files_ = {
-        "grouptrail.css": (asset("page.css") + _own("web.css"), "text/css"),
+        "grouptrail.css": (asset("page.css") + _own("web.css") + _own("sql.css"), "text/css"),
         "grouptrail.js": (_own("web.js"), "text/javascript"),
+        "sql.js": (_own("sql.js"), "text/javascript"),
         "timeline.js": (joined_scripts(SCRIPTS), "text/javascript"),
         "icon.svg": (_own("icon.svg"), "image/svg+xml"),
     }

@@ -8,7 +8,17 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from grouptrail.web.answers import Group, GroupQuery, Groups, GroupsQuery, Problem, Topic, TopicQuery
+from grouptrail.web.answers import (
+    Group,
+    GroupQuery,
+    Groups,
+    GroupsQuery,
+    Problem,
+    SqlQuery,
+    SqlRows,
+    Topic,
+    TopicQuery,
+)
 
 API = "/api/v1/"
 
@@ -16,11 +26,17 @@ OPERATIONS: dict[str, tuple[type[BaseModel], type[BaseModel], str]] = {
     "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
     "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
     "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),
+    "sql": (SqlQuery, SqlRows, "The rows of a query of the tables and views, within the limits of the settings."),
 }
 """By path below `API`: the parameters, the answer, and what it is."""
 
 _REF = "#/components/schemas/{model}"
-_ERRORS = {"400": "A parameter is wrong.", "404": "There is no such group, topic or cluster."}
+_ERRORS = {
+    "400": "A parameter is wrong.",
+    "403": "A page of another site asks.",
+    "404": "There is no such group, topic or cluster.",
+    "503": "The tables cannot be read, or too much is asked for at a time.",
+}
 
 
 def description() -> dict[str, Any]:
@@ -66,7 +82,7 @@ def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
         {
             "name": name,
             "in": "query",
-            "required": False,
+            "required": name in schema.get("required", ()),
             "description": described.pop("description", ""),
             "schema": described,
         }

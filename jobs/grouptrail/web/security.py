@@ -1,10 +1,13 @@
-"""What protects the pages: their headers, and which host names a request may have."""
+"""What protects the pages: their headers, and which requests are refused."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Collection
+
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import Forbidden, MisdirectedRequest
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -17,6 +20,14 @@ HEADERS = {
 }
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/\s]+))(?::\d{1,5})?")
+
+
+def check_request(headers: Headers, address: str, hosts: Collection[str]) -> None:
+    """Raise HTTPException for a request, received at this address, that another site makes or redirects here."""
+    if not is_own_host(headers.get("Host", ""), address, hosts):
+        raise MisdirectedRequest("this server has another name: open it as localhost, or set web.hosts")
+    if is_foreign(headers):
+        raise Forbidden("pages of other sites get no answer: open the link itself")
 
 
 def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
@@ -32,6 +43,16 @@ def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
         return False
     host = (found["v6"] or found["name"]).lower().rstrip(".")
     return host == "localhost" or _is_loopback(host) or host in {name.lower() for name in hosts}
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Return whether a page of another site makes this request, rather than a person who opens a link.
+
+    Answering it would cost resources, although the other site could not read the answer. Ports are no sites of their
+    own: to the browser, whatever listens on this machine is of the same site.
+    """
+    is_opened = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    return headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not is_opened
 
 
 def _is_loopback(host: str) -> bool:

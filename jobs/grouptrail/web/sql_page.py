@@ -1,0 +1,207 @@
+"""The page of SQL, its JSON and its exports."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlencode
+
+import pyarrow as pa
+from flask import Blueprint, Response, render_template
+
+from grouptrail import contracts
+from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import (
+    PLAN_COLUMNS,
+    Row,
+    column_names,
+    displayed,
+    rows,
+    write_csv,
+    write_json,
+    write_parquet,
+    write_reset_offsets,
+)
+from grouptrail.query.process import BusyError, Limits, QueryProcesses, QueryResult
+from grouptrail.query.sql import first_sentence
+from grouptrail.storage.schema import column_type
+from grouptrail.web.answers import MAX_SQL, Export, SqlColumn, SqlPageQuery, SqlParameters, SqlQuery, SqlRows
+from grouptrail.web.openapi import API
+from grouptrail.web.requests import PageError, asked, json_answer
+from grouptrail.web.sql_chart import Chart, chart, is_number
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+MAX_SHOWN_ROWS = 500
+_MAX_CELL = 1000
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """A result as the page shows it: the first rows as texts, None for null, and the CSS class of each column."""
+
+    columns: Sequence[SqlColumn]
+    classes: Sequence[str]
+    cells: Sequence[Sequence[str | None]]
+    has_lines: bool
+    row_count: int
+    is_cut: bool
+    seconds: float
+    chart: Chart | None
+
+
+@dataclass(frozen=True)
+class _Download:
+    type: str
+    ending: str
+    write: Callable[[list[str], Iterable[Row], TextIO], None] | None
+
+
+_DOWNLOADS: dict[str, _Download] = {
+    "csv": _Download("text/csv; charset=utf-8", "csv", write_csv),
+    "jsonl": _Download("application/jsonl; charset=utf-8", "jsonl", write_json),
+    "parquet": _Download("application/vnd.apache.parquet", "parquet", None),
+    "reset-offsets": _Download("text/csv; charset=utf-8", "csv", write_reset_offsets),
+}
+
+
+class _Queries:
+    """Answers queries of the clusters."""
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        web = configs[0].web
+        self.limits = Limits(
+            web.sql_max_rows, web.sql_max_result_bytes, web.sql_max_memory_bytes, web.sql_timeout_seconds
+        )
+        self.clusters = {config.cluster: config for config in configs}
+        self._processes = QueryProcesses(self.limits, web.sql_max_queries)
+
+    def config(self, parameters: SqlParameters) -> Config:
+        """Return the configuration of the cluster that is asked for."""
+        name = parameters.cluster or next(iter(self.clusters))
+        if name not in self.clusters:
+            raise PageError(HTTPStatus.NOT_FOUND, f"there is no such cluster: {', '.join(self.clusters)} are known")
+        return self.clusters[name]
+
+    def answer(self, parameters: SqlParameters) -> QueryResult:
+        """Run a query. Raises PageError with one line."""
+        try:
+            return self._processes.run(self.config(parameters), parameters.q)
+        except BusyError as error:
+            raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        except QueryError as error:
+            raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+def sql_pages(configs: Sequence[Config]) -> Blueprint:
+    """Return the page of SQL and its API."""
+    routes = Blueprint("sql", __name__)
+    queries = _Queries(configs)
+
+    @routes.get("/sql")
+    def show_sql() -> tuple[str, int]:
+        query = asked(SqlPageQuery)
+        found, problem = None, None
+        if query.q.strip():
+            try:
+                found = _shown(queries.answer(query), with_chart=query.view == "chart")
+            except PageError as error:
+                problem = error
+        page = render_template(
+            "sql.html",
+            query=query,
+            cluster=queries.config(query).cluster,
+            clusters=list(queries.clusters),
+            found=found,
+            problem=problem,
+            limits=queries.limits,
+            max_length=MAX_SQL,
+            tables=contracts.tables().values(),
+            views=contracts.views().values(),
+            address=sql_address,
+            first_sentence=first_sentence,
+        )
+        return page, problem.status if problem else HTTPStatus.OK
+
+    @routes.get(f"{API}sql")
+    def answer_sql() -> Response:
+        query = asked(SqlQuery)
+        found = queries.answer(query)
+        if query.format == "json":
+            return json_answer(_answer(queries.config(query).cluster, found))
+        try:
+            return _download(query.format, found)
+        except QueryError as error:
+            raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    return routes
+
+
+def sql_address(query: str, path: str = "/sql", **parameters: str | None) -> str:
+    """Return the address of a query's page, or of another path with it."""
+    given = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode({'q': query, **given})}"
+
+
+def _columns(found: QueryResult) -> list[SqlColumn]:
+    types = map(column_type, found.table.schema.types)
+    return [SqlColumn(name=name, type=type_) for name, type_ in zip(column_names(found.schema), types, strict=True)]
+
+
+def _answer(cluster: str, found: QueryResult) -> SqlRows:
+    names = column_names(found.schema)
+    return SqlRows(
+        cluster=cluster,
+        columns=_columns(found),
+        rows=[dict(zip(names, row, strict=True)) for row in rows(found.batches())],
+        is_cut=found.is_cut,
+        seconds=round(found.seconds, 3),
+    )
+
+
+def _download(format: Export, found: QueryResult) -> Response:
+    download = _DOWNLOADS[format]
+    headers = {
+        "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
+        "X-Grouptrail-Is-Cut": str(found.is_cut).lower(),
+    }
+    if download.write is None:
+        out = io.BytesIO()
+        write_parquet(found.schema, found.batches(), out)
+        return Response(out.getvalue(), content_type=download.type, headers=headers)
+    text = io.StringIO(newline="")
+    download.write(column_names(found.schema), rows(found.batches()), text)
+    return Response(text.getvalue(), content_type=download.type, headers=headers)
+
+
+def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
+    columns = _columns(found)
+    names = [column.name for column in columns]
+    has_lines = names == PLAN_COLUMNS
+    first = QueryResult(found.table.slice(0, MAX_SHOWN_ROWS), found.is_cut, found.seconds)
+    cells = [
+        [None if value is None else _cell(value, keep_lines=has_lines) for value in row]
+        for row in rows(first.batches())
+    ]
+    return ShownResult(
+        columns,
+        [
+            "number" if is_number(type_) else "whole" if pa.types.is_temporal(type_) else ""
+            for type_ in found.table.schema.types
+        ],
+        cells,
+        has_lines,
+        found.table.num_rows,
+        found.is_cut,
+        found.seconds,
+        chart(found.table, names) if with_chart else None,
+    )
+
+
+def _cell(value: Any, *, keep_lines: bool) -> str:
+    text = displayed(value, keep_lines=keep_lines)
+    return text if keep_lines or len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"

@@ -1,0 +1,268 @@
+"""The page of SQL, its JSON and its exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow.parquet as pq
+import pytest
+from werkzeug.datastructures import Headers
+
+from grouptrail import contracts
+from grouptrail.config import Config, load_config
+from grouptrail.web.answers import MAX_SQL, SqlRows
+from grouptrail.web.security import is_foreign
+from support.web_client import LOCAL, Site
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
+LAG = "SELECT sampled_at, topic, partition, lag, lag_seconds FROM consumer_lag WHERE group_id = 'billing'"
+
+
+def configured(shop: Config, **web: Any) -> Config:
+    named = {f"web.{name}": str(value) for name, value in web.items()}
+    return load_config(None, {"warehouse": shop.warehouse, "exporter.listen": "127.0.0.1:0", **named}, {})
+
+
+@pytest.fixture(scope="module")
+def site(shop: Config) -> Site:
+    return Site(configured(shop, sql_max_rows=1000, sql_timeout_seconds=25))
+
+
+def page(site: Site, q: str, *, status: int = 200, **parameters: str) -> str:
+    return site.get(f"/sql?{urlencode({'q': q, **parameters})}", status=status)
+
+
+def api(site: Site, q: str, *, status: int = 200, **parameters: str) -> str:
+    return site.get(f"/api/v1/sql?{urlencode({'q': q, **parameters})}", status=status)
+
+
+def text_of(html: str) -> str:
+    """Return the visible text of a page."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+def test_page_without_a_query_lists_every_table_view_column_and_recipe(site: Site) -> None:
+    html = site.get("/sql")
+    for source in (*contracts.tables().values(), *contracts.views().values()):
+        assert f">{source.name}</a>" in html
+        assert all(f"<code>{column.name}</code>" in html for column in source.columns)
+    links = [unescape(link) for link in re.findall(r'href="(/sql\?[^"]+)"', html)]
+    recipes = {f"/sql?{urlencode({'q': view.example})}" for view in contracts.views().values()}
+    assert recipes <= set(links)
+
+
+def test_recipe_of_another_group_says_which_groups_there_are(site: Site) -> None:
+    assert "3 rows in" in text_of(page(site, "SELECT * FROM owners_at('billing', '2026-03-04T12:01:30Z')"))
+    assert "did you mean billing?" in page(site, "SELECT * FROM owners_at('biling', now())", status=400)
+
+
+def test_page_shows_types_null_and_numbers_on_the_right(site: Site) -> None:
+    html = page(site, "SELECT 'a' AS name, NULL AS nothing, 7 AS seven, TIMESTAMP '2026-03-04T12:00:00Z' AS at")
+    assert '<th scope="col" class="number">seven<small>bigint</small></th>' in html
+    assert '<td class="number">7</td>' in html
+    assert '<td><span class="null">NULL</span></td>' in html
+    assert "<td>a</td>" in html
+    assert '<td class="whole">2026-03-04 12:00:00' in html
+    assert "1 row in" in html
+
+
+def test_page_shows_times_in_utc(site: Site) -> None:
+    assert ">2026-03-04 12:00:00Z<" in page(site, "SELECT at FROM rebalances ORDER BY at LIMIT 1")
+
+
+def test_wrong_query_stays_in_the_editor_with_one_line(site: Site) -> None:
+    html = page(site, "SELECT * FROM rebalancs -- <b>", status=400)
+    assert "There is no table rebalancs: did you mean rebalances?" in html
+    assert "SELECT * FROM rebalancs -- &lt;b&gt;</textarea>" in html
+    assert 'role="alert"' in html
+    assert 'aria-invalid="true"' in html
+
+
+def test_editor_keeps_lines_of_a_query_also_an_empty_first_one(site: Site) -> None:
+    """HTML drops one line end after <textarea>."""
+    assert 'name="q"' in page(site, "\nSELECT 1")
+    assert re.search(r"<textarea[^>]*>\n\nSELECT 1</textarea>", page(site, "\nSELECT 1"))
+
+
+def test_result_beyond_the_limit_says_so_on_page_in_json_and_in_exports(site: Site) -> None:
+    query = "SELECT value FROM generate_series(1, 5000)"
+    html = text_of(page(site, query))
+    assert "These are the first 1,000 rows, and the query has more" in html
+    assert "The first 500 of 1,000 rows are shown; exports have all of them" in html
+    found = SqlRows.model_validate_json(api(site, query))
+    assert (len(found.rows), found.is_cut) == (1000, True)
+    answer = site.client.get(f"/api/v1/sql?{urlencode({'q': query, 'format': 'csv'})}", base_url=LOCAL)
+    assert answer.headers["X-Grouptrail-Is-Cut"] == "true"
+
+
+def test_json_has_rows_by_the_names_of_columns(site: Site) -> None:
+    found = json.loads(api(site, "SELECT at, cause, partitions_moved FROM rebalances ORDER BY at LIMIT 1"))
+    assert found["columns"] == [
+        {"name": "at", "type": "timestamp"},
+        {"name": "cause", "type": "string"},
+        {"name": "partitions_moved", "type": "int"},
+    ]
+    assert found["rows"] == [{"at": "2026-03-04T12:00:00Z", "cause": "group_started", "partitions_moved": 0}]
+    assert (found["cluster"], found["is_cut"]) == ("default", False)
+
+
+def test_exports_have_the_rows(site: Site) -> None:
+    query = "SELECT group_id, lag FROM consumer_lag WHERE lag IS NOT NULL ORDER BY group_id, lag"
+    expected = [(row["group_id"], row["lag"]) for row in json.loads(api(site, query))["rows"]]
+    assert len(expected) > 3
+    lines = api(site, query, format="jsonl").splitlines()
+    assert [tuple(json.loads(line).values()) for line in lines] == expected
+    read = list(csv.DictReader(io.StringIO(api(site, query, format="csv"))))
+    assert [(row["group_id"], int(row["lag"])) for row in read] == expected
+    answer = site.client.get(f"/api/v1/sql?{urlencode({'q': query, 'format': 'parquet'})}", base_url=LOCAL)
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="grouptrail.parquet"'
+    parquet = pq.read_table(io.BytesIO(answer.data)).to_pylist()
+    assert [tuple(row.values()) for row in parquet] == expected
+
+
+def test_reset_offsets_export_is_what_kafka_reads(site: Site) -> None:
+    query = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
+    assert api(site, query, format="reset-offsets") == "orders,0,15\n"
+    assert "the query has no column topic" in api(site, "SELECT 1", format="reset-offsets", status=400)
+
+
+def test_page_links_the_other_view_and_exports_with_the_query(site: Site) -> None:
+    html = unescape(page(site, "SELECT 'a&b' AS x", view="chart"))
+    given = urlencode({"q": "SELECT 'a&b' AS x"})
+    assert f'href="?{given}"' in html
+    assert f'href="/api/v1/sql?{given}&format=csv"' in html
+    assert '<input type="hidden" name="view" value="chart">' in html
+
+
+def test_chart_of_lag_has_lines_axes_and_a_legend(site: Site) -> None:
+    html = page(site, LAG, view="chart")
+    assert html.count('class="panel"') == 2
+    assert '<path class="series-0" d="M' in html
+    assert 'lag_seconds <span class="faint">in s</span>' in html
+    assert "orders · 0</li>" in html
+    assert "UTC</p>" in html
+    assert "style=" not in html
+
+
+def test_chart_of_texts_and_numbers_has_bars(site: Site) -> None:
+    html = page(
+        site, "SELECT group_id, count(*) AS commits FROM offset_commits GROUP BY 1 ORDER BY 2 DESC", view="chart"
+    )
+    assert html.count("<rect ") >= 2
+    assert '<th scope="row">billing</th>' in html
+
+
+def test_columns_without_a_chart_say_what_fits(site: Site) -> None:
+    assert "These columns fit no chart: select a time and numbers" in page(site, "SELECT 1 AS one", view="chart")
+
+
+@pytest.mark.parametrize("view", ["table", "chart"])
+def test_hostile_names_and_values_are_shown_as_text(site: Site, view: str) -> None:
+    quoted = HOSTILE.replace("'", "''")
+    named = HOSTILE.replace('"', '""')
+    html = page(site, f'SELECT \'{quoted}\' AS "{named}", 7 AS "n{named}"', view=view)
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    assert "49" not in html.partition('class="views"')[2].partition("</section>")[0]
+    shown = html.partition('class="views"')[2].partition("</section>")[0]
+    assert "\u202e" not in re.sub(r"<a href=[^>]*>", "", shown)
+    assert "&lt;script&gt;alert(1)" in shown
+
+
+def test_huge_cells_are_cut_on_the_page_alone(site: Site) -> None:
+    query = "SELECT repeat('x', 100000) AS wide"
+    assert len(page(site, query)) < len(site.get("/sql")) + 10_000
+    assert len(json.loads(api(site, query))["rows"][0]["wide"]) == 100_000
+
+
+def test_plan_keeps_its_lines(site: Site) -> None:
+    html = page(site, "EXPLAIN SELECT * FROM rebalances")
+    assert 'class="result plan"' in html
+    assert re.search(r"<td>[^<]*\n[^<]*</td>", html)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({}, "parameter q"),
+        ({"q": ""}, "parameter q"),
+        ({"q": " "}, "only queries are answered: begin with SELECT"),
+        ({"q": "DROP TABLE rebalances"}, "only queries are answered: begin with SELECT"),
+        ({"q": "SELECT 1", "format": "exe"}, "parameter format"),
+        ({"q": "SELECT 1", "limit": "3"}, "there is no parameter limit: q, cluster, format are known"),
+        ({"q": "x" * (MAX_SQL + 1)}, "parameter q: String should have at most"),
+    ],
+)
+def test_wrong_request_is_refused_with_one_line(site: Site, parameters: dict[str, str], complaint: str) -> None:
+    problem = json.loads(site.get(f"/api/v1/sql?{urlencode(parameters)}", status=400))
+    assert complaint in problem["detail"]
+    assert "\n" not in problem["detail"]
+
+
+def test_unknown_cluster_is_not_found(site: Site) -> None:
+    assert "there is no such cluster: default are known" in api(site, "SELECT 1", cluster="east", status=404)
+    page(site, "", cluster="east", status=404)
+
+
+def test_views_read_the_cluster_that_is_asked_for(shop: Config) -> None:
+    elsewhere = configured(shop).model_copy(update={"cluster": "elsewhere"})
+    site = Site(configured(shop), elsewhere)
+    query = "SELECT count(*) AS groups FROM worst_groups"
+    assert json.loads(api(site, query))["rows"] == [{"groups": 3}]
+    assert json.loads(api(site, query, cluster="elsewhere"))["rows"] == [{"groups": 0}]
+    html = page(site, query, cluster="elsewhere")
+    assert '<option value="elsewhere" selected>' in html
+    assert "cluster=elsewhere" in html.partition('class="recipes"')[2]
+
+
+@pytest.mark.parametrize("setting", ["sql_timeout_seconds", "sql_max_queries"])
+def test_settings_limit_queries(shop: Config, setting: str) -> None:
+    value, expected = {"sql_timeout_seconds": (1, "longer than 1 s"), "sql_max_queries": (0, "SQL is disabled")}[
+        setting
+    ]
+    site = Site(configured(shop, **{setting: value}))
+    endless = (
+        "SELECT count(*) FROM generate_series(1, 10000000) a, generate_series(1, 10000000) b WHERE a.value < b.value"
+    )
+    assert expected in page(site, endless, status=400)
+
+
+def test_empty_warehouse_says_that_nothing_has_landed(tmp_path: Path) -> None:
+    site = Site(configured(Config(warehouse=str(tmp_path))))
+    assert "Nothing has landed in consumer_lag" in page(site, LAG, status=400)
+
+
+CROSS = {"Sec-Fetch-Site": "cross-site"}
+OPENED = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "none", **OPENED}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 200),
+        ({**CROSS, **OPENED}, 200),
+        ({**CROSS, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({**CROSS, "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 403),
+        ({**CROSS, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        (CROSS, 403),
+    ],
+)
+def test_request_of_another_site_is_foreign_but_a_link_is_not(headers: dict[str, str], status: int) -> None:
+    """Another port of this machine is the same site to a browser, but another program."""
+    assert is_foreign(Headers(headers)) == (status == 403)
+
+
+@pytest.mark.parametrize("path", ["/", "/sql", "/sql?q=SELECT+1", "/api/v1/sql?q=SELECT+1"])
+def test_request_of_another_site_is_refused(site: Site, path: str) -> None:
+    assert "ages of other sites get no answer" in site.get(path, status=403, **CROSS)
+    assert site.get("/sql", **CROSS, **OPENED)
