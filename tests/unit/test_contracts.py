@@ -218,14 +218,16 @@ def test_wheel_packages_match_the_source_folders() -> None:
 
 
 def test_wheel_package_data_includes_every_data_file() -> None:
-    """Each file that is not Python matches a pattern of its package."""
+    """Each file that is not Python matches a pattern of its package, or of one above it."""
     roots = {"grouptrail": ROOT / "jobs" / "grouptrail", "grouptrail.schemas": ROOT / "schemas"}
     missing = []
     for package, root in roots.items():
         for path in root.rglob("*"):
             if path.is_dir() or path.suffix in (".py", ".pyc", ".md"):
                 continue
-            name = ".".join((package, *path.parent.relative_to(root).parts))
-            if not any(path.match(pattern) for pattern in PROJECT["package-data"].get(name, [])):
+            parts = path.parent.relative_to(root).parts
+            names = [".".join((package, *parts[:depth])) for depth in range(len(parts) + 1)]
+            patterns = [pattern for name in names for pattern in PROJECT["package-data"].get(name, [])]
+            if not any(path.match(pattern) for pattern in patterns):
                 missing.append(str(path.relative_to(ROOT)))
     assert missing == []

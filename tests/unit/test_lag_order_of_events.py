@@ -88,6 +88,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
     interval = type("LogOffsets", (), {"interval_seconds": 10.0})()
     processor._config = type("Config", (), {"cluster": "c", "log_offsets": interval})()
     processor._groups, processor._calculator, processor._report = GroupStatuses(), new_calculator(), print
+    processor._has_unstored = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
     processor._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]

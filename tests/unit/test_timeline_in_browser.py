@@ -273,6 +273,7 @@ def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opene
     config = Config(warehouse=str(tmp_path / "lake"))
     sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
     lay(config, "consumer_lag", *({**sample, "group_id": f"service-{number:03}"} for number in range(600)))
+    lay(config, "group_states")
     page = opened(report_page(config), size=(1280, 900))
     assert count(page, "#groups tbody tr") == 500
     assert box(page, "#worst-lag")["top"] < 900
