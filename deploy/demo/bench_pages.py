@@ -70,7 +70,7 @@ def _measure(folder: Path, groups: int) -> dict[str, Any]:
 
 
 def _after_a_snapshot(exporter: Exporter, cluster: str, rows: pa.Table) -> float:
-    """Return the median seconds of the first request after a new snapshot, which indexes the groups anew."""
+    """Return the median seconds of the first request after a new snapshot, which indexes the groups again."""
     took = []
     for _ in range(ROUNDS):
         before = exporter.page

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from demo import processes
+from demo.probe import answer_of
 from demo.prometheus import free_port
 from grouptrail.config import Config, load_config, without_settings
 from grouptrail.errors import GrouptrailError
@@ -98,11 +98,7 @@ class Ingest:
 
     def metrics(self) -> str:
         """Return the served metrics; empty while there is no answer."""
-        try:
-            with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
+        return answer_of(self.metrics_url)
 
     def check(self) -> None:
         """Raise IngestError with the end of the pipeline's output if it has exited."""

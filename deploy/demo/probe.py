@@ -23,6 +23,7 @@ from grouptrail.config import without_settings
 PROBE = "probe"
 COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
 
+_ANSWER_SECONDS = 30
 _LOOK_EVERY_SECONDS = 0.1
 _STOP_DEADLINE_SECONDS = 120.0
 _SHOWN_OF_LOG = 2_000
@@ -46,11 +47,7 @@ class Monitor:
 
     def metrics(self) -> str:
         """Return the served metrics; empty while there is no answer."""
-        try:
-            with urllib.request.urlopen(self.url, timeout=30) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
+        return answer_of(self.url)
 
     def await_metrics(self, is_there: Callable[[str], object], within_seconds: float) -> None:
         """Wait until `is_there` is true of the metrics. Raises AssertionError if the monitor ends or takes longer."""
@@ -92,6 +89,15 @@ class Monitor:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(_STOP_DEADLINE_SECONDS)
         return time.monotonic() - began
+
+
+def answer_of(url: str) -> str:
+    """Return what is served at a URL; empty while there is no answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 @contextmanager

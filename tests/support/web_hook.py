@@ -1,4 +1,4 @@
-"""A web server that receives messages as a webhook does, and answers as it is told."""
+"""A web server that receives messages as a webhook does, and sends the answer that the test chose."""
 
 from __future__ import annotations
 

@@ -27,16 +27,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return config
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all pages."""
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    try:
-        yield browser
-    finally:
-        browser.close()
-
-
 @pytest.fixture
 def opened(tmp_path: Path, browser: Browser) -> Iterator[Open]:
     """Open a page and yield it; at the end its console must have no errors."""
@@ -220,6 +210,16 @@ def test_timeline_page_selected_member_fades_the_others_until_escape(lake: Confi
     assert texts(page, "#lanes .lane")[-1] == "edge-1"
     page.drag((60, box(page, "#lanes")["top"] + 60), (160, box(page, "#lanes")["top"] + 60))
     assert page.value("view.to - view.from === view.whole")
+
+
+def test_timeline_page_hidden_one_is_drawn_once_it_is_shown(lake: Config, opened: Open) -> None:
+    page = opened(timeline(lake, "billing"))
+    width = "+byId('lanes').querySelector('svg').getAttribute('width')"
+    before = page.value(width)
+    page.value("document.body.style.display = 'none'; draw()")
+    page.value("document.body.style = 'width: 700px'; byId('lanes').clientWidth")
+    page.wait_for(f"{width} < {before}")
+    assert 0 < page.value(width) <= 700
 
 
 @pytest.mark.parametrize("group", ["notifications", "audit", "campaign-2025"])

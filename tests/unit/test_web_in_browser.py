@@ -109,16 +109,6 @@ def exporter(config: Config) -> Iterator[Exporter]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all pages."""
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    try:
-        yield browser
-    finally:
-        browser.close()
-
-
 @pytest.fixture
 def visit(browser: Browser, exporter: Exporter) -> Iterator[Visit]:
     """Open a page; at the end its console must have no errors and no violations of the policy."""

@@ -121,6 +121,8 @@ def test_exports_have_the_rows(site: Site) -> None:
     assert [tuple(json.loads(line).values()) for line in lines] == expected
     read = list(csv.DictReader(io.StringIO(api(site, query, format="csv"))))
     assert [(row["group_id"], int(row["lag"])) for row in read] == expected
+    table = api(site, query, format="markdown").splitlines()
+    assert [tuple(line.strip("| ").split(" | ")) for line in table[2:]] == [(one, str(lag)) for one, lag in expected]
     answer = site.client.get(f"/api/v1/sql?{urlencode({'q': query, 'format': 'parquet'})}", base_url=LOCAL)
     assert answer.headers["Content-Disposition"] == 'attachment; filename="grouptrail.parquet"'
     parquet = pq.read_table(io.BytesIO(answer.data)).to_pylist()
@@ -207,7 +209,7 @@ def test_wrong_request_is_refused_with_one_line(site: Site, parameters: dict[str
 
 
 def test_unknown_cluster_is_not_found(site: Site) -> None:
-    assert "there is no such cluster: default are known" in api(site, "SELECT 1", cluster="east", status=404)
+    assert "there is no cluster 'east': known are default" in api(site, "SELECT 1", cluster="east", status=404)
     page(site, "", cluster="east", status=404)
 
 

@@ -117,9 +117,8 @@ class HistoryBatchWriter:
         """
         if covered.has_classic_records or covered.has_group_records:
             return True
-        waiting = f"waits AND record_partition IN ({', '.join(map(str, covered.ranges))})"
         tombstones = f"is_tombstone AND {covered.condition(tables.literal(self._config))}"
-        return tables.has_rows(spark, self._config, POSITIONS, waiting) or tables.has_rows(
+        return tables.has_rows(spark, self._config, POSITIONS, _waiting(covered)) or tables.has_rows(
             spark, self._config, "offset_commits", tombstones
         )
 
@@ -134,13 +133,12 @@ class HistoryBatchWriter:
         from pyspark.sql import functions as F
 
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
-        waiting = F.col("waits") & F.col("record_partition").isin(*covered.ranges)
         names = self._names.of(fresh) if covered.has_group_records else self._names.known()
         groups = fresh.select("record_partition", "group_id").distinct()
         states = positions.join(
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
         )
-        states = states.where(F.col("is_new").isNotNull() | waiting)
+        states = states.where(F.col("is_new").isNotNull() | F.expr(_waiting(covered)))
         with_states = fresh.unionByName(records.saved_states(states))
         cores = fresh.sparkSession.sparkContext.defaultParallelism
         changed = fold(with_states, covered.complete_to, names, self._config, cores).persist()
@@ -239,6 +237,11 @@ def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Conf
 
 def _lookback(config: Config) -> timedelta:
     return timedelta(minutes=config.history.commit_lookback_minutes)
+
+
+def _waiting(covered: OffsetRanges) -> str:
+    """Return the condition on `history_positions` for groups with an incomplete operation."""
+    return f"waits AND record_partition IN ({', '.join(map(str, covered.ranges))})"
 
 
 def _summary(batch: int, newest: int, counts: dict[str, int], seconds: float) -> str:

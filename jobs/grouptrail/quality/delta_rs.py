@@ -113,7 +113,7 @@ class CheckedTables:
         return [dict(zip(column_names(schema), row, strict=True)) for row in first], count
 
     def _not_json(self, columns: list[str], name: str, since: datetime | None) -> tuple[list[dict[str, Any]], int]:
-        """Return the same of rows in which a column is no JSON, which DataFusion's SQL cannot tell."""
+        """Return the same of rows in which a column is no JSON, which DataFusion's SQL has no function for."""
         keys = suites.key_columns(contracts.tables()[name])
         found, count = [], 0
         for row in rows(self._batches(f"SELECT {', '.join([*keys, *columns])} FROM {{batch}}", name, since)):

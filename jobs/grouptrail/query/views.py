@@ -94,6 +94,14 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def window_from(since: datetime) -> str:
+    """Return the interval of a view that looks back from now, so that it begins an hour or more before a time.
+
+    The view `resets` compares each commit with the one before it."""
+    hours = (utc_now() - since) // timedelta(hours=1) + 2
+    return f"{min(max(hours, 2), _LONGEST // timedelta(hours=1))} hours"
+
+
 def _values(call: ViewCall, now: datetime) -> dict[str, Value]:
     view, given = call.view, call.arguments
     if not view.required <= len(given) <= len(view.parameters):

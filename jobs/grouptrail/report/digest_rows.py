@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from grouptrail.query.views import expand, filled
+from grouptrail.query.views import expand, filled, window_from
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.cluster_rows import newest_times
 from grouptrail.report.group_rows import STORMS, Row, moment
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 LISTED = 10
 """How many rows of a kind the digest lists."""
-
-_MOST_HOURS = 800_000
 
 _TABLES = (
     *("generations", "group_states", "memberships", "partition_ownership", "rebalances"),
@@ -37,7 +34,7 @@ FROM (
   SELECT
     group_id, topic, kind, count(DISTINCT partition) AS partitions, sum(moved_by) AS moved, max(at) AS last_at,
     bool_or(owner_member_id IS NOT NULL) AS by_member
-  FROM resets('{hours} hours')
+  FROM resets(:window)
   WHERE at >= :since
   GROUP BY group_id, topic, kind
 )
@@ -81,8 +78,7 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
     """Read what happened in the configured cluster. Raises QueryError if the tables have no rows of it."""
     warehouse = Warehouse(config, _TABLES)
     known_us, _ = newest_times(warehouse, config)
-    values: dict[str, Value] = {"cluster": config.cluster, "since": since}
-    hours = min(math.ceil((datetime.now(UTC) - since) / timedelta(hours=1)), _MOST_HOURS)
+    values: dict[str, Value] = {"cluster": config.cluster, "since": since, "window": window_from(since)}
 
     def ask(sql: str, *tables: str) -> list[Row] | None:
         if not warehouse.versions.keys() >= set(tables):
@@ -99,7 +95,7 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
         storms=ask(
             f"{STORMS} WHERE ended_at >= :since ORDER BY rebalances DESC, began_at DESC, group_id", "rebalances"
         ),
-        resets=ask(_RESETS.format(hours=hours), "offset_commits", "group_states", "partition_ownership"),
+        resets=ask(_RESETS, "offset_commits", "group_states", "partition_ownership"),
         vanished=ask(_VANISHED, "group_states", "generations", "memberships"),
         new=ask(_NEW, "generations", "group_states", "rebalances", "offset_commits") if is_read_before else None,
     )

@@ -12,6 +12,8 @@ let isDue = false;
 
 function draw() {
   isDue = false;
+  // A page that is hidden or not laid out yet has no width.
+  if (!byId("lanes").clientWidth) return;
   view.width = byId("lanes").clientWidth;
   lanes.arrange();
   drawHead(byId("head"), view);
@@ -179,7 +181,7 @@ function start() {
     byId("cursor").hidden = true;
   });
   byId("lanes").addEventListener("scroll", drawSoon);
-  addEventListener("resize", drawSoon);
+  new ResizeObserver(() => byId("lanes").clientWidth !== view.width && drawSoon()).observe(byId("lanes"));
   filterBox.addEventListener("input", chooseMembers);
   byId("unpin").addEventListener("click", () => pin(pinned));
   addEventListener("keydown", (event) => {

@@ -25,10 +25,16 @@ def _column(table: str, name: str) -> Any:
     return Field(description=f"{column.about[:1].upper()}{column.about[1:]}.{null}")
 
 
-class Answer(BaseModel):
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(_Strict):
     """Part of an answer."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class Parameters(_Strict):
+    """What may be asked for."""
 
 
 class Problem(Answer):
@@ -114,10 +120,8 @@ _is_status, _status_schema = _one_of(STATUSES)
 _is_sort, _sort_schema = _one_of([*SORTS, *(f"-{name}" for name in SORTS)])
 
 
-class GroupsQuery(BaseModel):
+class GroupsQuery(Parameters):
     """The parameters of the groups."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     status: Annotated[list[Annotated[str, _is_status, _status_schema]], BeforeValidator(_listed)] = Field(
         default=[], description="Only groups with one of these verdicts; NONE: without lag."
@@ -161,10 +165,8 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 _NAME: Any = Field(default=None, description="The name, in place of the path: for `.`, `..` and the empty name.")
 
 
-class GroupQuery(BaseModel):
+class GroupQuery(Parameters):
     """The parameters of a group."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cluster: str = Field(
         default="", max_length=1000, description="Its cluster, if several have a group of this name."
@@ -306,10 +308,8 @@ class Group(Answer):
     resets: list[Reset] = Field(description="The newest first, at most 100.")
 
 
-class TopicQuery(BaseModel):
+class TopicQuery(Parameters):
     """The parameters of a topic."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cluster: str = Field(default="", max_length=1000, description="Its cluster. Default: the first that has it.")
     name: str | None = _NAME
@@ -366,13 +366,11 @@ class Topic(Answer):
 MAX_SQL = 50_000
 """Characters of a query: the server accepts addresses of 64 KB."""
 
-Export = Literal["csv", "jsonl", "parquet", "reset-offsets"]
+Export = Literal["csv", "jsonl", "markdown", "parquet", "reset-offsets"]
 
 
-class SqlParameters(BaseModel):
+class SqlParameters(Parameters):
     """What both forms of a query's result are asked with."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     q: str = Field(max_length=MAX_SQL, description="The query, as for `grouptrail sql`.")
     cluster: str = Field(default="", max_length=1000, description="The cluster that views read. Default: the first.")
@@ -390,7 +388,7 @@ class SqlQuery(SqlParameters):
 
     format: Literal["json", Export] = Field(
         default="json",
-        description="json: one object; jsonl: an object a line; csv; parquet; reset-offsets: the CSV that "
+        description="json: one object; jsonl: an object a line; csv; markdown; parquet; reset-offsets: the CSV that "
         "`kafka-consumer-groups --from-file` reads.",
     )
 

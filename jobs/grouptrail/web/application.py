@@ -96,7 +96,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
 
     app.jinja_env.filters |= {
         filter_.__name__: filter_
-        for filter_ in (texts.ago, texts.name, texts.number, texts.rate, texts.span, texts.utc)
+        for filter_ in (texts.ago, texts.name, texts.named, texts.number, texts.rate, texts.span, texts.utc)
     }
     app.jinja_env.globals |= {
         "path_of": lambda name: files[name].path,

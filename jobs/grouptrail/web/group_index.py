@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import translate
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
-from grouptrail.web.requests import PageError
+from grouptrail.web.requests import of_cluster
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -44,7 +43,7 @@ class ClusterGroups:
 
 
 class GroupIndex:
-    """The groups of all clusters, indexed anew when the exporter has a new snapshot."""
+    """The groups of all clusters, indexed again when the exporter has a new snapshot."""
 
     def __init__(self, configs: Sequence[Config], state: Callable[[str], ClusterState]) -> None:
         self._configs = {config.cluster: config for config in configs}
@@ -85,10 +84,9 @@ class GroupIndex:
         """Return the wanted cluster, by default the first that has the group or topic, or else the first.
 
         Raises PageError if there is no cluster of the wanted name."""
-        if wanted and wanted not in self._configs:
-            known = ", ".join(self._configs)
-            raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {wanted!r}: {known} are known")
-        return wanted or next(iter(self.clusters_of(column, name)), self.clusters[0])
+        if wanted:
+            return of_cluster(self._configs, wanted).cluster
+        return next(iter(self.clusters_of(column, name)), self.clusters[0])
 
     def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
         """Return a group's row; None if it has neither a state nor lag."""
@@ -156,40 +154,58 @@ def _has(known: ClusterGroups, column: str, name: str) -> bool:
 
 def _rows(cluster: str, groups: pa.Table, lag: pa.Table, rebalances: pa.Table) -> pa.Table:
     """Return a row for each group that has a state or lag."""
-    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
-    unknown = pc.or_(bounded, pc.is_null(lag["lag_seconds"]))
-    by_group = (
-        lag.append_column("rank", pc.index_in(lag["status"], pa.array(_STATUSES)))
-        .append_column("unknown_lag", pc.is_null(lag["lag"]))
-        .append_column("unknown_seconds", unknown)
-        .group_by("group_id")
-        .aggregate(
-            [
-                *(("rank", "min"), ("lag", "sum"), ("lag_seconds", "max"), ("lost_records", "sum")),
-                *(("commit_at", "max"), ("partition", "count"), ("unknown_lag", "any"), ("unknown_seconds", "any")),
-            ]
-        )
+    all_of = (
+        lag_by_group(lag)
+        .join(groups.select(["group_id", "state", "generation", "member_count"]), "group_id", join_type="full outer")
+        .join(rebalances, "group_id", join_type="left outer")
     )
-    all_of = by_group.join(
-        groups.select(["group_id", "state", "generation", "member_count"]), "group_id", join_type="full outer"
-    ).join(rebalances, "group_id", join_type="left outer")
     columns = {
         "cluster": pa.repeat(pa.scalar(cluster), len(all_of)),
         "group_id": all_of["group_id"],
-        "status": pc.fill_null(pc.take(pa.array(_STATUSES), all_of["rank_min"]), _NO_STATUS),
-        "lag": all_of["lag_sum"],
-        "lag_is_least": pc.fill_null(all_of["unknown_lag_any"], False),
-        "lag_seconds": all_of["lag_seconds_max"],
-        "lag_seconds_is_least": pc.fill_null(all_of["unknown_seconds_any"], False),
-        "lost_records": all_of["lost_records_sum"],
-        "partitions": pc.fill_null(all_of["partition_count"], 0),
+        "status": pc.fill_null(all_of["status"], _NO_STATUS),
+        "lag": all_of["lag"],
+        "lag_is_least": pc.fill_null(all_of["lag_is_least"], False),
+        "lag_seconds": all_of["lag_seconds"],
+        "lag_seconds_is_least": pc.fill_null(all_of["lag_seconds_is_least"], False),
+        "lost_records": all_of["lost_records"],
+        "partitions": pc.fill_null(all_of["partitions"], 0),
         "state": all_of["state"],
         "generation": all_of["generation"],
         "member_count": all_of["member_count"],
         "rebalances_last_hour": pc.fill_null(all_of["rebalances"], 0),
-        "commit_at": all_of["commit_at_max"],
+        "commit_at": all_of["commit_at"],
     }
     return pa.table(columns).cast(_SCHEMA)
+
+
+def lag_by_group(lag: pa.Table) -> pa.Table:
+    """Return a row for each group of the newest samples, with the worst status, sums and maxima of its partitions.
+
+    `lag_is_least` and `lag_seconds_is_least` say that some partition's is unknown, or in seconds only bounded."""
+    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
+    found = (
+        lag.append_column("rank", pc.index_in(lag["status"], pa.array(_STATUSES)))
+        .append_column("unknown_lag", pc.is_null(lag["lag"]))
+        .append_column("unknown_seconds", pc.or_(bounded, pc.is_null(lag["lag_seconds"])))
+        .group_by("group_id")
+        .aggregate(list(_BY_GROUP.values()))
+    )
+    columns = {name: found["_".join(aggregate)] for name, aggregate in _BY_GROUP.items()}
+    status = pc.take(pa.array(_STATUSES), columns.pop("rank"))
+    return pa.table({"group_id": found["group_id"], "status": status, **columns})
+
+
+_BY_GROUP = {
+    "rank": ("rank", "min"),
+    "partitions": ("partition", "count"),
+    "lag": ("lag", "sum"),
+    "lag_is_least": ("unknown_lag", "any"),
+    "lag_seconds": ("lag_seconds", "max"),
+    "lag_seconds_is_least": ("unknown_seconds", "any"),
+    "consume_rate": ("consume_rate", "sum"),
+    "lost_records": ("lost_records", "sum"),
+    "commit_at": ("commit_at", "max"),
+}
 
 
 _SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ from grouptrail import contracts
 from grouptrail.exporter.snapshot import stale_seconds
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
 from grouptrail.query.show_group import describe_group
-from grouptrail.query.views import expand, filled, utc_now
+from grouptrail.query.views import expand, filled, utc_now, window_from
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
 from grouptrail.storage.sql import Value
@@ -43,7 +43,6 @@ MOST_PARTITIONS = 200
 _MOST_REREADS = 100
 _POINTS = 120
 _AROUND = timedelta(hours=1)
-_MOST_HOURS = 99 * 365 * 24
 _TABLES = ("consumer_lag", "rebalances", "offset_commits", "group_states", "partition_ownership")
 _STATUSES = contracts.statuses()
 
@@ -260,10 +259,8 @@ class _Reader:
         """Return the commits that moved an offset back, or while the group had no members."""
         since = self._values["since"]
         assert isinstance(since, datetime)
-        # The view looks back from now, and needs the commit before the time shown.
-        hours = min(max(int((utc_now() - since) / timedelta(hours=1)), 0) + 2, _MOST_HOURS)
         needed = ("offset_commits", "group_states", "partition_ownership")
-        return [Reset.model_validate(row) for row in self._rows(_RESETS, *needed, window=f"{hours} hours")]
+        return [Reset.model_validate(row) for row in self._rows(_RESETS, *needed, window=window_from(since))]
 
     def _points(self) -> dict[tuple[str, int], list[PartitionPoint]]:
         rows = self._rows(_POINTS_OF_SAMPLES, "consumer_lag") or self._rows(_POINTS_OF_COMMITS, "offset_commits")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from grouptrail.web.answers import (
+    Answer,
     Group,
     GroupQuery,
     Groups,
     GroupsQuery,
+    Parameters,
     Problem,
     SqlQuery,
     SqlRows,
@@ -22,7 +23,7 @@ from grouptrail.web.answers import (
 
 API = "/api/v1/"
 
-OPERATIONS: dict[str, tuple[type[BaseModel], type[BaseModel], str]] = {
+OPERATIONS: dict[str, tuple[type[Parameters], type[Answer], str]] = {
     "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
     "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
     "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),
@@ -41,7 +42,7 @@ _ERRORS = {
 
 def description() -> dict[str, Any]:
     """Return the OpenAPI document."""
-    models: list[type[BaseModel]] = [*(answer for _, answer, _ in OPERATIONS.values()), Problem]
+    models: list[type[Answer]] = [*(answer for _, answer, _ in OPERATIONS.values()), Problem]
     _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=_REF)
     return {
         "openapi": "3.1.0",
@@ -58,7 +59,7 @@ def description() -> dict[str, Any]:
     }
 
 
-def _path(path: str, query: type[BaseModel], answer: type[BaseModel], about: str) -> dict[str, Any]:
+def _path(path: str, query: type[Parameters], answer: type[Answer], about: str) -> dict[str, Any]:
     named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     return {
         "get": {
@@ -76,7 +77,7 @@ def _path(path: str, query: type[BaseModel], answer: type[BaseModel], about: str
     }
 
 
-def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+def _parameters(query: type[Parameters]) -> list[dict[str, Any]]:
     schema = query.model_json_schema()
     return [
         {
@@ -90,6 +91,6 @@ def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
     ]
 
 
-def _response(about: str, type_: str, model: type[BaseModel]) -> dict[str, Any]:
+def _response(about: str, type_: str, model: type[Answer]) -> dict[str, Any]:
     content = {type_: {"schema": {"$ref": _REF.format(model=model.__name__)}}}
     return {"description": about, "content": content}

@@ -26,7 +26,7 @@ _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
 _STEP = _HOUR / TREND_POINTS
 _ROUND = timedelta(seconds=30)
-"""The partitions of one round of samples are at most this far apart, as in the view `current_lag`."""
+"""The partitions of one round of samples are at most this far apart."""
 
 _READ = {
     "consumer_lag": ("cluster", *LAG_COLUMNS),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from flask import Response, request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from grouptrail.console.text import harmless_json
 from grouptrail.errors import GrouptrailError
 from grouptrail.web import texts
+from grouptrail.web.answers import Answer, Parameters
 
-Query = TypeVar("Query", bound=BaseModel)
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+Query = TypeVar("Query", bound=Parameters)
 
 
 class PageError(GrouptrailError):
@@ -49,6 +53,13 @@ def asked(model: type[Query]) -> Query:
         raise PageError(HTTPStatus.BAD_REQUEST, reason) from error
 
 
+def of_cluster(configs: Mapping[str, Config], name: str) -> Config:
+    """Return the configuration of a cluster. Raises PageError if there is none of this name."""
+    if name not in configs:
+        raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}: known are {', '.join(configs)}")
+    return configs[name]
+
+
 def this_page_with(**changes: Any) -> str:
     """Return the address of the page of this request with some parameters changed; None removes one."""
     kept = [(name, value) for name, value in request.args.items(multi=True) if name not in changes and value]
@@ -64,6 +75,6 @@ def json_path() -> str:
     return f"{path}?{query}" if query else path
 
 
-def json_answer(answer: BaseModel, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:
+def json_answer(answer: Answer, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:
     """Return a model as JSON, which also a terminal can show."""
     return Response(harmless_json(answer.model_dump_json(by_alias=True)), status, content_type=type_)

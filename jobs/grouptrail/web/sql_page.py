@@ -22,6 +22,7 @@ from grouptrail.query.formats import (
     rows,
     write_csv,
     write_json,
+    write_markdown,
     write_parquet,
     write_reset_offsets,
 )
@@ -30,7 +31,7 @@ from grouptrail.query.sql import first_sentence
 from grouptrail.storage.schema import column_type
 from grouptrail.web.answers import MAX_SQL, Export, SqlColumn, SqlPageQuery, SqlParameters, SqlQuery, SqlRows
 from grouptrail.web.openapi import API
-from grouptrail.web.requests import PageError, asked, json_answer
+from grouptrail.web.requests import PageError, asked, json_answer, of_cluster
 from grouptrail.web.sql_chart import Chart, chart, is_number
 
 if TYPE_CHECKING:
@@ -58,14 +59,32 @@ class ShownResult:
 class _Download:
     type: str
     ending: str
-    write: Callable[[list[str], Iterable[Row], TextIO], None] | None
+    write: Callable[[QueryResult], bytes]
+
+
+def _text(write: Callable[[list[str], Iterable[Row], TextIO], None]) -> Callable[[QueryResult], bytes]:
+    """Return what writes a result as text."""
+
+    def write_text(found: QueryResult) -> bytes:
+        out = io.StringIO(newline="")
+        write(column_names(found.schema), rows(found.batches()), out)
+        return out.getvalue().encode()
+
+    return write_text
+
+
+def _parquet(found: QueryResult) -> bytes:
+    out = io.BytesIO()
+    write_parquet(found.schema, found.batches(), out)
+    return out.getvalue()
 
 
 _DOWNLOADS: dict[str, _Download] = {
-    "csv": _Download("text/csv; charset=utf-8", "csv", write_csv),
-    "jsonl": _Download("application/jsonl; charset=utf-8", "jsonl", write_json),
-    "parquet": _Download("application/vnd.apache.parquet", "parquet", None),
-    "reset-offsets": _Download("text/csv; charset=utf-8", "csv", write_reset_offsets),
+    "csv": _Download("text/csv; charset=utf-8", "csv", _text(write_csv)),
+    "jsonl": _Download("application/jsonl; charset=utf-8", "jsonl", _text(write_json)),
+    "markdown": _Download("text/markdown; charset=utf-8", "md", _text(write_markdown)),
+    "parquet": _Download("application/vnd.apache.parquet", "parquet", _parquet),
+    "reset-offsets": _Download("text/csv; charset=utf-8", "csv", _text(write_reset_offsets)),
 }
 
 
@@ -82,10 +101,7 @@ class _Queries:
 
     def config(self, parameters: SqlParameters) -> Config:
         """Return the configuration of the cluster that is asked for."""
-        name = parameters.cluster or next(iter(self.clusters))
-        if name not in self.clusters:
-            raise PageError(HTTPStatus.NOT_FOUND, f"there is no such cluster: {', '.join(self.clusters)} are known")
-        return self.clusters[name]
+        return of_cluster(self.clusters, parameters.cluster or next(iter(self.clusters)))
 
     def answer(self, parameters: SqlParameters) -> QueryResult:
         """Run a query. Raises PageError with one line."""
@@ -169,13 +185,7 @@ def _download(format: Export, found: QueryResult) -> Response:
         "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
         "X-Grouptrail-Is-Cut": str(found.is_cut).lower(),
     }
-    if download.write is None:
-        out = io.BytesIO()
-        write_parquet(found.schema, found.batches(), out)
-        return Response(out.getvalue(), content_type=download.type, headers=headers)
-    text = io.StringIO(newline="")
-    download.write(column_names(found.schema), rows(found.batches()), text)
-    return Response(text.getvalue(), content_type=download.type, headers=headers)
+    return Response(download.write(found), content_type=download.type, headers=headers)
 
 
 def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:

@@ -17,6 +17,11 @@ def name(text: str | None) -> str:
     return shown if len(shown) <= _SHOWN_NAME else f"{shown[: _SHOWN_NAME - 1]}…"
 
 
+def named(text: str) -> str:
+    """Return the name of a group or a topic, which may be empty."""
+    return name(text) or "(empty name)"
+
+
 def number(value: float | None) -> str:
     """Return a number with thousands separators; a dash if it is unknown."""
     return "–" if value is None else f"{value:,.0f}"

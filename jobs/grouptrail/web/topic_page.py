@@ -9,14 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import contracts
 from grouptrail.web.answers import Topic, TopicConsumer, TopicPartition, TopicQuery
-from grouptrail.web.group_index import ClusterGroups, GroupIndex
+from grouptrail.web.group_index import ClusterGroups, GroupIndex, lag_by_group
 from grouptrail.web.requests import PageError
 
 Row = dict[str, Any]
-
-_STATUSES = contracts.statuses()
 
 
 def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
@@ -45,31 +42,11 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
 
 
 def _consumers(known: ClusterGroups, rows: pa.Table) -> list[TopicConsumer]:
-    found = (
-        rows.append_column("rank", pc.index_in(rows["status"], pa.array(_STATUSES)))
-        .group_by("group_id")
-        .aggregate(
-            [
-                *(("rank", "min"), ("partition", "count"), ("lag", "sum"), ("lag_seconds", "max")),
-                *(("consume_rate", "sum"), ("lost_records", "sum")),
-            ]
-        )
-        .join(known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer")
+    found = lag_by_group(rows).join(
+        known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer"
     )
-    consumers = [
-        TopicConsumer(
-            group_id=row["group_id"],
-            status=_STATUSES[row["rank_min"]],
-            partitions=row["partition_count"],
-            lag=row["lag_sum"],
-            lag_seconds=row["lag_seconds_max"],
-            consume_rate=row["consume_rate_sum"],
-            lost_records=row["lost_records_sum"],
-            state=row["state"],
-            member_count=row["member_count"],
-        )
-        for row in found.to_pylist()
-    ]
+    names = list(TopicConsumer.model_fields)
+    consumers = [TopicConsumer.model_validate(row) for row in found.select(names).to_pylist()]
     return sorted(consumers, key=lambda one: (-(one.lag_seconds or 0), -(one.lag or 0), one.group_id))
 
 
