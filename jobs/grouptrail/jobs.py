@@ -27,6 +27,8 @@ Progress = Callable[[str], None]
 """Takes one line that says how far a job is, or what it could not do."""
 Publish = Callable[["pa.Table"], None]
 """Takes rows of `consumer_lag`: the newest of every position."""
+Live = Callable[[], "pa.Table"]
+"""Returns rows of `offset_commits` written since the last call, which the table may not have yet."""
 Start = Mapping[str, Any]
 """Where a query without a checkpoint begins, as JSON; empty where it begins by itself."""
 
@@ -52,13 +54,20 @@ class Job(Protocol):
 
     @property
     def publishes_lag(self) -> bool:
-        """Whether `start` uses `publish`."""
+        """Whether `start` uses `publish` and `live`."""
 
     def check(self, config: Config) -> None:
         """Raise what keeps the job from running, before Spark is started."""
 
     def start(
-        self, spark: SparkSession, config: Config, *, once: bool, report: Progress, publish: Publish | None = None
+        self,
+        spark: SparkSession,
+        config: Config,
+        *,
+        once: bool,
+        report: Progress,
+        publish: Publish | None = None,
+        live: Live | None = None,
     ) -> StreamingQuery:
         """Start the query; with `once` it ends when it has read what is there."""
 
@@ -81,9 +90,16 @@ class ModuleJob:
         import_module(self.module).check(config)
 
     def start(
-        self, spark: SparkSession, config: Config, *, once: bool, report: Progress, publish: Publish | None = None
+        self,
+        spark: SparkSession,
+        config: Config,
+        *,
+        once: bool,
+        report: Progress,
+        publish: Publish | None = None,
+        live: Live | None = None,
     ) -> StreamingQuery:
-        published = {"publish": publish} if self.publishes_lag else {}
+        published = {"publish": publish, "live": live} if self.publishes_lag else {}
         query: StreamingQuery = import_module(self.module).start(spark, config, once=once, report=report, **published)
         return query
 

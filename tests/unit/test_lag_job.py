@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
+from grouptrail.decode.schema import row_schema
 from grouptrail.lag import job
 from grouptrail.lag.job import LagProcessor, split_samples, summary
 from grouptrail.storage.schema import table_schema
@@ -38,6 +39,14 @@ def commit(config: Config, seconds: float, offset: int | None, **more: Any) -> N
     row = {"topic": "orders", "partition": 0, "record_offset": round(seconds * 10) + 10_000, "record_at": at(seconds)}
     row |= {"committed_offset": offset, "commit_at": at(seconds), "is_tombstone": offset is None}
     small_tables.lay(config, "offset_commits", row | more)
+
+
+def live(seconds: float, offset: int | None) -> pa.Table:
+    """Return a commit as the decoder makes it."""
+    row = {"group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 9}
+    row |= {"record_offset": round(seconds * 10) + 10_000, "record_at": at(seconds)}
+    row |= {"committed_offset": offset, "is_tombstone": offset is None}
+    return pa.Table.from_pylist([row], row_schema("offset_commits"))
 
 
 def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
@@ -187,6 +196,42 @@ def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Confi
     [row] = fresh.to_pylist()
     assert processor.fresh_rows() is None
     assert (row["sampled_at"], row["committed_offset"], row["lag"]) == (at(0), 130, 20)
+
+
+def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[Any] = []
+    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.extend(rows.to_pylist()))
+    processor = new_processor(config)
+    processor.add_live(live(4, 130))
+    assert processor.fresh_rows() is None  # there is no sample yet
+    commit(config, -5, 100)
+    landing(processor, config, log(0, 150))
+    processor.add_live(live(4, 130).slice(0, 0))
+    processor.fresh_rows()
+    assert processor.fresh_rows() is None
+    processor.add_live(live(4, 130))
+    fresh = processor.fresh_rows()
+    assert fresh is not None
+    assert [(row["committed_offset"], row["lag"]) for row in fresh.to_pylist()] == [(130, 20)]
+    processor._store_committed(_Session())
+    assert [row["committed_offset"] for row in stored] == [100]
+    [row] = landing(processor, config, log(10, 150))
+    assert row["committed_offset"] == 100
+    commit(config, 4, 130)
+    [row] = landing(processor, config, log(20, 150))
+    assert row["committed_offset"] == 130
+
+
+def test_lag_by_a_live_deletion_is_no_longer_published(config: Config) -> None:
+    processor = new_processor(config)
+    commit(config, -5, 100)
+    landing(processor, config, log(0, 150))
+    processor.add_live(live(4, None))
+    fresh = processor.fresh_rows()
+    assert fresh is not None
+    assert not len(fresh)
 
 
 def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None:

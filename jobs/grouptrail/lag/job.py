@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.jobs import LAG, Progress, Publish, Start
+from grouptrail.jobs import LAG, Live, Progress, Publish, Start
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
@@ -29,7 +29,7 @@ from grouptrail.lag.groups import LEAST_SESSION_SECONDS, GroupStatuses
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
-from grouptrail.lag.positions import COMMITS, STORED, from_stored, to_stored
+from grouptrail.lag.positions import COMMITS, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
@@ -53,6 +53,8 @@ SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
 
 _LOOK_EVERY_SECONDS = 1
+# With very many positions, computing the newest lag must not take the processor from the jobs.
+_PAUSE_TO_WORK = 3
 # A sample is a file; after a long stop all of them at once would not fit into memory.
 _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 60
@@ -80,11 +82,12 @@ def start(
     once: bool,
     report: Callable[[str], None],
     publish: Publish | None = None,
+    live: Live | None = None,
 ) -> StreamingQuery:
     """Start the query.
 
     Reads `log_offsets`, `offset_commits` and the history; writes `consumer_lag` and `committed_offsets`, and passes
-    the newest rows to `publish`.
+    the newest rows to `publish`, by the commits of `live` too, which may not be in the tables yet.
     """
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
@@ -98,7 +101,7 @@ def start(
         )
     query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
-        keep_published(processor, query, publish, report)
+        keep_published(processor, query, publish, live, report)
     return query
 
 
@@ -127,7 +130,11 @@ def rules_of(config: Config) -> Rules:
 
 
 def keep_published(
-    processor: LagProcessor, query: StreamingQuery, publish: Publish, report: Callable[[str], None]
+    processor: LagProcessor,
+    query: StreamingQuery,
+    publish: Publish,
+    live: Live | None,
+    report: Callable[[str], None],
 ) -> None:
     """Publish the lag at the newest sample whenever there are new commits, for as long as the query runs."""
     ended = threading.Event()
@@ -138,13 +145,18 @@ def keep_published(
         return False
 
     def publish_news() -> None:
-        while not ended.wait(_LOOK_EVERY_SECONDS) and runs():
+        pause = float(_LOOK_EVERY_SECONDS)
+        while not ended.wait(pause) and runs():
+            began = time.monotonic()
             try:
+                if live is not None:
+                    processor.add_live(live())
                 if (rows := processor.fresh_rows()) is not None:
                     publish(rows)
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
                 report(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
+            pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * (time.monotonic() - began))
 
     publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
     publishing.start()
@@ -173,7 +185,7 @@ class LagProcessor:
         self._has_unstored = True
         self._reported: Mapping[str, int] | None = None
         self._failure = ""
-        self._has_new_sample = False
+        self._has_news = False
         self._lock = threading.Lock()
 
     def land(self, samples: DataFrame, batch: int) -> None:
@@ -186,17 +198,24 @@ class LagProcessor:
             return
         with self._lock:
             found = self._lag(rows)
-            self._has_new_sample = True
+            self._has_news = True
         tables.append(spark, found, self._config, TABLE, app=self._app(), version=batch)
         self._store_committed(spark)
         self._report_changes(batch, found, time.monotonic() - started)
 
-    def fresh_rows(self) -> pa.Table | None:
-        """Return `consumer_lag` at the newest sample by the newest commits; None without new samples or commits."""
+    def add_live(self, commits: pa.Table) -> None:
+        """Add rows of `offset_commits` that the tables may not have yet."""
         with self._lock:
-            if self._calculator is None or not (self._read_commits() or self._has_new_sample):
+            if self._calculator is not None and len(commits):
+                self._calculator.positions.add_live(from_records(commits))
+                self._has_news = True
+
+    def fresh_rows(self) -> pa.Table | None:
+        """Return `consumer_lag` at the newest sample by the newest commits; None without new ones."""
+        with self._lock:
+            if self._calculator is None or not (self._read_commits() or self._has_news):
                 return None
-            self._has_new_sample = False
+            self._has_news = False
             return self._calculator.compute(self._groups.by_id, self._groups.owned)
 
     def _lag(self, rows: pa.Table) -> pa.Table:
@@ -341,7 +360,7 @@ class LagProcessor:
         self._stored_at = time.monotonic()
         with self._lock:
             self._has_unstored = False
-            rows = to_stored(self._calculator.positions.latest())
+            rows = to_stored(self._calculator.positions.in_tables())
         tables.replace(spark.createDataFrame(rows).coalesce(1), self._config, COMMITTED)
 
     def _report_changes(self, batch: int, found: pa.Table, seconds: float) -> None:

@@ -22,8 +22,8 @@ COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 class Positions:
     """The newest commit or tombstone of each position.
 
-    Kept twice: over all commits, and over those made by a time, because a sample that is processed late must not see
-    the commits that came after it.
+    Kept twice: over all commits, and over those of the tables made by a time, because a sample that is processed late
+    must not see the commits that came after it.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,13 @@ class Positions:
         self._due = _Newest()
 
     def add(self, commits: pa.Table) -> None:
-        """Add commits (`COMMITS`) in any order, duplicates included."""
+        """Add commits (`COMMITS`) of the tables in any order, duplicates included."""
         self._all.waiting.append(commits)
         self._due.waiting.append(commits)
+
+    def add_live(self, commits: pa.Table) -> None:
+        """Add commits that the tables may not have yet; only `latest` of all of them has these."""
+        self._all.waiting.append(commits)
 
     def latest(self, until: int | None = None) -> pa.Table:
         """Return the newest commits (`COMMITS`) without deleted ones: of all, or of those made by a time.
@@ -41,6 +45,10 @@ class Positions:
         `until` is in microseconds and must not decrease from call to call.
         """
         return self._all.latest(None) if until is None else self._due.latest(until)
+
+    def in_tables(self) -> pa.Table:
+        """Return the newest commits (`COMMITS`) of the tables without deleted ones."""
+        return self._due.whole()
 
 
 class _Newest:
@@ -54,7 +62,21 @@ class _Newest:
         self.waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
         if is_due.any():
             self._newest = newest(pa.concat_tables([self._newest, waiting.filter(pa.array(is_due))]))
-        return self._newest.filter(pc.invert(self._newest["is_tombstone"]))
+        return _undeleted(self._newest)
+
+    def whole(self) -> pa.Table:
+        """Return the newest of all, those waiting included."""
+        return _undeleted(newest(pa.concat_tables([self._newest, *self.waiting])))
+
+
+def _undeleted(commits: pa.Table) -> pa.Table:
+    return commits.filter(pc.invert(commits["is_tombstone"]))
+
+
+def from_records(rows: pa.Table) -> pa.Table:
+    """Return decoded rows of `offset_commits` as `COMMITS`; columns that a decoder cannot know are null."""
+    known = {field.name: rows[field.name] for field in COMMITS if field.name in rows.column_names}
+    return pa.table([known.get(field.name, pa.nulls(len(rows), field.type)) for field in COMMITS], schema=COMMITS)
 
 
 def to_stored(commits: pa.Table) -> pa.Table:

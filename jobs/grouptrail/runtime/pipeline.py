@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
+from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job, Publish
+from grouptrail.jobs import JOBS, Job, Live, Publish
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,
@@ -94,7 +95,9 @@ class _JobRun:
         self._backoff = Backoff()
         self._has_run = False
 
-    def keep_running(self, spark: SparkSession, config: Config, report: Report, publish: Publish | None) -> None:
+    def keep_running(
+        self, spark: SparkSession, config: Config, report: Report, publish: Publish | None, live: Live | None
+    ) -> None:
         """Start the query if there is none and its pause is over. Raises JobFailedError if it has failed."""
         if self.query is not None:
             if fault := failure(self.query):
@@ -106,7 +109,7 @@ class _JobRun:
         if self._has_run:
             checkpoints.refuse_gone(spark, config, self.name)
         with storage_errors_explained():
-            self.query = self._job.start(spark, config, once=False, report=report, publish=publish)
+            self.query = self._job.start(spark, config, once=False, report=report, publish=publish, live=live)
         if self.restarts:
             report(f"job {self.name}: restarted")
         self._has_run = True
@@ -128,6 +131,7 @@ class _Cluster:
         self._jobs = jobs
         self._runs = [_JobRun(job) for job in jobs]
         self._held = contextlib.ExitStack()
+        self._live = LiveCommits(config, report)
         self._is_checked = False
         self._is_held = False
         self._backoff = Backoff()
@@ -159,6 +163,7 @@ class _Cluster:
         """Let other drivers run the jobs."""
         self._is_held = False
         self._held.close()
+        self._live.close()
 
     def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
         """Start each job when the one before has ended, so that it finds all of that job's output."""
@@ -180,11 +185,12 @@ class _Cluster:
                 self.check()
             self.hold(spark)
         publish = None if exporter is None else partial(exporter.publish, self.name)
+        live = None if exporter is None or self._config.source == "admin" else self._live.fresh
         for run in self._runs:
             if signals:
                 return
             try:
-                run.keep_running(spark, self._config, self.report, publish)
+                run.keep_running(spark, self._config, self.report, publish, live)
             except Exception as fault:
                 if has_stopped(spark) or is_unrecoverable(fault):
                     raise

@@ -1,0 +1,66 @@
+"""Offset commits as they are written: the metrics show them before their micro-batch is in the tables."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from grouptrail.decode.batch import decode_batches
+from grouptrail.decode.schema import COMMITS, RECORD_SCHEMA, row_schema
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.new_records import NewRecords
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+PAUSE_SECONDS = 30.0
+
+
+class LiveCommits:
+    """The newest commits of a cluster. May be used by several threads.
+
+    Only the tables have every commit: from here come at most 5,000 at a time, and none while no broker answers.
+    """
+
+    def __init__(self, config: Config, report: Callable[[str], None]) -> None:
+        self._config = config
+        self._report = report
+        self._records = NewRecords(config)
+        self._next_try = 0.0
+        self._failure = ""
+        self._reading = threading.Lock()
+
+    def fresh(self) -> pa.Table:
+        """Return the commits since the last call, as rows of `offset_commits` (`schema.row_schema`)."""
+        with self._reading:
+            if time.monotonic() < self._next_try:
+                return _NONE
+            try:
+                records = self._records.poll()
+            except ClusterError as error:
+                self._next_try = time.monotonic() + PAUSE_SECONDS
+                if str(error) != self._failure:
+                    self._failure = str(error)
+                    self._report(f"metrics: commits are shown only once they are in the tables: {error}")
+                return _NONE
+        columns = [
+            *([getattr(record, name) for record in records] for name in ("partition", "offset")),
+            pa.array([record.timestamp * 1000 for record in records], pa.int64()),
+            *([getattr(record, name) for record in records] for name in ("key", "value")),
+        ]
+        arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+        decoded = decode_batches([batch], self._config.decode.max_record_bytes)
+        return pa.Table.from_batches([rows for table, rows in decoded if table == COMMITS], row_schema(COMMITS))
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._reading:
+            self._records.close()
+
+
+_NONE = row_schema(COMMITS).empty_table()
