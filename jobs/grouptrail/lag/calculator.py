@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,13 +73,16 @@ class _Age:
 
     seconds: Floats
     errors: Floats
-    methods: list[str | None]
+    methods: npt.NDArray[np.object_]
 
     def without_markers(self, lag: Lag) -> _Age:
         """Return the ages with 0 where brokers showed that no record is left to read."""
         none = lag.holds_no_record & (lag.lag > 0)
-        methods = ["exact" if is_none else method for is_none, method in zip(none, self.methods, strict=True)]
-        return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), methods)
+        return _Age(
+            np.where(none, 0.0, self.seconds),
+            np.where(none, 0.0, self.errors),
+            np.where(none, "exact", self.methods),
+        )
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,9 @@ class LagCalculator:
         entries = self._entries(groups, owned, until, fetch_offsets)
         if entries is None:
             return COLUMNS.empty_table()
-        of_each = [groups.get(group, _UNKNOWN_GROUP) for group in entries.commits["group_id"].to_pylist()]
-        topics = entries.commits["topic"].to_pylist()
-        is_ignored = np.array([group.ignores(topic) for group, topic in zip(of_each, topics, strict=True)], bool)
-        is_ignored &= ~entries.is_held_back  # the history cannot read past the transaction either
+        of_each = _Groups.of(entries, groups)
+        # The history cannot read past an open transaction either.
+        is_ignored = of_each.ignore(entries.commits["topic"]) & ~entries.is_held_back
         lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
         first = self._first_records(entries, lag, fetch_records)
         age = self._age(entries, lag, first)
@@ -189,7 +192,7 @@ class LagCalculator:
         columns = self._lag_columns(entries, lag, age.without_markers(lag))
         columns |= self._rate_columns(entries, lag)
         columns["status"], columns["status_reason"] = (pa.array(column, pa.string()) for column in verdict)
-        columns["group_state"] = pa.array([group.state for group in of_each], pa.string())
+        columns["group_state"] = of_each.states()
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
@@ -282,13 +285,13 @@ class LagCalculator:
     def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None]) -> _Age:
         seconds = np.where(lag.lag == 0, 0.0, np.nan)
         errors = seconds.copy()
-        methods: list[str | None] = ["observed" if known == 0 else None for known in lag.lag.tolist()]
+        methods = np.full(len(entries), None, object)
+        methods[lag.lag == 0] = "observed"
         lagging = np.flatnonzero(lag.lag > 0)
         now = entries.sampled_at
         age = self._ends.age(entries.partitions[lagging], entries.committed[lagging], now[lagging])
         seconds[lagging], errors[lagging] = age.seconds, age.errors
-        for entry, error in zip(lagging.tolist(), age.errors.tolist(), strict=True):
-            methods[entry] = "bounded" if np.isnan(error) else "observed"
+        methods[lagging] = np.where(np.isnan(age.errors), "bounded", "observed")
         for entry, record in first.items():
             methods[entry], errors[entry] = "exact", 0.0
             waiting = int(now[entry]) - record.written_at if record is not None and lag.lag[entry] else 0
@@ -300,7 +303,7 @@ class LagCalculator:
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
         return {
-            "cluster": pa.array([self._cluster] * len(entries), pa.string()),
+            "cluster": pa.repeat(self._cluster, len(entries)),
             **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
@@ -337,12 +340,12 @@ class LagCalculator:
         written_at = entries.committed_at
         return np.where(is_nontransactional, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
 
-    def _silent_seconds(self, entries: Entries, of_each: Sequence[GroupStatus]) -> Floats:
+    def _silent_seconds(self, entries: Entries, of_each: _Groups) -> Floats:
         """Return for how long members have not committed, counted from their start if that is recent."""
         committed_at = self._in_effect_at(entries)
         since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
         now = moment(entries.at)
-        started = np.array([group.started_seconds(now) for group in of_each], np.float64)
+        started = np.array([group.started_seconds(now) for group in of_each.statuses], np.float64)[of_each.numbers]
         is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / _MICROS)
         return np.where(is_new, np.minimum(since_commit, started), since_commit)
 
@@ -365,6 +368,35 @@ class LagCalculator:
 
 
 _UNKNOWN_GROUP = GroupStatus()
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The groups of entries, each once: `numbers` are by entry, names and statuses by number."""
+
+    numbers: Ints
+    names: list[str]
+    statuses: list[GroupStatus]
+
+    @classmethod
+    def of(cls, entries: Entries, groups: Mapping[str, GroupStatus]) -> _Groups:
+        encoded = whole(entries.commits["group_id"]).dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        return cls(ints(encoded.indices), names, [groups.get(name, _UNKNOWN_GROUP) for name in names])
+
+    def ignore(self, topics: pa.ChunkedArray) -> Bools:
+        """Return whether the group of each entry has members, none of which subscribes to the entry's topic."""
+        encoded = whole(topics).dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        pairs, of_each = np.unique(self.numbers * len(names) + ints(encoded.indices), return_inverse=True)
+        places = (divmod(pair, len(names)) for pair in pairs.tolist())
+        return np.array([self.statuses[group].ignores(names[topic]) for group, topic in places], bool)[of_each]
+
+    def states(self) -> pa.Array:
+        """Return the state of each entry's group."""
+        return pa.array([group.state for group in self.statuses], pa.string()).take(pa.array(self.numbers))
+
+
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 
@@ -394,13 +426,14 @@ class LastCommits:
         self._before_end: dict[str, tuple[datetime, int]] = {}
         self._offsets_before_end: dict[int, int] = {}
 
-    def left_on_purpose(self, entries: Entries, of_each: Sequence[GroupStatus]) -> Bools:
+    def left_on_purpose(self, entries: Entries, of_each: _Groups) -> Bools:
         """Return whether the group's members left on purpose, judged by its last commit to any partition."""
-        group_ids = entries.commits["group_id"].to_pylist()
-        columns = (entries.committed_at.tolist(), entries.positions.tolist(), entries.committed.tolist())
+        ends = [group.emptied_at for group in of_each.statuses]
+        emptied = np.flatnonzero(np.array([end is not None for end in ends], bool)[of_each.numbers])
+        columns = (of_each.numbers, entries.committed_at, entries.positions, entries.committed)
         returned, unseen = set(), {}
-        for group_id, group, at, position, offset in zip(group_ids, of_each, *columns, strict=True):
-            end = group.emptied_at
+        for number, at, position, offset in zip(*(column[emptied].tolist() for column in columns), strict=True):
+            group_id, end = of_each.names[number], ends[number]
             if end is None or at == UNKNOWN:
                 continue
             if moment(at) > end:
@@ -418,9 +451,9 @@ class LastCommits:
                 self._add(name, end, found.get(name, UNKNOWN))
         left = [
             name not in returned and not group.is_returning and self._left_on_purpose(name, group)
-            for name, group in zip(group_ids, of_each, strict=True)
+            for name, group in zip(of_each.names, of_each.statuses, strict=True)
         ]
-        return np.array(left, bool)
+        return np.array(left, bool)[of_each.numbers]
 
     def _add(self, group_id: str, end: datetime, at: int) -> None:
         known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))

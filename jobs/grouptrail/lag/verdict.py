@@ -16,8 +16,8 @@ The first rule that holds decides (docs/lag.md):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,20 @@ class PositionSample:
     is_unsubscribed: Bools
     held_back: Sequence[str | None] = ()
     without_records: Ints | None = None
+
+    def of(self, entries: Ints) -> PositionSample:
+        """Return the figures of some entries."""
+        given = {name: column[entries] for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        held_back = [self.held_back[entry] for entry in entries.tolist()] if any(self.held_back) else ()
+        return replace(self, **given, held_back=held_back)
+
+
+class _Rule(NamedTuple):
+    """A status, where its rule holds, and the reason: a text, or a function of the position's number."""
+
+    status: str
+    holds: Bools | np.bool_
+    reason: str | Callable[[int], str]
 
 
 @dataclass
@@ -127,52 +141,64 @@ class Window:
 
     def judge(self, now: PositionSample) -> Verdict:
         """Return the status of the newest sample, which must have been added."""
-        verdict = Verdict(["OK"] * len(now.lag), [f"{_CAUGHT_UP} {self._thresholds.allowed_lag}"] * len(now.lag))
+        status = np.full(len(now.lag), "OK", object)
+        reason = np.full(len(now.lag), f"{_CAUGHT_UP} {self._thresholds.allowed_lag}", object)
         for entry in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
-            lost = f"{now.lost[entry]} records were deleted before they were consumed"
-            verdict.reason[entry] = f"{_NOTHING_LEFT}: {lost}"
+            reason[entry] = f"{_NOTHING_LEFT}: {now.lost[entry]} records were deleted before they were consumed"
         without = np.zeros(0, np.int64) if now.without_records is None else now.without_records
         for entry in np.flatnonzero(without).tolist():
             held = f"the {without[entry]} offsets from the committed one on hold no committed record"
-            verdict.reason[entry] = f"{_NOTHING_LEFT}: {held}"
+            reason[entry] = f"{_NOTHING_LEFT}: {held}"
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
-        window = self._figures(now.positions[lagging])
-        for number, entry in enumerate(lagging.tolist()):
-            verdict.status[entry], verdict.reason[entry] = self._judge_one(now, entry, window, number)
-        return verdict
+        is_open = np.full(len(lagging), True)
+        for rule in self._rules(now.of(lagging)):
+            chosen = np.flatnonzero(is_open & rule.holds)
+            is_open[chosen] = False
+            status[lagging[chosen]] = rule.status
+            if isinstance(rule.reason, str):
+                reason[lagging[chosen]] = rule.reason
+            else:
+                for number in chosen.tolist():
+                    reason[lagging[number]] = rule.reason(number)
+        return Verdict(status.tolist(), reason.tolist())
 
-    def _judge_one(self, now: PositionSample, entry: int, window: _WindowFigures, number: int) -> tuple[str, str]:
-        lag, stop = int(now.lag[entry]), self._thresholds.stop_seconds
-        if now.is_unsubscribed[entry]:
-            return "UNSUBSCRIBED", "no member of the group subscribes to the topic"
-        if lag == UNKNOWN:
-            return "UNKNOWN", "there is no lag to judge"
-        if now.held_back and (why := now.held_back[entry]):
-            return "UNKNOWN", why
-        if now.is_empty[entry]:
-            return "EMPTY", f"the members left the group on purpose, with {lag} unread"
-        waiting, quiet = now.lag_seconds[entry], now.commit_seconds[entry]
-        if quiet >= stop and waiting >= stop:
-            return "STOP", f"no commit for {quiet:.0f} s, {lag} unread, the first of them for {waiting:.0f} s"
-        return self._judge_in_window(now, entry, window, number)
+    def _rules(self, now: PositionSample) -> list[_Rule]:
+        """Return the rules for positions with more than `allowed_lag`; the first that holds decides."""
+        window, stop = self._figures(now.positions), self._thresholds.stop_seconds
+        waiting, quiet, same, span = now.lag_seconds, now.commit_seconds, window.same_seconds, window.span_seconds
 
-    def _judge_in_window(
-        self, now: PositionSample, entry: int, window: _WindowFigures, number: int
-    ) -> tuple[str, str]:
-        lag, stop = int(now.lag[entry]), self._thresholds.stop_seconds
-        if window.rewound_from[number] != UNKNOWN:
-            return "REWIND", f"committed went back from {window.rewound_from[number]} to {window.rewound_to[number]}"
-        if window.caught_up[number]:
-            return "OK", f"had caught up within {self._thresholds.window_seconds:.0f} s"
-        same = float(window.same_seconds[number])
-        if same >= stop and now.commit_seconds[entry] < same and window.is_repeated[number]:
-            return "STALL", f"has committed only offset {now.committed[entry]} for {same:.0f} s, {lag} unread"
-        span = float(window.span_seconds[number])
-        if span >= stop and not window.fell[number]:
-            return "WARN", f"lag did not fall in {span:.0f} s: {window.first_lag[number]} before, {lag} now"
-        return "OK", "lag fell in the window" if window.fell[number] else "the window is too short to judge"
+        def emptied(at: int) -> str:
+            return f"the members left the group on purpose, with {now.lag[at]} unread"
+
+        def stopped(at: int) -> str:
+            return f"no commit for {quiet[at]:.0f} s, {now.lag[at]} unread, the first of them for {waiting[at]:.0f} s"
+
+        def rewound(at: int) -> str:
+            return f"committed went back from {window.rewound_from[at]} to {window.rewound_to[at]}"
+
+        def stalled(at: int) -> str:
+            return f"has committed only offset {now.committed[at]} for {same[at]:.0f} s, {now.lag[at]} unread"
+
+        def warned(at: int) -> str:
+            return f"lag did not fall in {span[at]:.0f} s: {window.first_lag[at]} before, {now.lag[at]} now"
+
+        is_held = np.array([bool(why) for why in now.held_back], bool)
+        is_stalled = (same >= stop) & (quiet < same) & window.is_repeated
+        return [
+            _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
+            _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
+            _Rule("UNKNOWN", is_held if len(is_held) else np.False_, lambda at: str(now.held_back[at])),
+            _Rule("EMPTY", now.is_empty, emptied),
+            _Rule("STOP", (quiet >= stop) & (waiting >= stop), stopped),
+            _Rule("REWIND", window.rewound_from != UNKNOWN, rewound),
+            _Rule("OK", window.caught_up, f"had caught up within {self._thresholds.window_seconds:.0f} s"),
+            _Rule("STALL", is_stalled, stalled),
+            _Rule("WARN", (span >= stop) & ~window.fell, warned),
+            _Rule("OK", window.fell, "lag fell in the window"),
+            _Rule("OK", np.True_, "the window is too short to judge"),
+        ]
 
     def _figures(self, positions: Ints) -> _WindowFigures:
         """Return what the samples show of these positions, from the oldest on."""
