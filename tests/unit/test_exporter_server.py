@@ -37,6 +37,7 @@ from support.certificates import self_signed
 from support.exporter_tables import (
     DEADLINE_SECONDS,
     LONG_TOPIC,
+    OPEN,
     STRANGE,
     configured,
     lag_row,
@@ -257,6 +258,20 @@ def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
         assert scrape(running)["kafka_consumer_group_lag"][0][1] == 20
         running.publish("default", lag_table(lag_row(5)))
         until(lambda: [labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]] == ["5"])
+
+
+def test_tables_are_read_again_while_lag_is_published_without_a_pause(quiet: Config) -> None:
+    lay_everything(quiet)
+    with Exporter([quiet], lambda _: None) as running:
+        until(lambda: "kafka_consumer_group_state" in scrape(running))
+        lay(quiet, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
+
+        def is_shown() -> bool:
+            running.publish("default", lag_table(lag_row(4)))
+            groups = {labels["group"] for labels, _ in scrape(running)["kafka_consumer_group_state"]}
+            return "fresh" in groups
+
+        until(is_shown)
 
 
 def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Path) -> None:

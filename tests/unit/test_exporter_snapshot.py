@@ -212,6 +212,17 @@ def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -
     assert seconds == {("billing", "orders", "7"): 2 * config.log_offsets.interval_seconds}
 
 
+def test_snapshot_between_two_reads_of_the_tables_has_the_published_lag(config: Config) -> None:
+    lay_everything(config)
+    reader = SnapshotReader(config)
+    reader.read(lag_table(lag_row(4)))
+    lay(config, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
+    between = reader.read(lag_table(lag_row(5)), reads_tables=False)
+    assert between.lag["partition"].to_pylist() == [5]
+    assert "fresh" not in between.groups["group_id"].to_pylist()
+    assert "fresh" in reader.read(lag_table(lag_row(5))).groups["group_id"].to_pylist()
+
+
 def test_snapshot_stored_lag_is_as_of_its_sample(config: Config) -> None:
     """The group may have committed since, which only the lag job knows."""
     lay(config, "consumer_lag", lag_row(2, sampled_at=now() - timedelta(seconds=11)))

@@ -144,15 +144,19 @@ class Exporter:
         keep_running(self._refresh_for_ever, self._stopping, self._count_restart)
 
     def _refresh_for_ever(self) -> None:
+        due = time.monotonic()
         while not self._stopping.is_set():
             self._wake.clear()
+            reads_tables = time.monotonic() >= due
+            if reads_tables:
+                due = time.monotonic() + self._refresh_seconds
             for cluster in self._clusters.values():
                 if self._stopping.is_set():
                     return
-                cluster.refresh()
+                cluster.refresh(reads_tables=reads_tables)
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
                 self._page = Page(pages) if pages else None
-            self._wake.wait(self._refresh_seconds)
+            self._wake.wait(max(0.0, due - time.monotonic()))
 
 
 class _Cluster:
@@ -168,11 +172,13 @@ class _Cluster:
         self._reader = SnapshotReader(config, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
-    def refresh(self) -> None:
-        """Take a snapshot and make its page; an error is counted, reported and shown by /ready."""
+    def refresh(self, *, reads_tables: bool) -> None:
+        """Take a snapshot and make its page; an error is counted, reported and shown by /ready.
+
+        Without `reads_tables` only the published lag is new."""
         fault = None
         try:
-            snapshot = self._reader.read(self.lag)
+            snapshot = self._reader.read(self.lag, reads_tables=reads_tables)
             self._show(snapshot)
         except GrouptrailError as error:
             fault = str(error)

@@ -116,6 +116,20 @@ def stale_seconds(config: Config) -> float:
 _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_changed' AND certainty = 'recorded'"
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What the tables have beside lag, as in `Snapshot`."""
+
+    groups: pa.Table
+    rebalances: pa.Table
+    intervals: pa.Table
+    commits: pa.Table
+    progress: pa.Table
+    stable: pa.Table
+    failures: pa.Table
+    history_waits_since: float | None
+
+
 class SnapshotReader:
     """Takes snapshots of a warehouse; each reads the rows since the previous one."""
 
@@ -146,39 +160,56 @@ class SnapshotReader:
         self._processed_before: datetime | None = None
         self._backlog: dict[int, int] = {}
         self._is_ready = False
+        self._known: _Known | None = None
 
-    def read(self, lag: pa.Table | None = None) -> Snapshot:
-        """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError."""
+    def read(self, lag: pa.Table | None = None, *, reads_tables: bool = True) -> Snapshot:
+        """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError.
+
+        Without `reads_tables` all other rows are those of the last call."""
         started = time.perf_counter()
-        self._tables.refresh()
+        if reads_tables or self._known is None:
+            self._tables.refresh()
+            self._known = self._read_tables()
+        known = self._known
         rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
         newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
         rows = _newest_sample(rows, stale_seconds(self._config))
-        groups = self._groups()
-        alive = pc.unique(pa.chunked_array([*groups["group_id"].chunks, *rows["group_id"].chunks], pa.string()))
-        rebalances, intervals = self._rebalances()
-        progress = self._progress.now(self._tables.get("ingest_progress"))
-        landed = pc.max(progress["landed_at"]).as_py()
-        commits = self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"])
+        ids = [*known.groups["group_id"].chunks, *rows["group_id"].chunks]
+        alive = pc.unique(pa.chunked_array(ids, pa.string()))
+        landed = pc.max(known.progress["landed_at"]).as_py()
         times = {
             "consumer_lag": newest and newest.timestamp(),
             "ingest_progress": landed and landed / 1e6,
-            "history_positions": self._history_waits_since(),
+            "history_positions": known.history_waits_since,
         }
         return Snapshot(
             cluster=self._config.cluster,
             made_at=time.time(),
             seconds=time.perf_counter() - started,
             lag=rows,
-            groups=groups,
-            rebalances=_of(alive, rebalances),
-            intervals=_of(alive, intervals),
-            commits=_of(alive, commits),
+            groups=known.groups,
+            rebalances=_of(alive, known.rebalances),
+            intervals=_of(alive, known.intervals),
+            commits=_of(alive, known.commits),
+            progress=known.progress,
+            stable=known.stable,
+            failures=known.failures,
+            newest={table: at for table, at in times.items() if at},
+            not_ready=self._not_ready(known.progress, newest, rows, has_commits=len(known.commits) > 0),
+        )
+
+    def _read_tables(self) -> _Known:
+        rebalances, intervals = self._rebalances()
+        progress = self._progress.now(self._tables.get("ingest_progress"))
+        return _Known(
+            groups=self._groups(),
+            rebalances=rebalances,
+            intervals=intervals,
+            commits=self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"]),
             progress=progress,
             stable=self._stable(progress),
             failures=self._failures(),
-            newest={table: at for table, at in times.items() if at},
-            not_ready=self._not_ready(progress, newest, rows, has_commits=len(commits) > 0),
+            history_waits_since=self._history_waits_since(),
         )
 
     def _lag(self) -> pa.Table:

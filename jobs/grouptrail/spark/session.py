@@ -34,7 +34,7 @@ _DEEP_STACK = "-Xss64m"
 
 # The jobs keep little of the data that passes through them. With few cores this collector keeps Java's heap small and
 # takes no longer; with the default one the heap grows to its limit (docs/performance.md).
-_SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=256m"
+_SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=128m"
 _FEW_CORES = 4
 
 # `run` executes much code, most of it rarely: on few cores Java's second compiler takes more time than it saves. Java
