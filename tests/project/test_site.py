@@ -82,8 +82,9 @@ def test_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "docs").mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", project)
-    for name in ("conf.py", "site.css", "lag.md"):
+    for name in ("conf.py", "site.css"):
         shutil.copy(DOCS / name, project / "docs")
+    (project / "docs" / "lag.md").write_text("# Lag\n")
     page = project / "docs" / "index.md"
     page.write_text("# Index\n\n```{toctree}\nlag\n```\n\n[link](managed-kafka.md)\n")
     (project / "docs" / "managed-kafka.md").write_text("---\norphan: true\n---\n# Managed\n")

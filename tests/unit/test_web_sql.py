@@ -172,10 +172,10 @@ def test_hostile_names_and_values_are_shown_as_text(site: Site, view: str) -> No
     html = page(site, f'SELECT \'{quoted}\' AS "{named}", 7 AS "n{named}"', view=view)
     assert "<script>alert" not in html
     assert "<img src=x" not in html
-    assert "49" not in html.partition('class="views"')[2].partition("</section>")[0]
     shown = html.partition('class="views"')[2].partition("</section>")[0]
     assert "\u202e" not in re.sub(r"<a href=[^>]*>", "", shown)
     assert "&lt;script&gt;alert(1)" in shown
+    assert "{{7*7}}" in shown
 
 
 def test_huge_cells_are_cut_on_the_page_alone(site: Site) -> None:
