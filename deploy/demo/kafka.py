@@ -216,7 +216,7 @@ class Broker:
             raise BrokerError(f"the broker refused {right!r} ({failed[0].__name__}): check the names")
 
     def tool(
-        self, main_class: str, *arguments: str, stdin: str | None = None, timeout: float = 60
+        self, main_class: str, *arguments: str, stdin: str | None = None, timeout: float = 180
     ) -> subprocess.CompletedProcess[str]:
         """Runs one of Kafka's own classes; its exit status is the caller's to judge.
 
@@ -255,7 +255,7 @@ class Broker:
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", self.bootstrap, "--topic", OFFSETS_TOPIC, "--formatter", formatter),
             *("--partition", partition, "--offset", "earliest", "--isolation-level", isolation),
-            *("--max-messages", str(len(records)), "--timeout-ms", "15000"),
+            *("--max-messages", str(len(records)), "--timeout-ms", "60000"),
         )
         lines = list(_json_values(printed.stdout))
         types = {_record_type(line["key"]) for line in lines}
