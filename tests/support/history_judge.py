@@ -521,7 +521,9 @@ def _counts(truth: _Truth, index: int, row: Row, where: str) -> Iterator[Fact]:
         if one.incarnation == first.incarnation:
             last_owner |= {place: _identity(one, name) for place, name in _holders(one).items()}
     had = {} if before is None else _holders(before)
-    if any(_is_a_matter_of_words(one) for one in window):
+    if any(_is_a_matter_of_words(one) for one in window) or (
+        before is not None and _has_two_topics_of_one_name(before)
+    ):
         return
     kept, given_up, holders = set(had), set[Partition](), had
     added = moved = 0
@@ -553,8 +555,13 @@ def _identity(moment: Moment, name: str) -> str:
 
 def _is_a_matter_of_words(moment: Moment) -> bool:
     """Whether a static member came back (under another id: is that a handover?), or one name stood for two topics."""
-    owned = sum(len(member.owned) for member in moment.members.values())
-    return "replaced" in moment.departures.values() or owned > len(_holders(moment))
+    return "replaced" in moment.departures.values() or _has_two_topics_of_one_name(moment)
+
+
+def _has_two_topics_of_one_name(moment: Moment) -> bool:
+    """Whether members own the same partition of a topic that was deleted and of its successor: the model's members
+    know names only, so it cannot tell whose partition the one that remains is."""
+    return sum(len(member.owned) for member in moment.members.values()) > len(_holders(moment))
 
 
 def _cause(moment: Moment, before: Moment | None, row: Row, where: str) -> Fact:

@@ -89,6 +89,34 @@ def test_what_a_pattern_matches_and_a_heartbeat_in_one_millisecond_are_two_opera
     assert [row["state"] for row in rows["group_states"]] == ["Stable", "Assigning", "Stable"]
 
 
+def test_a_members_new_metadata_and_a_join_in_one_millisecond_are_two_operations() -> None:
+    """A classic member that rejoins with other metadata and the same topics writes it without an epoch (GMM
+    classicGroupJoinToConsumerGroup); the generation begins at the record of the member that joined after it."""
+    again = joins(10, 5_000, "a", rebalanceTimeoutMs=60_000)
+    records = [*FIRST, again, joins(11, 5_000, "b"), epoch(12, 5_000, 3), target(13, 5_000, "b", [1])]
+    records += [target_epoch(14, 5_000, 3), current(15, 5_000, "b", 3, [], previous=0)]
+    assert [len(operation) for operation, _ in operations(records, 17)] == [5, 1, 5]
+    rows = fold(records)
+    assert [row["members_joined"] for row in rows["rebalances"]][-1] == ["b"]
+
+
+def test_a_members_new_metadata_and_anothers_heartbeat_in_one_millisecond_are_two_operations() -> None:
+    """A heartbeat that finds new partitions writes an epoch without its member's metadata; it ends with the
+    assignment of its member (GMM consumerGroupHeartbeat)."""
+    found = [joins(10, 5_000, "b", rebalanceTimeoutMs=60_000), epoch(11, 5_000, 3), target(12, 5_000, "a", [0, 1, 2])]
+    found += [target_epoch(13, 5_000, 3), current(14, 5_000, "a", 3, [0, 1, 2])]
+    assert [len(operation) for operation, _ in operations([*FIRST, *found], 16)] == [5, 1, 4]
+
+
+def test_a_members_new_metadata_and_what_a_pattern_matches_in_one_millisecond_are_two_operations() -> None:
+    resolved = [
+        joins(10, 5_000, "a", rebalanceTimeoutMs=60_000),
+        regex(11, 5_000, "^o.*", "orders"),
+        epoch(12, 5_000, 3),
+    ]
+    assert [len(operation) for operation, _ in operations([*FIRST, *resolved], 14)] == [5, 1, 2]
+
+
 def test_a_static_members_return_is_one_operation() -> None:
     """GMM replaceMember copies the old member's records, then responds to the new one: two assignments, two metadata
     records."""

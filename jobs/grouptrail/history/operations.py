@@ -46,12 +46,12 @@ def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Op
     current = _OperationBuilder()
     for record in records:
         if current.records and not current.takes(record):
-            yield tuple(current.records), True
+            yield from ((operation, True) for operation in current.operations())
             current = _OperationBuilder()
         current.add(record)
     if current.records:
-        last = current.records[-1]
-        yield tuple(current.records), last.offset + 1 < complete_to or current.is_ended
+        is_complete = current.records[-1].offset + 1 < complete_to or current.is_ended
+        yield from ((operation, is_complete) for operation in current.operations())
 
 
 class _OperationBuilder:
@@ -60,10 +60,10 @@ class _OperationBuilder:
     __slots__ = (
         "_classic_members",
         "_has_epoch",
-        "_has_member",
         "_has_pattern",
         "_has_target_epoch",
         "_is_conversion",
+        "_members",
         "_members_removed",
         "is_ended",
         "records",
@@ -72,12 +72,12 @@ class _OperationBuilder:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.is_ended = False
-        self._has_member = False
         self._has_pattern = False
         self._has_epoch = False
         self._has_target_epoch = False
         self._is_conversion = False
         self._members_removed = 0
+        self._members: set[str | None] = set()
         self._classic_members: set[str | None] = set()
 
     def takes(self, record: Record) -> bool:
@@ -99,18 +99,41 @@ class _OperationBuilder:
         part = _part(record)
         if self._is_resolution and part not in ("RegularExpression", "PartitionMetadata", "Metadata"):
             return True
+        if part == "MemberMetadata" and record.body is not None and self._has_other_request(record.name):
+            return True
         if part in ("MemberMetadata", "Metadata") and record.body is not None:
             return self._has_epoch or self._has_target_epoch
         if part == "RegularExpression":
-            return self._has_epoch
+            # A request writes only the tombstone of a pattern; what a pattern matches is written later.
+            return self._has_epoch or (bool(self._members) and record.body is not None)
         if part == "CurrentMemberAssignment" and record.body is None:
-            return self._has_member or self._has_epoch
+            return bool(self._members) or self._has_epoch
         return False
+
+    def _has_other_request(self, member_id: str | None) -> bool:
+        """Return whether the records so far hold the request of another member, or an earlier one of this member.
+
+        A request writes its member's metadata once, and without an epoch when only its timeouts or its classic
+        metadata changed. The return of a static member writes it twice, after its predecessor's tombstones
+        (GMM.replaceMember, then the subscription of the heartbeat).
+        """
+        return bool(self._members) and (self._members_removed == 0 or member_id not in self._members)
+
+    def operations(self) -> tuple[Operation, ...]:
+        """Return the records, cut where another member than the one that wrote its metadata sent the rest.
+
+        The last assignment is that of the member that sent the request.
+        """
+        first, last = self.records[0], self.records[-1]
+        is_request = _part(first) == "MemberMetadata" and first.body is not None and not self._members_removed
+        if is_request and _part(last) == "CurrentMemberAssignment" and last.name not in self._members:
+            return (first,), tuple(self.records[1:])
+        return (tuple(self.records),)
 
     @property
     def _is_resolution(self) -> bool:
         """Whether it writes what patterns match, without a request (GMM.handleRegularExpressionsResult)."""
-        return self._has_pattern and not self._has_member
+        return self._has_pattern and not self._members
 
     def add(self, record: Record) -> None:
         """Add a record."""
@@ -127,7 +150,7 @@ class _OperationBuilder:
         elif part == "Metadata" and record.body is not None:
             self._has_epoch = True
             # Members that stay, or whose pattern was resolved, get their targets with a later heartbeat.
-            self.is_ended = self._is_resolution or (self._members_removed > 0 and not self._has_member)
+            self.is_ended = self._is_resolution or (self._members_removed > 0 and not self._members)
         elif part == "RegularExpression":
             self._has_pattern = True
         elif part == "TargetAssignmentMetadata" and record.body is not None:
@@ -139,7 +162,7 @@ class _OperationBuilder:
         if record.body is None:
             self._members_removed += 1
             return
-        self._has_member = True
+        self._members.add(record.name)
         if (record.body.get("classicMemberMetadata") or {}).get("supportedProtocols"):
             self._classic_members.add(record.name)
 
@@ -151,8 +174,8 @@ class _OperationBuilder:
         """
         assert record.body is not None
         if self._is_conversion:
-            return self._has_member and record.name not in self._classic_members
-        is_copy = self._members_removed > 0 and self._has_member and record.body.get("memberEpoch") == 0
+            return bool(self._members) and record.name not in self._classic_members
+        is_copy = self._members_removed > 0 and bool(self._members) and record.body.get("memberEpoch") == 0
         return not is_copy
 
 
