@@ -17,7 +17,7 @@ from kafka import (  # type: ignore[import-untyped]
     OffsetAndMetadata,
     TopicPartition,
 )
-from kafka.errors import TopicAuthorizationFailedError  # type: ignore[import-untyped]
+from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
 
 from demo.kafka import (
     OFFSETS_FORMATTER,
@@ -61,6 +61,16 @@ def committed(broker: Broker, group: str) -> int:
     return int(offsets[TopicPartition("orders", 0)].offset)
 
 
+def committed_if_loaded(broker: Broker, group: str) -> int | None:
+    """The group's offset, or None while the coordinator still reads its partition, as after a crash."""
+    try:
+        return committed(broker, group)
+    except KafkaError as error:
+        if not error.retriable:
+            raise
+        return None
+
+
 def test_fetch_jars_already_cached_reports_nothing() -> None:
     fetch()
     said: list[str] = []
@@ -95,6 +105,7 @@ def test_broker_killed_and_restarted_keeps_its_port_and_data(broker: Broker) -> 
     assert not broker.running
     broker.start()
     assert broker.bootstrap == bootstrap
+    await_that(lambda: committed_if_loaded(broker, "survivor") is not None)
     assert committed(broker, "survivor") == 7
 
 
