@@ -95,7 +95,7 @@ class GeneratedLog:
         self._append("group_metadata", generations)
         if self._commits:
             self._append("offset_commits", commits)
-        self._land(first, last)
+        self._land(first, last, groups or self._groups)
 
     def _append(self, table: str, rows: DataFrame) -> None:
         """Append rows with the columns that the history reads; the others are null."""
@@ -106,7 +106,7 @@ class GeneratedLog:
         ]
         rows.select(*columns).write.format("delta").mode("append").save(self._config.table_path(table))
 
-    def _land(self, first: int, last: int) -> None:
+    def _land(self, first: int, last: int, groups: int) -> None:
         step = (self._commits + 1) * self._groups
         end = (last + 1) * step
         none = {column.name: None for column in contracts.tables()["ingest_progress"].columns}
@@ -114,12 +114,13 @@ class GeneratedLog:
             "earliest_record_at": _time(_STARTED_MS + first * _APART_MS),
             "latest_record_at": _time(_STARTED_MS + (last + 1) * _APART_MS + 1000),
         }
-        counts = dict.fromkeys(
-            ("offset_commits", "group_metadata", "group_records", "undecodable_records", "holes", "lost"), 0
-        )
+        counts = dict.fromkeys(("group_records", "undecodable_records", "holes", "lost"), 0)
+        groups_in = [len(range(partition, groups, PARTITIONS)) for partition in range(PARTITIONS)]
         rows = [
             {
                 **none, **counts, **moment, "cluster": self._config.cluster, "record_partition": partition,
+                "group_metadata": (last - first + 1) * groups_in[partition],
+                "offset_commits": (last - first + 1) * groups_in[partition] * self._commits,
                 "batch_id": self._batches, "query_id": "bench", "start_offset": first * step, "end_offset": end,
                 "last_stable_offset": end, "landed_at": datetime.now(UTC),
             }
@@ -169,7 +170,8 @@ def measure(
 
 def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, length: int, groups: int) -> list[float]:
     """Return the seconds of each of some micro-batches, after as many warm-up batches as Java needs to compile."""
-    writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=silent)
+    lines: list[str] = []
+    writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=lines.append)
     progress = tables.read(spark, config, PROGRESS)
     took = []
     for number in range(ROUNDS + WARM_UP):
@@ -178,4 +180,5 @@ def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, lengt
         started = time.monotonic()
         writer.land(landed, number)
         took.append(round(time.monotonic() - started, 2))
+    assert not any("nothing new" in line for line in lines), "a micro-batch folded nothing"
     return took[WARM_UP:]
