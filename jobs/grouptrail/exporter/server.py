@@ -8,7 +8,6 @@ import hmac
 import http.client
 import io
 import ipaddress
-import re
 import socket
 import ssl
 import threading
@@ -20,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
 from grouptrail.exporter.connections import REQUEST_SECONDS, Connection, LimitedServer
+from grouptrail.exporter.encoding import accepts_gzip, quality
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.wsgi import WsgiApplication, answer
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # The first line and the headers of a request.
 _MAX_REQUEST_BYTES = 1 << 16
 _RESTART_SECONDS = 1.0
-_NUMBER = re.compile(r"\d(\.\d*)?")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
@@ -183,10 +182,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(503, f"{self.problem()}\n".encode())
             return
         accepted = self.headers.get("Accept", "")
-        openmetrics = _quality(accepted, _OPENMETRICS) >= max(_quality(accepted, "text/plain"), 0.001)
+        openmetrics = quality(accepted, _OPENMETRICS) >= max(quality(accepted, "text/plain"), 0.001)
         kind = OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
         headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
-        if _quality(self.headers.get("Accept-Encoding", ""), "gzip"):
+        if accepts_gzip(self.headers.get("Accept-Encoding", "")):
             self._send(200, *page.gzipped(openmetrics=openmetrics), headers={**headers, "Content-Encoding": "gzip"})
         else:
             self._send(200, *page.text(openmetrics=openmetrics), headers=headers)
@@ -265,14 +264,3 @@ class _Writer(io.BufferedIOBase):
         """Send all of `data`."""
         self._client.send(data)
         return len(data)
-
-
-def _quality(accepted: str, name: str) -> float:
-    """Return the q-value of a name in a header like Accept; 0 if it is not named."""
-    best = 0.0
-    for entry in accepted.lower().split(","):
-        named, *parameters = (part.strip() for part in entry.split(";"))
-        wanted = next((part[2:] for part in parameters if part.startswith("q=")), "1")
-        if named == name and _NUMBER.fullmatch(wanted):
-            best = max(best, float(wanted))
-    return best

@@ -22,7 +22,7 @@ from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
-from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
+from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
 from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
@@ -72,7 +72,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     def add_headers(response: Response) -> Response:
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
-        return response
+        return compressed(response, request.headers.get("Accept-Encoding", ""))
 
     @app.errorhandler(Exception)
     def show_error(error: Exception) -> Response:
