@@ -309,6 +309,21 @@ def test_editor_works_without_scripts(visit: Visit) -> None:
     page.wait_for("document.querySelector('table.result td')?.textContent === '42'")
 
 
+def test_query_too_long_for_a_link_has_its_result_and_its_chart(visit: Visit) -> None:
+    page = visit("/sql", size=(1000, 900))
+    page.value("document.getElementById('query').focus()")
+    page.send("Input.insertText", text=f"SELECT 'a' AS name, 42 AS answer -- {'x' * 9000}")
+    key(page, "Enter", 13, modifiers=2)
+    page.wait_for("document.readyState === 'complete' && document.querySelector('table.result td.number') !== null")
+    assert page.value("location.search") == ""
+    page.screenshot("web-sql-long")
+    assert page.value(LEAST_CONTRAST)[0] >= 4.5
+    assert page.value("document.documentElement.scrollWidth") <= 1000
+    page.value("document.querySelector('.views button[value=chart]').click()")
+    page.wait_for("document.readyState === 'complete' && document.querySelector('.bars') !== null")
+    assert page.value("document.querySelectorAll('.bars rect').length") == 1
+
+
 def test_chart_of_sql_is_drawn_inside_its_frame(visit: Visit) -> None:
     page = visit(PAGES["sql-lines"], size=(360, 800))
     assert page.value("document.querySelectorAll('.plot .field path').length") >= 2

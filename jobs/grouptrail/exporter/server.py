@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 # The first line and the headers of a request.
 _MAX_REQUEST_BYTES = 1 << 16
+# The longest query of the page of SQL, in UTF-8, percent-encoded, and its other parameters.
+MAX_BODY_BYTES = 700_000
 _RESTART_SECONDS = 1.0
+_PATHS = ("/metrics", "/ready", "/healthz")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
@@ -165,9 +168,29 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer the three paths of the exporter, and pages."""
         self._client.prepare()
-        answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
+        answers = dict(zip(_PATHS, (self._metrics, self._ready, self._alive), strict=True))
         with contextlib.suppress(ConnectionError, TimeoutError):
             answers.get(self.path.partition("?")[0], self._web_page)()
+
+    def do_POST(self) -> None:
+        """Answer pages that take a form."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            pages = self.pages()
+            if pages is None or self.path.partition("?")[0] in _PATHS:
+                self._send(405, b"only GET is answered here\n", headers={"Allow": "GET, HEAD"})
+                return
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or "Transfer-Encoding" in self.headers:
+                self._send(411, b"send the body with its Content-Length\n")
+            elif int(length) > MAX_BODY_BYTES:
+                self._send(413, f"the body has more than {MAX_BODY_BYTES:,} bytes\n".encode())
+            else:
+                if self.headers.get("Expect", "").lower() == "100-continue":
+                    self.send_response_only(100)
+                    self.end_headers()
+                body = self.rfile.read(int(length))
+                self._client.prepare()
+                self._web_page(body)
 
     def do_HEAD(self) -> None:
         """Answer like GET, without the body."""
@@ -200,14 +223,14 @@ class _Handler(BaseHTTPRequestHandler):
         challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
         self._send(401, b"user and password are missing or wrong\n", headers=challenge)
 
-    def _web_page(self) -> None:
+    def _web_page(self, body: bytes = b"") -> None:
         pages = self.pages()
         if pages is None:
             self._send(200 if self.path.partition("?")[0] == "/" else 404, _INDEX)
         elif not self._is_allowed():
             self._challenge()
         else:
-            answer(self, pages, is_encrypted=self.is_encrypted)
+            answer(self, pages, body, is_encrypted=self.is_encrypted)
 
     def _ready(self) -> None:
         problem = self.problem()
@@ -230,7 +253,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _LimitedReader(io.BufferedIOBase):
-    """Reads the lines of a request up to a number of bytes in all; http.server answers the error with 431."""
+    """Reads the lines of a request up to a number of bytes in all; http.server answers the error with 431.
+
+    The caller limits the size of a body.
+    """
 
     def __init__(self, reader: io.BufferedIOBase) -> None:
         self._reader = reader
@@ -243,6 +269,10 @@ class _LimitedReader(io.BufferedIOBase):
         if self._left < 0:
             raise http.client.LineTooLong("request")
         return line
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return this many bytes, or fewer if the client ends its request."""
+        return self._reader.read(size)
 
     def close(self) -> None:
         """Close the reader of the socket."""

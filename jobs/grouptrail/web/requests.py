@@ -42,10 +42,10 @@ class PageError(GrouptrailError):
 
 
 def asked(model: type[Query]) -> Query:
-    """Return the parameters of the request. Raises PageError if one is unknown or wrong."""
+    """Return the parameters of the request: address and form. Raises PageError if one is unknown or wrong."""
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     given: dict[str, Any] = {}
-    for name, values in request.args.lists():
+    for name, values in request.values.lists():
         many = name in fields and isinstance(fields[name].default, list)
         given[name] = values if many else values[-1]
     try:
