@@ -35,7 +35,7 @@ from grouptrail.web.texts import page_of
 from support.certificates import self_signed
 from support.exporter_tables import configured, lag_row, lay_everything
 from support.small_tables import lay
-from support.web_client import Site, state_of
+from support.web_client import Site, fetched, state_of
 
 HOSTILE = (
     "a/b//c",
@@ -53,17 +53,6 @@ HOSTILE = (
     "Grüße 😀",
     "x" * 30_000,
 )
-
-
-def fetched(url: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
-    """Return status, headers and text of an answer; `headers` replace the usual ones."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, dict(answer.headers), answer.read().decode()
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")

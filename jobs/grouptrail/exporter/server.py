@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hmac
 import http.client
 import io
 import ipaddress
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
+from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.connections import REQUEST_SECONDS, Connection, LimitedServer
 from grouptrail.exporter.encoding import accepts_gzip, quality
 from grouptrail.exporter.errors import ExporterError
@@ -34,6 +33,10 @@ MAX_BODY_BYTES = 700_000
 _RESTART_SECONDS = 1.0
 _PATHS = ("/metrics", "/ready", "/healthz")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
+CLOSED = (
+    "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
+    "exporter.tls_client_ca, or web.allow_anonymous = true"
+)
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
 
@@ -43,7 +46,8 @@ class Server:
 
     All other paths are answered by the WSGI application `pages()`, if it is not None.
     If the thread that accepts connections fails, it continues after a second, and `on_fault` gets the error.
-    `exposes_password`: whether basic authentication's password crosses a network in clear.
+    `access`: what clients need, by default the credentials of `config`.
+    `exposes_secret`: whether a password or token crosses a network in clear. `serves_pages`: see `Access`.
     """
 
     def __init__(
@@ -53,15 +57,19 @@ class Server:
         problem: Callable[[], str | None],
         on_fault: Callable[[BaseException], None],
         pages: Callable[[], WsgiApplication | None] = lambda: None,
+        *,
+        access: Access | None = None,
     ) -> None:
         """Start listening. Raises ExporterError if that fails."""
         host, _, port = config.listen.rpartition(":")
         tls = _tls(config)
+        access = access or Access(basic_credentials(config))
         attributes = {
             "page": staticmethod(page),
             "problem": staticmethod(problem),
             "pages": staticmethod(pages),
-            "credentials": _credentials(config),
+            "access": access,
+            "serves_pages": staticmethod(lambda: self.serves_pages),
             "is_encrypted": tls is not None,
         }
         handler = type("Handler", (_Handler,), attributes)
@@ -79,7 +87,9 @@ class Server:
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
         address = ipaddress.ip_address(str(self._http.server_address[0]).partition("%")[0])
-        self.exposes_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
+        has_secret = access.credentials is not None or access.token is not None
+        self.exposes_secret = has_secret and tls is None and not address.is_loopback
+        self.serves_pages = access.serves_pages(is_loopback=address.is_loopback)
         self._on_fault = on_fault
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="exporter", daemon=True)
@@ -141,18 +151,12 @@ def _tls(config: ExporterConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _credentials(config: ExporterConfig) -> bytes | None:
-    """Return what a client sends after `Basic` (RFC 7617); None without authentication."""
-    if config.basic_auth_password is None:
-        return None
-    return base64.b64encode(f"{config.basic_auth_user}:{config.basic_auth_password.get_secret_value()}".encode())
-
-
 class _Handler(BaseHTTPRequestHandler):
     page: Callable[[], Page | None]
     problem: Callable[[], str | None]
     pages: Callable[[], WsgiApplication | None]
-    credentials: bytes | None
+    access: Access
+    serves_pages: Callable[[], bool]
     is_encrypted: bool
     timeout = REQUEST_SECONDS
     server_version = "grouptrail"
@@ -197,8 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _metrics(self) -> None:
-        if not self._is_allowed():
-            self._challenge()
+        if not self.access.may_see_metrics(self.headers.get("Authorization", "")):
+            self._challenge("user and password are missing or wrong")
             return
         page = self.page()
         if page is None:
@@ -213,22 +217,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, *page.text(openmetrics=openmetrics), headers=headers)
 
-    def _is_allowed(self) -> bool:
-        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        return self.credentials is None or (
-            scheme.lower() == "basic" and hmac.compare_digest(given.strip().encode(), self.credentials)
-        )
-
-    def _challenge(self) -> None:
+    def _challenge(self, problem: str) -> None:
         challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
-        self._send(401, b"user and password are missing or wrong\n", headers=challenge)
+        self._send(401, f"{problem}\n".encode(), headers=challenge)
 
     def _web_page(self, body: bytes = b"") -> None:
         pages = self.pages()
         if pages is None:
             self._send(200 if self.path.partition("?")[0] == "/" else 404, _INDEX)
-        elif not self._is_allowed():
-            self._challenge()
+        elif not self.serves_pages():
+            self._send(403, f"web pages are not served here: {CLOSED}\n".encode())
+        elif not self.access.may_see_pages(self.headers.get("Authorization", "")):
+            token = "the token is missing or wrong: give it as password, with any user, or as bearer token"
+            self._challenge(token if self.access.token else "user and password are missing or wrong")
         else:
             answer(self, pages, body, is_encrypted=self.is_encrypted)
 
