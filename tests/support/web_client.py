@@ -1,7 +1,8 @@
-"""The web pages of a warehouse, asked without a socket."""
+"""The web pages of a warehouse, asked without a socket, and of a server."""
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -25,6 +26,19 @@ def state_of(config: Config, jobs: Mapping[str, JobState] = MappingProxyType({})
     except GrouptrailError as error:
         return ClusterState(None, str(error), jobs)
     return ClusterState(snapshot, snapshot.not_ready, jobs)
+
+
+def fetched(
+    url: str, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    """Return status, headers and text of a server's answer; `headers` replace the usual ones."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), answer.read().decode()
+    finally:
+        connection.close()
 
 
 class Site:

@@ -324,6 +324,7 @@ def test_is_secret_endpoint_url_and_servers_are_not_secret() -> None:
     """Endpoints and class names may be printed and passed as flags."""
     assert not is_secret("sasl.oauthbearer.token.endpoint.url")
     assert not is_secret("bootstrap.servers")
+    assert not is_secret("token_file")
 
 
 def test_load_config_invalid_toml_reports_the_line_and_other_problems() -> None:

@@ -203,7 +203,7 @@ def test_server_other_paths_and_methods_return_the_expected_status(exporter: Exp
         assert int(answer.headers["Content-Length"]) > 1000
         assert answer.read() == b""
     post = urllib.request.Request(f"{exporter.url}/metrics", data=b"x")
-    with pytest.raises(urllib.error.HTTPError, match="501"):
+    with pytest.raises(urllib.error.HTTPError, match="405"):
         urllib.request.urlopen(post, timeout=DEADLINE_SECONDS)
 
 

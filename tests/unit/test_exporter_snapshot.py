@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail import contracts
-from grouptrail.config import Config
+from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.families import JobState, group_families, momentary_families, pipeline_families
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
@@ -109,6 +109,19 @@ def test_snapshot_contains_only_the_newest_lag_sample(config: Config) -> None:
         (("billing", "orders", "1"), 0),
         (("billing", "orders", "3"), 15),
     }
+
+
+@pytest.mark.parametrize(("interval", "is_kept"), [(10, False), (14, True)])
+def test_snapshot_partition_only_in_the_sample_before_has_no_lag(
+    tmp_path: Path, interval: float, is_kept: bool
+) -> None:
+    """How far apart the rows of a sample may be follows the interval between samples."""
+    config = load_config(None, {"warehouse": str(tmp_path), "log_offsets.interval_seconds": str(interval)}, {})
+    newest = now()
+    lay(config, "consumer_lag", lag_row(1, sampled_at=newest))
+    lay(config, "consumer_lag", lag_row(2, sampled_at=newest - timedelta(seconds=12)))
+    partitions = SnapshotReader(config).read().lag["partition"].to_pylist()
+    assert sorted(partitions) == ([1, 2] if is_kept else [1])
 
 
 def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> None:

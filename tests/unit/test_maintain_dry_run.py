@@ -89,3 +89,14 @@ def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
         assert expected in run.stdout
         assert run.stderr == "False\n"
+
+
+def test_dry_run_of_several_clusters_has_one_header_and_names_them(config: Config) -> None:
+    thaw(config)
+    configs = [config.model_copy(update={"cluster": name}) for name in (CLUSTER, "another")]
+    out = io.StringIO()
+    maintain.dry_run(configs, ("consumer_lag",), format="csv", out=out)
+    header, *lines = out.getvalue().splitlines()
+    assert header.startswith("cluster,table,rows")
+    assert {line.split(",")[0] for line in lines} == {CLUSTER, "another"}
+    assert "cluster,table" not in "".join(lines)

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from grouptrail import cli
+from grouptrail.config.tokens import TokenError, read_token
 from grouptrail.query.spark import access as module
 from grouptrail.query.spark import server
-from grouptrail.query.spark.access import Access, ServeError, Tls, read_token
+from grouptrail.query.spark.access import Access, ServeError, Tls
 from support.certificates import self_signed
 
 TOKEN = "0123456789abcdef"
@@ -27,7 +28,7 @@ def token_file(folder: Path, text: str = TOKEN, mode: int = 0o600) -> Path:
 
 
 def test_read_token_private_file_returns_its_line(tmp_path: Path) -> None:
-    assert read_token(token_file(tmp_path, f"{TOKEN}\n")) == TOKEN
+    assert read_token(token_file(tmp_path, f"{TOKEN}\n"), "--token-file") == TOKEN
 
 
 @pytest.mark.parametrize(
@@ -35,13 +36,13 @@ def test_read_token_private_file_returns_its_line(tmp_path: Path) -> None:
     [(TOKEN, 0o644, "chmod o="), ("short", 0o600, "16 or more"), (f"{TOKEN} {TOKEN}", 0o600, "without spaces")],
 )
 def test_read_token_that_others_may_know_is_an_error(tmp_path: Path, text: str, mode: int, message: str) -> None:
-    with pytest.raises(ServeError, match=message):
-        read_token(token_file(tmp_path, text, mode))
+    with pytest.raises(TokenError, match=message):
+        read_token(token_file(tmp_path, text, mode), "--token-file")
 
 
 def test_read_token_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ServeError, match="check --token-file"):
-        read_token(tmp_path / "none")
+    with pytest.raises(TokenError, match="check --token-file"):
+        read_token(tmp_path / "none", "--token-file")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

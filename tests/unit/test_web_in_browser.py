@@ -202,12 +202,60 @@ def test_groups_page_refreshes_in_place_and_announces_changes(
     assert page.value("document.activeElement.textContent").startswith("<script>")
 
 
+def refreshed(page: Page, condition: str) -> None:
+    """Refresh the page at once, by pausing and resuming, until the condition holds."""
+    page.value("for (const _ of [1, 2]) document.querySelector('.pause').click()")
+    page.wait_for(condition)
+
+
+def test_group_page_refreshes_and_keeps_what_the_reader_chose(
+    visit: Visit, exporter: Exporter, config: Config
+) -> None:
+    page = visit("/groups/billing#generation-5")
+    page.wait_for("document.documentElement.dataset.drawnMs !== undefined")
+    page.value("document.getElementById('in').click()")
+    page.value("document.getElementById('close').click()")
+    page.value("document.querySelector('input[name=from]').focus()")
+    page.send("Input.insertText", text="3h")
+    page.value("scrollTo(0, 300); document.querySelector('#tables .wide').scrollTop = 7")
+    page.drawn()
+    chosen = """[document.getElementById('shown').textContent,
+      document.activeElement.name, document.activeElement.value,
+      scrollY, document.querySelector('#tables .wide').scrollTop, document.querySelector('tr:target')?.id,
+      document.querySelectorAll('#lanes text.lane').length]"""
+    before, sampled = page.value(chosen), page.value("DATA.start + DATA.known")
+    assert (before[1:4], before[5:]) == (["from", "3h", 300], ["generation-5", 0])
+    lay(config, "consumer_lag", lag_row(1, sampled_at=now()))
+    published = exporter.page
+    exporter.publish(config.cluster, lag_table(*sample(), lag_row(7, lag=12_345)))
+    until(lambda: exporter.page is not published)
+    refreshed(page, "document.getElementById('live').textContent.includes('12,420')")  # the others are 75
+    refreshed(page, f"DATA.start + DATA.known > {sampled}")
+    page.drawn()
+    assert page.value(chosen) == before
+
+
+def test_link_keeps_the_focus_when_a_refresh_adds_a_row_above_it(visit: Visit) -> None:
+    page = visit("/groups/billing")
+    page.value("document.querySelector('#tables tr[id]').remove()")
+    page.value("document.querySelector('#tables tr[id] a').focus()")
+    focused = page.value("document.activeElement.getAttribute('href')")
+    refreshed(page, f"document.querySelector('#tables tr[id] a').getAttribute('href') !== '{focused}'")
+    assert page.value("document.activeElement.getAttribute('href')") == focused
+
+
+@pytest.mark.parametrize("moment", ["at={at}", "to={at}", "from=2h&at=1h"])
+def test_group_page_of_a_fixed_moment_does_not_refresh(visit: Visit, moment: str) -> None:
+    page = visit(f"/groups/billing?{moment}")
+    assert page.value("document.querySelectorAll('[data-refresh-seconds], .pause').length") == 0
+
+
 def test_pages_work_without_scripts(visit: Visit) -> None:
     page = visit("/groups/billing")
+    page.value("window.isOld = true")
     page.send("Emulation.setScriptExecutionDisabled", value=True)
     page.send("Page.reload")
-    page.send("Emulation.setScriptExecutionDisabled", value=False)
-    page.wait_for("document.readyState === 'complete' && document.querySelector('noscript') !== null")
+    page.wait_for("window.isOld === undefined && document.readyState === 'complete'")
     assert page.value("document.querySelectorAll('[id^=generation-]').length") > 10
     assert page.value("document.querySelectorAll('.pause').length") == 0
 
@@ -259,6 +307,21 @@ def test_editor_works_without_scripts(visit: Visit) -> None:
     page.value("document.getElementById('query').value = 'SELECT 6 * 7 AS answer'")
     page.value("document.querySelector('.editor button').click()")
     page.wait_for("document.querySelector('table.result td')?.textContent === '42'")
+
+
+def test_query_too_long_for_a_link_has_its_result_and_its_chart(visit: Visit) -> None:
+    page = visit("/sql", size=(1000, 900))
+    page.value("document.getElementById('query').focus()")
+    page.send("Input.insertText", text=f"SELECT 'a' AS name, 42 AS answer -- {'x' * 9000}")
+    key(page, "Enter", 13, modifiers=2)
+    page.wait_for("document.readyState === 'complete' && document.querySelector('table.result td.number') !== null")
+    assert page.value("location.search") == ""
+    page.screenshot("web-sql-long")
+    assert page.value(LEAST_CONTRAST)[0] >= 4.5
+    assert page.value("document.documentElement.scrollWidth") <= 1000
+    page.value("document.querySelector('.views button[value=chart]').click()")
+    page.wait_for("document.readyState === 'complete' && document.querySelector('.bars') !== null")
+    assert page.value("document.querySelectorAll('.bars rect').length") == 1
 
 
 def test_chart_of_sql_is_drawn_inside_its_frame(visit: Visit) -> None:

@@ -7,6 +7,9 @@ import contextlib
 import html
 import http.client
 import json
+import re
+import shlex
+import shutil
 import socket
 import ssl
 import struct
@@ -22,6 +25,7 @@ from pydantic import SecretStr
 
 from grouptrail.config import Config
 from grouptrail.exporter import connections
+from grouptrail.exporter.server import MAX_BODY_BYTES
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
 from grouptrail.web import pages
@@ -31,7 +35,7 @@ from grouptrail.web.texts import page_of
 from support.certificates import self_signed
 from support.exporter_tables import configured, lag_row, lay_everything
 from support.small_tables import lay
-from support.web_client import Site, state_of
+from support.web_client import Site, fetched, state_of
 
 HOSTILE = (
     "a/b//c",
@@ -49,17 +53,6 @@ HOSTILE = (
     "Grüße 😀",
     "x" * 30_000,
 )
-
-
-def fetched(url: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
-    """Return status, headers and text of an answer; `headers` replace the usual ones."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, dict(answer.headers), answer.read().decode()
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +93,49 @@ def test_pages_need_the_password_of_the_metrics(tmp_path: Path, path: str) -> No
         assert (status, headers["WWW-Authenticate"][:5]) == (401, "Basic")
         given = base64.b64encode(b"prometheus:s3cret").decode()
         assert fetched(running.url, path, Authorization=f"Basic {given}")[0] != 401
+
+
+def sent(url: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Return status and content of the answer to a form for /sql, sent with these headers alone."""
+    host, port = url.removeprefix("http://").split(":")
+    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items()]
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(f"POST /api/v1/sql HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        return answer.status, answer.read()
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_form_is_answered_by_the_server_also_after_100_continue(exporter: Exporter) -> None:
+    body = b"q=SELECT+6+*+7+AS+answer"
+    for expected in ({}, {"Expect": "100-continue"}):
+        status, content = sent(exporter.url, body, Content_Type=FORM, Content_Length=str(len(body)), **expected)
+        assert (status, json.loads(content)["rows"]) == (200, [{"answer": 42}])
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_documented_curl_sends_a_query_from_a_file(exporter: Exporter, tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "web.md").read_text("utf-8")
+    [line] = re.findall(r"^\$ (curl --data-urlencode .*)$", document, re.MULTILINE)
+    (tmp_path / "query.sql").write_text(f"SELECT 42 AS answer -- {'x' * 40_000}")
+    command = shlex.split(line.replace("http://127.0.0.1:9308", exporter.url))
+    ran = subprocess.run([*command, "--silent"], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60)
+    assert ran.stdout.splitlines() == ["answer", "42"]
+
+
+def test_form_without_a_usable_length_is_refused(exporter: Exporter) -> None:
+    assert sent(exporter.url, b"", Content_Type=FORM)[0] == 411
+    assert sent(exporter.url, b"", Content_Type=FORM, Content_Length="-1")[0] == 411
+    assert sent(exporter.url, b"", Content_Type=FORM, Content_Length="8", Transfer_Encoding="chunked")[0] == 411
+    assert sent(exporter.url, b"", Content_Type=FORM, Content_Length=str(MAX_BODY_BYTES + 1))[0] == 413
+
+
+def test_form_needs_the_password_of_the_metrics(tmp_path: Path) -> None:
+    with exporter_with_pages([with_password(configured(tmp_path))], lambda _: None) as running:
+        assert sent(running.url, b"q=SELECT+1", Content_Type=FORM, Content_Length="10")[0] == 401
 
 
 @pytest.mark.parametrize(

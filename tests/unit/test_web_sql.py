@@ -19,6 +19,7 @@ from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.web.answers import MAX_SQL, SqlRows
 from grouptrail.web.security import is_foreign
+from grouptrail.web.sql_page import MAX_LINK
 from support.web_client import LOCAL, Site
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
@@ -268,3 +269,80 @@ def test_request_of_another_site_is_foreign_but_a_link_is_not(headers: dict[str,
 def test_request_of_another_site_is_refused(site: Site, path: str) -> None:
     assert "ages of other sites get no answer" in site.get(path, status=403, **CROSS)
     assert site.get("/sql", **CROSS, **OPENED)
+
+
+LONG = f"SELECT 6 * 7 AS answer -- {'x' * MAX_LINK}"
+
+
+def test_form_of_a_short_query_leads_to_its_link(site: Site) -> None:
+    answer = site.client.post("/sql", base_url=LOCAL, data={"q": "SELECT 1", "view": "chart"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/sql?q=SELECT+1&view=chart")
+
+
+@pytest.mark.parametrize("query", ["", " \n"])
+def test_form_without_a_query_leads_to_the_editor(site: Site, query: str) -> None:
+    answer = site.client.post("/sql", base_url=LOCAL, data={"q": query}, follow_redirects=True)
+    assert answer.status_code == 200
+    assert "Choose a recipe" in answer.text
+
+
+def test_form_of_a_query_too_long_for_a_link_shows_its_result_and_says_so(site: Site) -> None:
+    answer = site.client.post("/sql", base_url=LOCAL, data={"q": LONG})
+    assert answer.status_code == 200
+    assert '<td class="number">42</td>' in answer.text
+    assert "too long for a link" in text_of(answer.text)
+    assert 'href="?' not in answer.text
+    assert f'name="q" value="{LONG}"' in unescape(answer.text)
+    chart = site.client.post("/sql", base_url=LOCAL, data={"q": LONG, "view": "chart"})
+    assert re.search(r'value="chart" aria-current="page"', chart.text)
+
+
+def test_form_with_the_longest_query_is_answered_and_a_longer_one_refused(site: Site) -> None:
+    longest = "SELECT '" + "ß" * (MAX_SQL - 9) + "'"
+    assert site.client.post("/sql", base_url=LOCAL, data={"q": longest}).status_code == 200
+    refused = site.client.post("/sql", base_url=LOCAL, data={"q": f"{longest} "})
+    assert refused.status_code == 400
+    assert "at most 50000 characters" in refused.text
+
+
+def test_api_answers_a_form_like_an_address(site: Site) -> None:
+    found = site.client.post("/api/v1/sql", base_url=LOCAL, data={"q": LONG})
+    assert found.json is not None
+    assert found.json["rows"] == [{"answer": 42}]
+    table = site.client.post("/api/v1/sql?format=csv", base_url=LOCAL, data={"q": LONG})
+    assert table.text.splitlines() == ["answer", "42"]
+
+
+@pytest.mark.parametrize("path", ["/sql", "/api/v1/sql"])
+@pytest.mark.parametrize(
+    ("headers", "is_answered"),
+    [
+        ({}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none"}, True),
+        ({"Origin": LOCAL}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, False),
+        ({"Origin": "https://evil.example.com"}, False),
+        ({"Origin": "null"}, False),
+    ],
+)
+def test_form_that_a_page_of_another_site_sends_is_refused(
+    site: Site, path: str, headers: dict[str, str], is_answered: bool
+) -> None:
+    """Links to queries are answered, forms of other sites are not, even if they open a page."""
+    answer = site.client.post(path, base_url=LOCAL, data={"q": LONG}, headers=headers)
+    assert answer.status_code == (200 if is_answered else 403)
+
+
+@pytest.mark.parametrize("type_", ["text/plain", "application/json", "multipart/form-data; boundary=x"])
+def test_body_that_is_no_plain_form_is_refused(site: Site, type_: str) -> None:
+    answer = site.client.post("/api/v1/sql", base_url=LOCAL, data=b"q=SELECT+1", content_type=type_)
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("path", ["/", "/groups/billing", "/topics/orders", "/api/v1/groups", "/api/v1/openapi.json"])
+def test_form_for_another_page_is_not_allowed(site: Site, path: str) -> None:
+    answer = site.client.post(path, base_url=LOCAL, data={"q": "SELECT 1"})
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"

@@ -45,8 +45,9 @@ def maintain(
     names = parse_tables(table)
     from grouptrail.maintenance import maintain as maintenance
 
-    for config in options.load_all():
-        if dry_run:
-            maintenance.dry_run(config, names, format=format, out=sys.stdout)
-        else:
-            maintenance.maintain(config, names)
+    configs = options.load_all()
+    if dry_run:
+        maintenance.dry_run(configs, names, format=format, out=sys.stdout)
+        return
+    for config in configs:
+        maintenance.maintain(config, names)

@@ -141,10 +141,11 @@ def serve_sql(
     """Serve the tables, views and table functions to SQL clients, read-only, until Ctrl-C."""
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-key")
-    from grouptrail.query.spark.access import Access, Tls, read_token
+    from grouptrail.config.tokens import read_token
+    from grouptrail.query.spark.access import Access, Tls
     from grouptrail.query.spark.server import Listening, serve_sql
 
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else read_token(token_file, "--token-file")
     tls = None if tls_certificate is None or tls_key is None else Tls(tls_certificate, tls_key)
     listening = Listening(
         Access(host, token, tls),

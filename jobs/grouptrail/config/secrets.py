@@ -45,8 +45,8 @@ _SECRET_VALUE = re.compile(r"://[^/\s@]*@|://\S*\?", re.IGNORECASE)
 
 
 def is_secret(setting: str) -> bool:
-    """Return whether a Kafka, Spark or storage setting is a secret, judged by its name."""
-    return _SECRET.search(setting) is not None and not setting.endswith((".url", ".class"))
+    """Return whether a Kafka, Spark or storage setting is a secret, by its name; the path of a token is none."""
+    return _SECRET.search(setting) is not None and not setting.endswith((".url", ".class", "token_file"))
 
 
 def is_shown(section: str, setting: str, value: str) -> bool:

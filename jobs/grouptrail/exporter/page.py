@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.exporter.alias import ALIASES, alias_families
+from grouptrail.exporter.encoding import gzip_packer
 from grouptrail.exporter.families import JobState, momentary_families, pipeline_families
 from grouptrail.exporter.governor import Governed, governed
 from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.exporter.text import EOF, Family, written
 
 if TYPE_CHECKING:
-    from grouptrail.config import ExporterConfig
+    import zlib
 
-_GZIP = 31  # zlib's `wbits` for gzip's format with the largest window
-_LEVEL = 1  # a page shrinks to a twentieth; level 9 takes twenty times as long for a quarter less
+    from grouptrail.config import ExporterConfig
 
 
 class ClusterPage:
@@ -75,7 +74,7 @@ class Page:
         """Return the page as of now, compressed by gzip: only its end is compressed for each request."""
         with self._making:
             if openmetrics not in self._compressed:
-                packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
+                packer = gzip_packer()
                 self._compressed[openmetrics] = (packer.compress(self._made(openmetrics)), packer)
             head, packer = self._compressed[openmetrics]
             packer = packer.copy()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hmac
 import http.client
 import io
 import ipaddress
-import re
 import socket
 import ssl
 import threading
@@ -19,7 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
+from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.connections import REQUEST_SECONDS, Connection, LimitedServer
+from grouptrail.exporter.encoding import accepts_gzip, quality
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.wsgi import WsgiApplication, answer
@@ -29,9 +28,15 @@ if TYPE_CHECKING:
 
 # The first line and the headers of a request.
 _MAX_REQUEST_BYTES = 1 << 16
+# The longest query of the page of SQL, in UTF-8, percent-encoded, and its other parameters.
+MAX_BODY_BYTES = 700_000
 _RESTART_SECONDS = 1.0
-_NUMBER = re.compile(r"\d(\.\d*)?")
+_PATHS = ("/metrics", "/ready", "/healthz")
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
+CLOSED = (
+    "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
+    "exporter.tls_client_ca, or web.allow_anonymous = true"
+)
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
 
@@ -41,7 +46,8 @@ class Server:
 
     All other paths are answered by the WSGI application `pages()`, if it is not None.
     If the thread that accepts connections fails, it continues after a second, and `on_fault` gets the error.
-    `exposes_password`: whether basic authentication's password crosses a network in clear.
+    `access`: what clients need, by default the credentials of `config`.
+    `exposes_secret`: whether a password or token crosses a network in clear. `serves_pages`: see `Access`.
     """
 
     def __init__(
@@ -51,15 +57,19 @@ class Server:
         problem: Callable[[], str | None],
         on_fault: Callable[[BaseException], None],
         pages: Callable[[], WsgiApplication | None] = lambda: None,
+        *,
+        access: Access | None = None,
     ) -> None:
         """Start listening. Raises ExporterError if that fails."""
         host, _, port = config.listen.rpartition(":")
         tls = _tls(config)
+        access = access or Access(basic_credentials(config))
         attributes = {
             "page": staticmethod(page),
             "problem": staticmethod(problem),
             "pages": staticmethod(pages),
-            "credentials": _credentials(config),
+            "access": access,
+            "serves_pages": staticmethod(lambda: self.serves_pages),
             "is_encrypted": tls is not None,
         }
         handler = type("Handler", (_Handler,), attributes)
@@ -77,7 +87,9 @@ class Server:
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._http.server_address[1]}"
         address = ipaddress.ip_address(str(self._http.server_address[0]).partition("%")[0])
-        self.exposes_password = config.basic_auth_password is not None and tls is None and not address.is_loopback
+        has_secret = access.credentials is not None or access.token is not None
+        self.exposes_secret = has_secret and tls is None and not address.is_loopback
+        self.serves_pages = access.serves_pages(is_loopback=address.is_loopback)
         self._on_fault = on_fault
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="exporter", daemon=True)
@@ -139,18 +151,12 @@ def _tls(config: ExporterConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _credentials(config: ExporterConfig) -> bytes | None:
-    """Return what a client sends after `Basic` (RFC 7617); None without authentication."""
-    if config.basic_auth_password is None:
-        return None
-    return base64.b64encode(f"{config.basic_auth_user}:{config.basic_auth_password.get_secret_value()}".encode())
-
-
 class _Handler(BaseHTTPRequestHandler):
     page: Callable[[], Page | None]
     problem: Callable[[], str | None]
     pages: Callable[[], WsgiApplication | None]
-    credentials: bytes | None
+    access: Access
+    serves_pages: Callable[[], bool]
     is_encrypted: bool
     timeout = REQUEST_SECONDS
     server_version = "grouptrail"
@@ -166,49 +172,66 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer the three paths of the exporter, and pages."""
         self._client.prepare()
-        answers = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
+        answers = dict(zip(_PATHS, (self._metrics, self._ready, self._alive), strict=True))
         with contextlib.suppress(ConnectionError, TimeoutError):
             answers.get(self.path.partition("?")[0], self._web_page)()
+
+    def do_POST(self) -> None:
+        """Answer pages that take a form."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            pages = self.pages()
+            if pages is None or self.path.partition("?")[0] in _PATHS:
+                self._send(405, b"only GET is answered here\n", headers={"Allow": "GET, HEAD"})
+                return
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or "Transfer-Encoding" in self.headers:
+                self._send(411, b"send the body with its Content-Length\n")
+            elif int(length) > MAX_BODY_BYTES:
+                self._send(413, f"the body has more than {MAX_BODY_BYTES:,} bytes\n".encode())
+            else:
+                if self.headers.get("Expect", "").lower() == "100-continue":
+                    self.send_response_only(100)
+                    self.end_headers()
+                body = self.rfile.read(int(length))
+                self._client.prepare()
+                self._web_page(body)
 
     def do_HEAD(self) -> None:
         """Answer like GET, without the body."""
         self.do_GET()
 
     def _metrics(self) -> None:
-        if not self._is_allowed():
-            self._challenge()
+        if not self.access.may_see_metrics(self.headers.get("Authorization", "")):
+            self._challenge("user and password are missing or wrong")
             return
         page = self.page()
         if page is None:
             self._send(503, f"{self.problem()}\n".encode())
             return
         accepted = self.headers.get("Accept", "")
-        openmetrics = _quality(accepted, _OPENMETRICS) >= max(_quality(accepted, "text/plain"), 0.001)
+        openmetrics = quality(accepted, _OPENMETRICS) >= max(quality(accepted, "text/plain"), 0.001)
         kind = OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
         headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
-        if _quality(self.headers.get("Accept-Encoding", ""), "gzip"):
+        if accepts_gzip(self.headers.get("Accept-Encoding", "")):
             self._send(200, *page.gzipped(openmetrics=openmetrics), headers={**headers, "Content-Encoding": "gzip"})
         else:
             self._send(200, *page.text(openmetrics=openmetrics), headers=headers)
 
-    def _is_allowed(self) -> bool:
-        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        return self.credentials is None or (
-            scheme.lower() == "basic" and hmac.compare_digest(given.strip().encode(), self.credentials)
-        )
-
-    def _challenge(self) -> None:
+    def _challenge(self, problem: str) -> None:
         challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
-        self._send(401, b"user and password are missing or wrong\n", headers=challenge)
+        self._send(401, f"{problem}\n".encode(), headers=challenge)
 
-    def _web_page(self) -> None:
+    def _web_page(self, body: bytes = b"") -> None:
         pages = self.pages()
         if pages is None:
             self._send(200 if self.path.partition("?")[0] == "/" else 404, _INDEX)
-        elif not self._is_allowed():
-            self._challenge()
+        elif not self.serves_pages():
+            self._send(403, f"web pages are not served here: {CLOSED}\n".encode())
+        elif not self.access.may_see_pages(self.headers.get("Authorization", "")):
+            token = "the token is missing or wrong: give it as password, with any user, or as bearer token"
+            self._challenge(token if self.access.token else "user and password are missing or wrong")
         else:
-            answer(self, pages, is_encrypted=self.is_encrypted)
+            answer(self, pages, body, is_encrypted=self.is_encrypted)
 
     def _ready(self) -> None:
         problem = self.problem()
@@ -231,7 +254,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _LimitedReader(io.BufferedIOBase):
-    """Reads the lines of a request up to a number of bytes in all; http.server answers the error with 431."""
+    """Reads the lines of a request up to a number of bytes in all; http.server answers the error with 431.
+
+    The caller limits the size of a body.
+    """
 
     def __init__(self, reader: io.BufferedIOBase) -> None:
         self._reader = reader
@@ -244,6 +270,10 @@ class _LimitedReader(io.BufferedIOBase):
         if self._left < 0:
             raise http.client.LineTooLong("request")
         return line
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return this many bytes, or fewer if the client ends its request."""
+        return self._reader.read(size)
 
     def close(self) -> None:
         """Close the reader of the socket."""
@@ -265,14 +295,3 @@ class _Writer(io.BufferedIOBase):
         """Send all of `data`."""
         self._client.send(data)
         return len(data)
-
-
-def _quality(accepted: str, name: str) -> float:
-    """Return the q-value of a name in a header like Accept; 0 if it is not named."""
-    best = 0.0
-    for entry in accepted.lower().split(","):
-        named, *parameters = (part.strip() for part in entry.split(";"))
-        wanted = next((part[2:] for part in parameters if part.startswith("q=")), "1")
-        if named == name and _NUMBER.fullmatch(wanted):
-            best = max(best, float(wanted))
-    return best

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page
-from grouptrail.exporter.server import Server, keep_running
+from grouptrail.exporter.server import CLOSED, Server, keep_running
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
 
@@ -61,7 +63,12 @@ class Exporter:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._server = Server(
-            configs[0].exporter, lambda: self._page, self._problem, self._count_restart, lambda: self._pages
+            configs[0].exporter,
+            lambda: self._page,
+            self._problem,
+            self._count_restart,
+            lambda: self._pages,
+            access=_access(configs[0]),
         )
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
@@ -69,6 +76,11 @@ class Exporter:
     def url(self) -> str:
         """Return the URL, with the actual port if port 0 was configured."""
         return self._server.url
+
+    @property
+    def serves_pages(self) -> bool:
+        """Return whether clients get web pages."""
+        return self._pages is not None and self._server.serves_pages
 
     @property
     def page(self) -> Page | None:
@@ -87,9 +99,11 @@ class Exporter:
 
     def start(self) -> Self:
         """Start taking snapshots and answering requests."""
-        if self._server.exposes_password:
+        if self._pages is not None and not self.serves_pages:
+            self._report(f"web pages are not served at {self.url}: {CLOSED}")
+        if self._server.exposes_secret:
             self._report(
-                f"metrics: clients send the password for {self.url} unencrypted: "
+                f"metrics: clients send the password or token for {self.url} unencrypted: "
                 "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
             )
         self._refresher.start()
@@ -157,6 +171,16 @@ class Exporter:
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
                 self._page = Page(pages) if pages else None
             self._wake.wait(max(0.0, due - time.monotonic()))
+
+
+def _access(config: Config) -> Access:
+    token = None if config.web.token_file is None else read_token(config.web.token_file, "web.token_file").encode()
+    return Access(
+        basic_credentials(config.exporter),
+        token,
+        has_certificates=config.exporter.tls_client_ca is not None,
+        is_open=config.web.allow_anonymous,
+    )
 
 
 class _Cluster:

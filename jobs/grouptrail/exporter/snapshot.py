@@ -68,7 +68,8 @@ _READ = {
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
 # The partitions of one sample are at most a second apart, those of a broker that does not answer at most ten.
-_SAMPLE_SECONDS = 15
+_LEAST_SAMPLE_SECONDS = 10
+_MOST_SAMPLE_SECONDS = 15
 STALE_SECONDS = 300
 _STALE_INTERVALS = 3
 
@@ -110,6 +111,11 @@ class Snapshot:
 def stale_seconds(config: Config) -> float:
     """Return the age from which a sample of lag no longer shows the present."""
     return max(STALE_SECONDS, _STALE_INTERVALS * config.log_offsets.interval_seconds)
+
+
+def sample_seconds(config: Config) -> float:
+    """Return how far apart the rows of one sample may be; beyond an interval they are of the one before."""
+    return min(_MOST_SAMPLE_SECONDS, max(_LEAST_SAMPLE_SECONDS, config.log_offsets.interval_seconds))
 
 
 # The cause is known when the next assignment is computed; a counter cannot be corrected afterwards.
@@ -173,7 +179,7 @@ class SnapshotReader:
         known = self._known
         rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
         newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
-        rows = _newest_sample(rows, stale_seconds(self._config))
+        rows = _newest_sample(rows, self._config)
         ids = [*known.groups["group_id"].chunks, *rows["group_id"].chunks]
         alive = pc.unique(pa.chunked_array(ids, pa.string()))
         landed = pc.max(known.progress["landed_at"]).as_py()
@@ -219,7 +225,8 @@ class SnapshotReader:
         stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config))
         newest = self._tables.newest("consumer_lag", "sampled_at")
         # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
-        for since in [stale] if newest is None else [max(stale, newest - timedelta(seconds=_SAMPLE_SECONDS)), stale]:
+        span = timedelta(seconds=sample_seconds(self._config))
+        for since in [stale] if newest is None else [max(stale, newest - span), stale]:
             rows = self._tables.rows(
                 f"SELECT {', '.join(LAG_COLUMNS)} FROM consumer_lag "
                 f"WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
@@ -320,7 +327,8 @@ class SnapshotReader:
         if newest is None or newest < datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config)):
             behind = pc.subtract(progress["log_end_offset"], progress["last_stable_offset"]).to_pylist()
             return _stable_offsets({at: (None, lag) for at, lag in zip(partitions, behind, strict=True)})
-        since = newest - timedelta(seconds=min(_SAMPLE_SECONDS, self._config.log_offsets.interval_seconds / 2))
+        apart = min(sample_seconds(self._config), self._config.log_offsets.interval_seconds / 2)
+        since = newest - timedelta(seconds=apart)
         rows = self._tables.rows(
             "SELECT partition, last_stable_offset AS stable, log_end_offset - last_stable_offset AS lag "
             "FROM log_offsets "
@@ -384,12 +392,13 @@ def _lag_columns(rows: pa.Table) -> pa.Table:
     return rows.select(list(types)).cast(pa.schema(list(types.items())))
 
 
-def _newest_sample(rows: pa.Table, stale_seconds: float) -> pa.Table:
+def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
     """Return the newest row of each group and partition, without those that the newest sample lacks."""
     newest_at = pc.max(rows["sampled_at"]).as_py()
     if newest_at is None:
         return rows
-    since = max(newest_at - timedelta(seconds=_SAMPLE_SECONDS), datetime.now(UTC) - timedelta(seconds=stale_seconds))
+    stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
+    since = max(newest_at - timedelta(seconds=sample_seconds(config)), stale)
     rows = rows.filter(pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type)))
     return positions.newest(rows, order="sampled_at")
 

@@ -12,10 +12,11 @@ from wsgiref.handlers import SimpleHandler
 WsgiApplication = Callable[..., Iterable[bytes]]
 
 
-def answer(handler: BaseHTTPRequestHandler, application: WsgiApplication, *, is_encrypted: bool) -> None:
-    """Write the application's response to a request without a body."""
+def answer(handler: BaseHTTPRequestHandler, application: WsgiApplication, body: bytes, *, is_encrypted: bool) -> None:
+    """Write the application's response to a request with this body."""
     environ = _environ(handler, is_encrypted=is_encrypted)
-    _Response(io.BytesIO(), cast("IO[bytes]", handler.wfile), io.StringIO(), environ).run(application)
+    environ |= {"CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": handler.headers.get("Content-Type", "")}
+    _Response(io.BytesIO(body), cast("IO[bytes]", handler.wfile), io.StringIO(), environ).run(application)
 
 
 def _environ(handler: BaseHTTPRequestHandler, *, is_encrypted: bool) -> dict[str, str]:

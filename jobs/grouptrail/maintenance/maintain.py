@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 _TRIES = 3
+_Found = tuple[str, int, int, int, str]
 _HEADS = ("table", "rows", "in files", "about bytes", "which")
 
 
@@ -48,20 +49,30 @@ def maintain(config: Config, names: tuple[str, ...] = (), *, report: Report = pr
 
 
 def dry_run(
-    config: Config,
+    configs: Sequence[Config],
     names: tuple[str, ...] = (),
     *,
     format: RowsFormat = "table",
     out: TextIO,
     report: Report = print_now,
 ) -> None:
-    """Print what `maintain` would delete. No JVM is needed, unless delta-rs does not know the warehouse's store."""
+    """Print what `maintain` would delete of some clusters, as one table.
+
+    No JVM is needed, unless delta-rs does not know the warehouse's store.
+    """
+    rows = [(config.cluster, *row) for config in configs for row in _dry_run(config, names, report)]
+    if len(configs) == 1:
+        _write_removals(_HEADS, [row[1:] for row in rows], out, format)
+    else:
+        _write_removals(("cluster", *_HEADS), rows, out, format)
+
+
+def _dry_run(config: Config, names: tuple[str, ...], report: Report) -> list[_Found]:
     check_warehouse_exists(config)
     if object_stores.is_known(config.warehouse):
-        show_removals(DeltaRsSource(config), config, names, out, format=format)
-        return
+        return _removals_found(DeltaRsSource(config), config, names, datetime.now(UTC))
     with session(config, "grouptrail-maintain", report) as spark:
-        show_removals(SparkSource(spark, config), config, names, out, format=format)
+        return _removals_found(SparkSource(spark, config), config, names, datetime.now(UTC))
 
 
 def run(
@@ -101,11 +112,15 @@ def show_removals(
     format: RowsFormat = "table",
 ) -> None:
     """Print what would be deleted: rows, the files that may contain them, and their approximate size in bytes."""
-    found: list[tuple[str, int, int, int, str]] = []
+    _write_removals(_HEADS, _removals_found(source, config, names, now or datetime.now(UTC)), out, format)
+
+
+def _removals_found(source: Source, config: Config, names: tuple[str, ...], now: datetime) -> list[_Found]:
+    found: list[_Found] = []
 
     def work(name: str) -> None:
         with waiting(f"reading {name}"):
-            for rule in rules(source, config, name, now or datetime.now(UTC)):
+            for rule in rules(source, config, name, now):
                 [total] = source.rows(f"SELECT count(*) AS rows FROM {source.table(name)}")
                 [removed] = source.rows(doomed(source, rule, "count(*) AS rows"))
                 share = round(source.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
@@ -113,19 +128,25 @@ def show_removals(
                 found.append((name, removed["rows"], files, share, rule.why))
 
     _each(source, names, work)
+    return found
+
+
+def _write_removals(
+    heads: Sequence[str], found: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat
+) -> None:
     if format == "table":
-        _print_removals(found, out)
+        _print_removals(heads, found, out)
     else:
-        write_rows([*_HEADS], found, out, format=format)
+        write_rows([*heads], found, out, format=format)
 
 
-def _print_removals(found: Sequence[tuple[str, int, int, int, str]], out: TextIO) -> None:
+def _print_removals(heads: Sequence[str], found: Sequence[tuple[str | int, ...]], out: TextIO) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in _HEADS:
-        is_number = head not in ("table", "which")
+    for head in heads:
+        is_number = head not in ("cluster", "table", "which")
         table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "which")
-    for name, *figures, why in found:
-        table.add_row(name, *(f"{figure:,}" for figure in figures), displayed(why))
+    for row in found:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else displayed(value) for value in row))
     console = console_on(out)
     console.print(table)
     console.print("nothing was deleted: this is a dry run")

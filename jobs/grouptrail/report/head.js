@@ -1,9 +1,10 @@
 /* The rows above the lanes: the axis, rebalances, generations and states. */
 
-const rebalances = rowsOf(DATA.rebalances);
-const generations = rowsOf(DATA.generations);
-const states = rowsOf(DATA.states);
-const storms = rowsOf(DATA.storms);
+let rebalances, generations, states, storms;
+derive(() => {
+  [rebalances, generations, states, storms] =
+    [DATA.rebalances, DATA.generations, DATA.states, DATA.storms].map(rowsOf);
+});
 
 const HEAD = { axis: 32, rebalances: 24, generations: 20, states: 18 };
 const HEAD_HEIGHT = Object.values(HEAD).reduce((sum, height) => sum + height) + 4;

@@ -14,8 +14,10 @@ const CHARTS = [
   },
 ];
 
-const lag = rowsOf(DATA.lag);
-const STEP = DATA.lag_step;
+let lag;
+derive(() => {
+  lag = rowsOf(DATA.lag);
+});
 
 /** The verdicts on all lanes, the worst last, each with its lane's name. */
 function worstLast(sections) {
@@ -51,7 +53,7 @@ function drawLag(element, view, verdicts) {
 }
 
 function drawChart(chart, view, top) {
-  const shown = lag.filter((it) => it.at + STEP >= view.from && it.at <= view.to);
+  const shown = lag.filter((it) => it.at + DATA.lag_step >= view.from && it.at <= view.to);
   const known = shown.filter((it) => it[chart.value] !== null);
   const most = chart.round(known.reduce((most, it) => Math.max(most, it[chart.value]), 1));
   const bottom = top + LAG.chart;
@@ -67,7 +69,7 @@ function drawChart(chart, view, top) {
   const inside = (at) => Math.min(Math.max(view.x(at), GUTTER), view.width);
   for (const run of runs(known, chart.least)) {
     const line = run.points.map((it, index) => {
-      const right = inside(Math.min(it.at + STEP, DATA.known));
+      const right = inside(Math.min(it.at + DATA.lag_step, DATA.known));
       return `${index ? "V" : `M${inside(it.at)} `}${y(it[chart.value])}H${right}`;
     }).join("");
     const least = run.isLeast ? " least" : "";
@@ -82,7 +84,7 @@ function runs(points, least) {
   const found = [];
   let before = null;
   for (const it of points) {
-    const goesOn = before && it.at - before.at < STEP * 1.5 && it[least] === before[least];
+    const goesOn = before && it.at - before.at < DATA.lag_step * 1.5 && it[least] === before[least];
     if (goesOn) found.at(-1).points.push(it);
     else found.push({ isLeast: it[least], points: [it] });
     before = it;
@@ -99,11 +101,11 @@ function lagTooltip(view, verdicts, x, y) {
     if (found.length > 6) lines.push(`and ${number(found.length - 6)} more`);
     return found.length ? [plural(found.length, "verdict"), `${time(Math.round(at))} UTC`, ...lines] : undefined;
   }
-  const point = lag.findLast((it) => it.at <= at && at < it.at + STEP);
+  const point = lag.findLast((it) => it.at <= at && at < it.at + DATA.lag_step);
   if (!point) return ["no samples of lag", `${time(Math.round(at))} UTC`];
   return [
     "lag",
-    `${time(point.at)} UTC, the greatest in ${duration(STEP)}`,
+    `${time(point.at)} UTC, the greatest in ${duration(DATA.lag_step)}`,
     point.seconds === null ? "seconds: unknown"
       : `${point.seconds_are_least ? "at least " : ""}${duration(point.seconds * 1000)}, worst ${point.worst}`,
     point.lag === null ? "offsets: unknown"

@@ -5,11 +5,14 @@ const MOST_OPEN = 60;
 const NARROW = 8;
 const STRIP = { least: 26, most: 240 };
 
-const rebalancesTo = new Map();
-for (const rebalance of rebalances) {
-  if (!rebalancesTo.has(rebalance.to_generation)) rebalancesTo.set(rebalance.to_generation, []);
-  rebalancesTo.get(rebalance.to_generation).push(rebalance);
-}
+let rebalancesTo;
+derive(() => {
+  rebalancesTo = new Map();
+  for (const rebalance of rebalances) {
+    if (!rebalancesTo.has(rebalance.to_generation)) rebalancesTo.set(rebalance.to_generation, []);
+    rebalancesTo.get(rebalance.to_generation).push(rebalance);
+  }
+});
 
 /** A lane's list of numbers as spans; `to` is where an open one is known up to. */
 function decoded(lane) {
@@ -118,6 +121,13 @@ class Lanes {
     this.sections = makeSections();
     this.filter = null;
     this.arrange();
+  }
+
+  /** Shows newer data; sections stay open or closed. */
+  reload() {
+    const isOpen = new Map(this.sections.map(({ kind, name, open }) => [`${kind} ${name}`, open]));
+    this.sections = makeSections();
+    for (const section of this.sections) section.open = isOpen.get(`${section.kind} ${section.name}`) ?? section.open;
   }
 
   arrange() {

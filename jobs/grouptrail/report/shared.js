@@ -1,6 +1,19 @@
 /* DOM builders and texts for both pages. Names are untrusted: text is set by textContent alone. */
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA = JSON.parse(document.getElementById("data").textContent);
+
+const derived = [];
+
+/** Computes something from the data, and again whenever newer data are loaded. */
+function derive(compute) {
+  derived.push(compute);
+  compute();
+}
+
+function load(data) {
+  DATA = data;
+  for (const compute of derived) compute();
+}
 
 function byId(id) {
   return document.getElementById(id);

@@ -5,7 +5,7 @@ const MOST_ROWS = 300;
 const picture = byId("picture");
 const view = new View(DATA.until);
 const lanes = new Lanes(byId("lanes"), view);
-const verdicts = worstLast(lanes.sections);
+let verdicts = worstLast(lanes.sections);
 const filterBox = byId("filter");
 let pinned = null;
 let isDue = false;
@@ -171,6 +171,25 @@ function showFacts() {
   );
 }
 
+/** Shows newer data of the same group, and leaves what the reader has chosen: the interval, lanes, members. */
+function showNewer(data) {
+  const isDragging = !byId("brush").hidden;
+  if (isDragging) return;
+  const isWhole = view.from === 0 && view.to === view.whole;
+  const [from, to] = [view.from, view.to].map((at) => at + DATA.start - data.start);
+  const pinnedId = pinned === null ? null : DATA.members[pinned].id;
+  load(data);
+  lanes.reload();
+  verdicts = worstLast(lanes.sections);
+  const place = DATA.members.findIndex((member) => member.id === pinnedId);
+  pinned = place < 0 ? null : place;
+  view.whole = DATA.until;
+  if (isWhole) view.all();
+  else view.show(from, to);
+  showFacts();
+  chooseMembers();
+}
+
 function start() {
   showFacts();
   view.changed = drawSoon;
@@ -196,6 +215,7 @@ function start() {
     all: () => view.all(), open: () => openAll(true), close: () => openAll(false),
   };
   for (const [id, act] of Object.entries(actions)) byId(id).addEventListener("click", act);
+  byId("data").addEventListener("refreshed", (event) => showNewer(JSON.parse(event.target.textContent)));
   draw();
   showMembers();
   document.documentElement.dataset.drawnMs = performance.now().toFixed(1);

@@ -67,7 +67,7 @@ def run(
                 _check(clusters)
             if exporter is not None:
                 report(f"metrics are served at {exporter.url}/metrics")
-                if configs[0].web.enabled:
+                if exporter.serves_pages:
                     report(f"web pages: {exporter.url}/")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
             spark = start_session(configs[0], name, report, begun=begun)

@@ -31,7 +31,7 @@ def serve(configs: Sequence[Config], report: Report = print_now) -> None:
     await_end = signals.ending()
     with exporter_with_pages(configs, report) as exporter:
         report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
-        if configs[0].web.enabled:
+        if exporter.serves_pages:
             report(f"web pages: {exporter.url}/")
         received = await_end()
     raise SystemExit(128 + received)

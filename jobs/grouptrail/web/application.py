@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from flask import Flask, Response, render_template, request
 from jinja2 import StrictUndefined
 from markupsafe import Markup
-from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.exporter.server import MAX_BODY_BYTES
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
@@ -22,7 +23,7 @@ from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
-from grouptrail.web.requests import PageError, json_answer, json_path, this_page_with
+from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
 from grouptrail.web.routes import pages
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
@@ -56,6 +57,7 @@ def application(
 def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     """Return a Flask application without pages: headers, errors, assets, and what templates may call."""
     app = Flask("grouptrail.web", static_folder=None)
+    app.config |= {"MAX_CONTENT_LENGTH": MAX_BODY_BYTES, "MAX_FORM_MEMORY_SIZE": MAX_BODY_BYTES}
     app.url_map.merge_slashes = False
     app.url_map.converters["name"] = _Name
     app.jinja_env.undefined = StrictUndefined
@@ -66,13 +68,13 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
 
     @app.before_request
     def check() -> None:
-        check_request(request.headers, request.environ["SERVER_NAME"], hosts)
+        check_request(request.method, request.headers, request.environ["SERVER_NAME"], hosts)
 
     @app.after_request
     def add_headers(response: Response) -> Response:
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
-        return response
+        return compressed(response, request.headers.get("Accept-Encoding", ""))
 
     @app.errorhandler(Exception)
     def show_error(error: Exception) -> Response:
@@ -80,11 +82,13 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             report(f"web: {texts.name(request.path)}: {problem.detail}")
         if request.path.startswith(API):
-            return json_answer(problem, problem.status, "application/problem+json")
+            answer = json_answer(problem, problem.status, "application/problem+json")
+            return with_allowed_methods(answer, error)
         if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
             return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
         kind = error.kind if isinstance(error, PageError) else ""
-        return Response(render_template("error.html", problem=problem, kind=kind), problem.status)
+        page = Response(render_template("error.html", problem=problem, kind=kind), problem.status)
+        return with_allowed_methods(page, error)
 
     @app.get("/static/<name:path>")
     def show_asset(path: str) -> Response:
@@ -114,6 +118,13 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
         "version": version("grouptrail"),
     }
     return app
+
+
+def with_allowed_methods(response: Response, error: Exception) -> Response:
+    """Return a response, with the methods of its path if the error is that the request's is none of them."""
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
 
 
 def _problem(error: Exception) -> Problem:

@@ -31,6 +31,8 @@ OPERATIONS: dict[str, tuple[type[Parameters], type[Answer], str]] = {
 }
 """By path below `API`: the parameters, the answer, and what it is."""
 
+_WITH_FORM = ("sql",)
+
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "A parameter is wrong.",
@@ -61,20 +63,21 @@ def description() -> dict[str, Any]:
 
 def _path(path: str, query: type[Parameters], answer: type[Answer], about: str) -> dict[str, Any]:
     named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    return {
-        "get": {
-            "operationId": answer.__name__.lower(),
-            "summary": about,
-            "parameters": [
-                *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named),
-                *_parameters(query),
-            ],
-            "responses": {
-                "200": _response(about, "application/json", answer),
-                **{status: _response(text, "application/problem+json", Problem) for status, text in _ERRORS.items()},
-            },
-        }
+    answered = {
+        "summary": about,
+        "responses": {
+            "200": _response(about, "application/json", answer),
+            **{status: _response(text, "application/problem+json", Problem) for status, text in _ERRORS.items()},
+        },
     }
+    operation = answer.__name__.lower()
+    paths = ({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named)
+    described = {"get": {"operationId": operation, **answered, "parameters": [*paths, *_parameters(query)]}}
+    if path in _WITH_FORM:
+        form = {"application/x-www-form-urlencoded": {"schema": query.model_json_schema()}}
+        body = {"required": True, "content": form, "description": "The same, for queries too long for an address."}
+        described["post"] = {"operationId": f"post{operation}", **answered, "requestBody": body}
+    return described
 
 
 def _parameters(query: type[Parameters]) -> list[dict[str, Any]]:

@@ -12,11 +12,19 @@ from pydantic import ValidationError
 
 from grouptrail.console.text import harmless_json
 from grouptrail.errors import GrouptrailError
+from grouptrail.exporter.encoding import accepts_gzip, gzipped
 from grouptrail.web import texts
 from grouptrail.web.answers import Answer, Parameters
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
+
+_TEXTS = {
+    *("text/html", "text/css", "text/javascript", "text/csv", "text/markdown", "image/svg+xml"),
+    *("application/json", "application/jsonl", "application/problem+json"),
+}
+# Shorter ones fit into one packet all the same.
+_LEAST_COMPRESSED = 1_000
 
 Query = TypeVar("Query", bound=Parameters)
 
@@ -34,10 +42,10 @@ class PageError(GrouptrailError):
 
 
 def asked(model: type[Query]) -> Query:
-    """Return the parameters of the request. Raises PageError if one is unknown or wrong."""
+    """Return the parameters of the request: address and form. Raises PageError if one is unknown or wrong."""
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     given: dict[str, Any] = {}
-    for name, values in request.args.lists():
+    for name, values in request.values.lists():
         many = name in fields and isinstance(fields[name].default, list)
         given[name] = values if many else values[-1]
     try:
@@ -73,6 +81,22 @@ def json_path() -> str:
     path = f"/api/v1/{kind}/{quote(name, safe='')}" if kind else "/api/v1/groups"
     query = request.query_string.decode("ascii", "ignore")
     return f"{path}?{query}" if query else path
+
+
+def compressed(response: Response, accept_encoding: str) -> Response:
+    """Return a response, compressed if it is a longer text and its client takes gzip.
+
+    No page has a secret that its length could give away to a site that makes a browser request it: passwords and
+    tokens are in headers.
+    """
+    if response.mimetype not in _TEXTS:
+        return response
+    response.headers.add("Vary", "Accept-Encoding")
+    content = response.get_data()
+    if len(content) >= _LEAST_COMPRESSED and accepts_gzip(accept_encoding):
+        response.set_data(gzipped(content))
+        response.headers["Content-Encoding"] = "gzip"
+    return response
 
 
 def json_answer(answer: Answer, status: int = HTTPStatus.OK, type_: str = "application/json") -> Response:

@@ -22,11 +22,11 @@ HEADERS = {
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/\s]+))(?::\d{1,5})?")
 
 
-def check_request(headers: Headers, address: str, hosts: Collection[str]) -> None:
+def check_request(method: str, headers: Headers, address: str, hosts: Collection[str]) -> None:
     """Raise HTTPException for a request, received at this address, that another site makes or redirects here."""
     if not is_own_host(headers.get("Host", ""), address, hosts):
         raise MisdirectedRequest("this server has another name: open it as localhost, or set web.hosts")
-    if is_foreign(headers):
+    if is_foreign_form(headers) if method == "POST" else is_foreign(headers):
         raise Forbidden("pages of other sites get no answer: open the link itself")
 
 
@@ -53,6 +53,18 @@ def is_foreign(headers: Headers) -> bool:
     """
     is_opened = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
     return headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not is_opened
+
+
+def is_foreign_form(headers: Headers) -> bool:
+    """Return whether a page of another site sends this form: unlike a link, none of it is answered.
+
+    Browsers that do not send Sec-Fetch-Site name the page's site as Origin; clients without pages send neither.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("Origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("Host", "")
 
 
 def _is_loopback(host: str) -> bool:

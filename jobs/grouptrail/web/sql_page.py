@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlencode
 
 import pyarrow as pa
-from flask import Blueprint, Response, render_template
+from flask import Blueprint, Response, redirect, render_template, request
+from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.wrappers import Response as AnyResponse
 
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 MAX_SHOWN_ROWS = 500
+# Proxies refuse longer addresses, and programs cut them where they show or send them.
+MAX_LINK = 8_000
 _MAX_CELL = 1000
+_FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,14 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
     routes = Blueprint("sql", __name__)
     queries = _Queries(configs)
 
-    @routes.get("/sql")
-    def show_sql() -> tuple[str, int]:
+    routes.before_request(_check_form)
+
+    @routes.route("/sql", methods=["GET", "POST"])
+    def show_sql() -> AnyResponse | tuple[str, int]:
         query = asked(SqlPageQuery)
+        link = _link(query)
+        if request.method == "POST" and len(link) <= MAX_LINK:
+            return redirect(link, HTTPStatus.SEE_OTHER)
         found, problem = None, None
         if query.q.strip():
             try:
@@ -134,6 +144,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
             clusters=list(queries.clusters),
             found=found,
             problem=problem,
+            has_link=request.method == "GET",
             limits=queries.limits,
             max_length=MAX_SQL,
             tables=contracts.tables().values(),
@@ -143,7 +154,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
         )
         return page, problem.status if problem else HTTPStatus.OK
 
-    @routes.get(f"{API}sql")
+    @routes.route(f"{API}sql", methods=["GET", "POST"])
     def answer_sql() -> Response:
         query = asked(SqlQuery)
         found = queries.answer(query)
@@ -155,6 +166,18 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
             raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     return routes
+
+
+def _check_form() -> None:
+    """Raise UnsupportedMediaType for a body that is not what `asked` reads."""
+    if request.method == "POST" and request.mimetype != _FORM:
+        raise UnsupportedMediaType(f"send the parameters as {_FORM}")
+
+
+def _link(query: SqlPageQuery) -> str:
+    """Return the address of the page of a query."""
+    given = query.model_dump(exclude={"q"}, exclude_defaults=True)
+    return sql_address(query.q, **given) if query.q else "/sql"
 
 
 def sql_address(query: str, path: str = "/sql", **parameters: str | None) -> str:

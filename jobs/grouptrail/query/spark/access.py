@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
-import re
 import socket
 import ssl
 import sys
@@ -17,8 +16,6 @@ from pathlib import Path
 
 from grouptrail.errors import GrouptrailError
 
-_MIN_TOKEN_LENGTH = 16
-_TOKEN = re.compile(r"[!-~]+")
 _SOCKETS = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
 _ROOT = 0
@@ -84,22 +81,6 @@ class Access:
         if _user_of(client_port, port) in (os.getuid(), _ROOT):
             return None
         return "only the user who runs this server may connect (others: serve-sql --token-file)"
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file. Raises ServeError if it can be guessed, or read by every user."""
-    try:
-        if path.stat().st_mode & 0o007:
-            raise ServeError(f"every user of this machine may use {path}: chmod o= {path}")
-        token = path.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ServeError(f"cannot read {path} ({error}): check --token-file") from error
-    if len(token) < _MIN_TOKEN_LENGTH or not _TOKEN.fullmatch(token):
-        raise ServeError(
-            f"{path} has no token of {_MIN_TOKEN_LENGTH} or more ASCII characters without spaces: "
-            "create one with `openssl rand -hex 32`"
-        )
-    return token
 
 
 def _user_of(client_port: int, port: int) -> int | None:
