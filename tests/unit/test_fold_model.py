@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from support.coordinator_model import Crash, Join, MoveCoordinator, Run, Wait, run
-from support.coordinator_model.schedule import Schedule
+from support.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Run, Wait, run
+from support.coordinator_model.schedule import Protocol, Schedule
 from support.coordinator_model.strategies import SCHEDULES, random_schedule
 from support.history_judge import Fact, Verdict, fold_in_pieces, judge, tally
 
@@ -41,6 +41,26 @@ def test_history_of_an_epoch_after_classic_generation_0_never_contradicts_the_mo
     """A classic group that never had a generation is deleted when a member of the new protocol joins."""
     died_at_once = (Join("c"), Wait(100), Crash("c"), MoveCoordinator("killed"))
     assert facts_of(Schedule((*died_at_once, Join("b", protocol="consumer"), Wait(20_000)), seed=0), [])
+
+
+@pytest.mark.parametrize("after", ["classic", "consumer"])
+@pytest.mark.parametrize("before", ["classic", "consumer"])
+@pytest.mark.parametrize("has_commits", [False, True])
+def test_history_of_a_deletion_and_a_join_in_one_millisecond_never_contradicts_the_model(
+    before: Protocol, after: Protocol, has_commits: bool
+) -> None:
+    """Requests and offsets are drawn: some of the runs write both at once, with no record of others in between."""
+    commits = (Commit("a"),) if has_commits else ()
+    emptied = (Join("a", protocol=before), Wait(20_000), *commits, Leave("a"), Wait(20_000))
+    at_once = 0
+    for seed in range(60):
+        schedule = Schedule((*emptied, DeleteGroup(), Join("b", protocol=after), Wait(20_000)), "4.1", seed=seed)
+        facts_of(schedule, [])
+        moments = run(schedule).moments
+        at_once += any(
+            one.kind is None and (one.at, one.end_offset) == (two.at, two.offset) for one, two in pairwise(moments)
+        )
+    assert at_once > 0
 
 
 @settings(max_examples=5 * settings().max_examples)

@@ -21,6 +21,7 @@ class Evidence(Enum):
 
     FIRST_RECORD = auto()
     PROTOCOL_CONVERTED = auto()
+    EMPTY_GROUP_REPLACED = auto()
     NO_MEMBERS = auto()
     FIRST_MEMBERS = auto()
     MEMBERS_ADDED = auto()
@@ -96,6 +97,15 @@ CAUSES: dict[Evidence, Conclusion] = {
     ),
     Evidence.PROTOCOL_CONVERTED: Conclusion(
         "protocol_migrated", "recorded", "tombstones of one kind of group, values of another", None, "3.7 and newer"
+    ),
+    # GMM.maybeDeleteEmptyClassicGroup and maybeDeleteEmptyConsumerGroup write what DeleteGroups writes, and the first
+    # member's request goes on as in a group that never was.
+    Evidence.EMPTY_GROUP_REPLACED: Conclusion(
+        "protocol_migrated",
+        "likely",
+        "tombstones of an empty group of one kind, values of another",
+        "or the empty group was deleted, and another began in the same millisecond",
+        "3.7 and newer",
     ),
     Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
     Evidence.FIRST_MEMBERS: Conclusion("group_started", "recorded", "members, and none before"),
