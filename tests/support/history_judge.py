@@ -77,6 +77,7 @@ _NAMED: dict[str, set[str]] = {
     "came and went": {"member_joined", *_GONE},
     "gave (it|them) up before": {"cooperative_follow_up"},
     "group was downgraded": {"downgraded"},
+    "got more partitions": {"partitions_added"},
     "it had expired, left or been removed": {"member_joined", *_GONE},
     "changed back": {"subscription_changed"},
     "gave partitions up join again": {"cooperative_follow_up"},

@@ -186,15 +186,15 @@ CAUSES: dict[Evidence, Conclusion] = {
         LEADER,
         "ambiguous",
         "an assignment, and none before",
-        "or the topics were created, or cooperative members gave them up before history begins, or the group was "
-        "downgraded then",
+        "or the topics were created or got more partitions, or cooperative members gave them up before history "
+        "begins, or the group was downgraded then",
     ),
     Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Conclusion(
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
-        "or it was created, or a cooperative member gave it up before history begins, or the group was downgraded "
-        "then",
+        "or it was created or got more partitions, or a cooperative member gave it up before history begins, or the "
+        "group was downgraded then",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
     Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
@@ -301,7 +301,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "topic_metadata_changed",
         "ambiguous",
         "the targets hold a topic to which members had only just subscribed",
-        "or it was created",
+        "or it was created or got more partitions",
     ),
     Evidence.TARGETS_SAME: Conclusion("topic_metadata_changed", "ambiguous", "targets of the same partitions"),
     Evidence.TARGETS_SUPERSEDED: Conclusion(
