@@ -193,8 +193,8 @@ CAUSES: dict[Evidence, Conclusion] = {
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
-        "or it was created or got more partitions, or a cooperative member gave it up before history begins, or the "
-        "group was downgraded then",
+        "or it was created or got more partitions, or another was deleted, or a cooperative member gave it up before "
+        "history begins, or the group was downgraded then",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
     Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
