@@ -104,7 +104,7 @@ def missing_shapes(recorded: RecordedSchedule, release: str, records: Sequence[R
 def shapes(records: Iterable[Record]) -> set[Shape]:
     """The shapes of all operations."""
     listed = list(records)
-    return {_shape(operation) for operation, _ in operations(listed, listed[-1].offset + 2)}
+    return {_shape(operation) for operation, _ in operations(listed, listed[-1].offset + 2, lambda _: False)}
 
 
 def _shape(operation: Iterable[Record]) -> Shape:

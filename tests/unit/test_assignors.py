@@ -127,10 +127,23 @@ def test_explain_note_names_the_client_where_clients_differ() -> None:
         (assignment(a="orders:0,1,2", b="orders:3,4", c="orders:5,6"), "range by member id alone gives the same"),
     ):
         assert explain("range", mixed, ORDERS, assigned) == Explanation(True, note)
+    last = [subscriber("a"), subscriber("b", instance_id="two"), subscriber("c", instance_id="one")]
+    by_pairs = assignment(a="orders:0,1,2", c="orders:3,4", b="orders:5,6")
+    assert explain("range", last, ORDERS, by_pairs) == Explanation(True, "range of librdkafka gives the same")
     in_a_row = assignment(c="orders:0,1,2", b="orders:3,4", a="orders:5,6")
     assert explain("range", STATIC, ORDERS, in_a_row) == Explanation(True, "range gives the same")
     assert explain("sticky", ABC, ORDERS, JAVA[2][3]).note == "sticky of the Java client gives the same"
     assert explain("sticky", UNLIKE, BOTH, JAVA[8][3]).note == "sticky gives the same"
+
+
+def test_explain_dealt_assignment_of_members_whose_order_in_librdkafka_is_circular_is_not_known() -> None:
+    """By member id a is before b and b before c, by instance id c before a (rd_kafka_group_member_cmp)."""
+    circle = [subscriber("a", instance_id="two"), subscriber("b"), subscriber("c", instance_id="one")]
+    assigned = assignment(b="orders:0,1,2", a="orders:3,4", c="orders:5,6")
+    explained = explain("range", circle, ORDERS, assigned)
+    assert explained == Explanation(None, "librdkafka has no definite order for these static and dynamic members")
+    ordered = [subscriber("a", instance_id="one"), subscriber("b"), subscriber("c", instance_id="two")]
+    assert explain("range", ordered, ORDERS, assigned).is_own is False
 
 
 def test_skew_is_largest_minus_smallest_partition_count() -> None:

@@ -7,19 +7,21 @@ from typing import Any
 import pytest
 
 from grouptrail.history.fold import fold_group
-from grouptrail.history.operations import operations
+from grouptrail.history.operations import Operation, Record, operations
 from grouptrail.history.state import FoldState, StateError, decode_state, encode_state
 from support.fold_records import (
     DAY,
     Rows,
     classic,
     commit_tombstone,
+    consumer,
     current,
     epoch,
     fold,
     joins,
     leaves,
     regex,
+    streams,
     target,
     target_epoch,
 )
@@ -29,6 +31,11 @@ TWO_JOINS = [joins(10, 5_000, "b"), epoch(11, 5_000, 3), current(12, 5_000, "b",
 TWO_JOINS += [joins(13, 5_000, "c"), epoch(14, 5_000, 4), current(15, 5_000, "c", 2, [])]
 FIRST = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0, 1]), target_epoch(3, 1_000, 2)]
 FIRST += [current(4, 1_000, "a", 2, [0, 1])]
+
+
+def cut(records: list[Record]) -> list[Operation]:
+    """Return the operations of records in which no member changes its topics."""
+    return [operation for operation, _ in operations(records, records[-1].offset + 2, lambda _: False)]
 
 
 def test_generations_of_two_joins_in_one_millisecond_skip_none() -> None:
@@ -83,7 +90,7 @@ def test_what_a_pattern_matches_and_a_heartbeat_in_one_millisecond_are_two_opera
     resolved = [regex(10, 2_000, "^o.*", "orders"), epoch(11, 2_000, 2)]
     assigned = [target(12, 2_000, "a", [0]), target_epoch(13, 2_000, 2), current(14, 2_000, "a", 2, [0], previous=1)]
     refreshed = [regex(20, 9_000, "^o.*", "orders"), current(21, 9_000, "a", 2, [0, 1], previous=2)]
-    found = [len(operation) for operation, _ in operations([*records, *resolved, *assigned, *refreshed], 23)]
+    found = [len(operation) for operation in cut([*records, *resolved, *assigned, *refreshed])]
     assert found == [5, 2, 3, 1, 1]
     rows = fold([*records, *resolved, *assigned])
     assert [row["state"] for row in rows["group_states"]] == ["Stable", "Assigning", "Stable"]
@@ -95,7 +102,7 @@ def test_a_members_new_metadata_and_a_join_in_one_millisecond_are_two_operations
     again = joins(10, 5_000, "a", rebalanceTimeoutMs=60_000)
     records = [*FIRST, again, joins(11, 5_000, "b"), epoch(12, 5_000, 3), target(13, 5_000, "b", [1])]
     records += [target_epoch(14, 5_000, 3), current(15, 5_000, "b", 3, [], previous=0)]
-    assert [len(operation) for operation, _ in operations(records, 17)] == [5, 1, 5]
+    assert [len(operation) for operation in cut(records)] == [5, 1, 5]
     rows = fold(records)
     assert [row["members_joined"] for row in rows["rebalances"]][-1] == ["b"]
 
@@ -105,7 +112,23 @@ def test_a_members_new_metadata_and_anothers_heartbeat_in_one_millisecond_are_tw
     assignment of its member (GMM consumerGroupHeartbeat)."""
     found = [joins(10, 5_000, "b", rebalanceTimeoutMs=60_000), epoch(11, 5_000, 3), target(12, 5_000, "a", [0, 1, 2])]
     found += [target_epoch(13, 5_000, 3), current(14, 5_000, "a", 3, [0, 1, 2])]
-    assert [len(operation) for operation, _ in operations([*FIRST, *found], 16)] == [5, 1, 4]
+    assert [len(operation) for operation in cut([*FIRST, *found])] == [5, 1, 4]
+
+
+def test_a_members_other_topics_and_anothers_assignment_in_one_millisecond_begin_the_epoch_at_its_metadata() -> None:
+    """Other topics call for an epoch in the same request (GMM hasMemberSubscriptionChanged); while a member revokes,
+    its own assignment does not change, and the next assignment is another member's."""
+    joined = [joins(5, 2_000, "b"), epoch(6, 2_000, 3), target(7, 2_000, "a", [0]), target(8, 2_000, "b", [1])]
+    joined += [target_epoch(9, 2_000, 3), current(10, 2_000, "b", 3, [], state=2, previous=0)]
+    revoking = current(11, 2_500, "a", 2, [0], state=1, pending=([1], "T"))
+    found = [joins(12, 5_000, "a", subscribedTopicNames=["other"]), epoch(13, 5_000, 4), target_epoch(14, 5_000, 4)]
+    found += [current(15, 5_000, "b", 4, [], state=2, previous=3)]
+    rows = fold([*FIRST, *joined, revoking, *found])
+    assert [(row["generation"], row["record_offset"]) for row in rows["generations"]] == [(2, 0), (3, 5), (4, 12)]
+    assert rows["rebalances"][-1]["cause"] == "subscription_changed"
+    assert [one["topics"] for one in rows["generations"][1]["members"]] == [["orders"], ["orders"]]
+    same = [joins(12, 5_000, "a", rebalanceTimeoutMs=60_000), *found[1:]]
+    assert fold([*FIRST, *joined, revoking, *same])["generations"][-1]["record_offset"] == 13
 
 
 def test_a_members_new_metadata_and_what_a_pattern_matches_in_one_millisecond_are_two_operations() -> None:
@@ -114,7 +137,26 @@ def test_a_members_new_metadata_and_what_a_pattern_matches_in_one_millisecond_ar
         regex(11, 5_000, "^o.*", "orders"),
         epoch(12, 5_000, 3),
     ]
-    assert [len(operation) for operation, _ in operations([*FIRST, *resolved], 14)] == [5, 1, 2]
+    assert [len(operation) for operation in cut([*FIRST, *resolved])] == [5, 1, 2]
+
+
+def test_a_deletion_and_a_new_groups_first_member_in_one_millisecond_are_two_operations() -> None:
+    """ConsumerGroup.createGroupTombstoneRecords ends with the group's epoch; the new group begins with its member."""
+    parts = ("TargetAssignmentMetadata", "PartitionMetadata", "Metadata")
+    deleted = [consumer(10 + index, 5_000, part, None, None) for index, part in enumerate(parts)]
+    again = [joins(13, 5_000, "b"), epoch(14, 5_000, 1), target(15, 5_000, "b", [0])]
+    again += [target_epoch(16, 5_000, 1), current(17, 5_000, "b", 1, [0], previous=0)]
+    assert [len(operation) for operation in cut([*FIRST, *deleted, *again])] == [5, 3, 5]
+    rows = fold([*FIRST, *deleted, *again])
+    assert [(row["incarnation"], row["record_offset"]) for row in rows["generations"]] == [(1, 0), (2, 13)]
+
+
+def test_the_deletion_of_a_streams_group_is_one_operation() -> None:
+    """StreamsGroup.createGroupTombstoneRecords ends with the topology, after the group's epoch."""
+    parts = ("TargetAssignmentMetadata", "Metadata", "Topology")
+    deleted = [streams(10 + index, 5_000, part, None, None) for index, part in enumerate(parts)]
+    again = streams(13, 5_000, "MemberMetadata", "b", {"clientId": "b", "clientHost": "/10.0.0.1"})
+    assert [len(operation) for operation in cut([*deleted, again])] == [3, 1]
 
 
 def test_a_static_members_return_is_one_operation() -> None:
@@ -149,6 +191,16 @@ def test_an_upgrade_is_one_operation() -> None:
     last = rows["rebalances"][-1]
     assert (last["cause"], last["certainty"], last["members_joined"]) == ("protocol_migrated", "recorded", ["b"])
     assert [row["incarnation"] for row in rows["generations"]] == [1, 1]
+
+
+def test_cause_of_a_replaced_empty_group_is_likely_as_its_deletion_writes_the_same() -> None:
+    """GMM maybeDeleteEmptyClassicGroup; DeleteGroups and the first member of a new group in one millisecond."""
+    records = [classic(0, 1_000, 4, {"a": {"orders": [0]}}), classic(1, 2_000, 5, {}), gone(10, 9_000)]
+    records += [joins(11, 9_000, "b"), epoch(12, 9_000, 1), target(13, 9_000, "b", [0])]
+    records += [target_epoch(14, 9_000, 1), current(15, 9_000, "b", 1, [0], previous=0)]
+    last = fold(records)["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("protocol_migrated", "likely")
+    assert "the empty group was deleted, and another began" in last["cause_note"]
 
 
 def test_fold_leaves_the_state_before_it_as_it_was() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from support.coordinator_model import Crash, Join, MoveCoordinator, Run, Wait, run
-from support.coordinator_model.schedule import Schedule
+from support.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Run, Wait, run
+from support.coordinator_model.schedule import Protocol, Schedule
 from support.coordinator_model.strategies import SCHEDULES, random_schedule
 from support.history_judge import Fact, Verdict, fold_in_pieces, judge, tally
 
@@ -43,18 +43,42 @@ def test_history_of_an_epoch_after_classic_generation_0_never_contradicts_the_mo
     assert facts_of(Schedule((*died_at_once, Join("b", protocol="consumer"), Wait(20_000)), seed=0), [])
 
 
+@pytest.mark.parametrize("after", ["classic", "consumer"])
+@pytest.mark.parametrize("before", ["classic", "consumer"])
+@pytest.mark.parametrize("has_commits", [False, True])
+def test_history_of_a_deletion_and_a_join_in_one_millisecond_never_contradicts_the_model(
+    before: Protocol, after: Protocol, has_commits: bool
+) -> None:
+    """Requests and offsets are drawn: some of the runs write both at once, with no record of others in between."""
+    commits = (Commit("a"),) if has_commits else ()
+    emptied = (Join("a", protocol=before), Wait(20_000), *commits, Leave("a"), Wait(20_000))
+    at_once = 0
+    for seed in range(60):
+        schedule = Schedule((*emptied, DeleteGroup(), Join("b", protocol=after), Wait(20_000)), "4.1", seed=seed)
+        facts_of(schedule, [])
+        moments = run(schedule).moments
+        at_once += any(
+            one.kind is None and (one.at, one.end_offset) == (two.at, two.offset) for one, two in pairwise(moments)
+        )
+    assert at_once > 0
+
+
 @settings(max_examples=5 * settings().max_examples)
 @given(SCHEDULES, st.integers(0, 100), st.booleans())
 def test_causes_after_compaction_never_contradict_the_model(
     schedule: Schedule, moment: int, keeps_tombstones: bool
 ) -> None:
+    assert not wrong_causes_after_compaction(schedule, moment, keeps_tombstones=keeps_tombstones), schedule.to_json()
+
+
+def wrong_causes_after_compaction(schedule: Schedule, moment: int, *, keeps_tombstones: bool) -> list[str]:
     done = run(schedule)
     if not done.moments or is_upgraded_by_a_pattern(done):
-        return
+        return []
     start = done.moments[moment % len(done.moments)].offset
     records = compacted(done.records, start, keeps_tombstones=keeps_tombstones)
     causes = [fact for fact in judge(done, fold_in_pieces(records, [], done.names)) if fact.about.startswith("cause")]
-    assert not [fact.detail for fact in causes if fact.verdict == "wrong"], schedule.to_json()
+    return [fact.detail for fact in causes if fact.verdict == "wrong"]
 
 
 def is_upgraded_by_a_pattern(done: Run) -> bool:
@@ -75,11 +99,29 @@ def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> l
     return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
 
 
+@pytest.fixture
+def seeds(request: pytest.FixtureRequest) -> range:
+    """The seeds of ten thousand runs; each `--hypothesis-seed=N` has its own."""
+    first = int(request.config.getoption("--hypothesis-seed") or 0) * _RUNS
+    return range(first, first + _RUNS)
+
+
 @pytest.mark.full
-def test_history_of_ten_thousand_runs_knows_nearly_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_causes_of_ten_thousand_compacted_runs_never_contradict_the_model(seeds: range) -> None:
+    for seed in seeds:
+        random = Random(seed)
+        schedule, moment = random_schedule(random), random.randrange(101)
+        wrong = wrong_causes_after_compaction(schedule, moment, keeps_tombstones=random.random() < 0.5)
+        assert not wrong, f"{seed}: {wrong} {schedule.to_json()}"
+
+
+@pytest.mark.full
+def test_history_of_ten_thousand_runs_knows_nearly_everything(
+    capsys: pytest.CaptureFixture[str], seeds: range
+) -> None:
     """It prints the facts that were unknown and the guesses that were wrong."""
     counts: Counter[tuple[str, Verdict]] = Counter()
-    for seed in range(_RUNS):
+    for seed in seeds:
         random = Random(seed)
         cuts = [random.randint(1, 150) for _ in range(random.randint(0, 4))]
         counts.update(tally(facts_of(random_schedule(random), cuts)))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain, cycle, groupby, islice
+from functools import cmp_to_key, lru_cache
+from itertools import chain, cycle, groupby, islice, pairwise
 from types import SimpleNamespace
 
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
@@ -26,8 +26,11 @@ Owners = dict[Partition, str]
 # Members and partitions together: some 20 ms. The time grows with more than the square.
 _KAFKA_PYTHON_LIMIT = 200
 
-_JAVA, _KAFKA_PYTHON, _SARAMA = " of the Java client", " of kafka-python", " of Sarama"
+_JAVA, _KAFKA_PYTHON, _LIBRDKAFKA, _SARAMA = (
+    f" of {client}" for client in ("the Java client", "kafka-python", "librdkafka", "Sarama")
+)
 _RACKS = "members have racks: a rack-aware or unknown assignor"
+_CYCLIC = "librdkafka has no definite order for these static and dynamic members"
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,11 @@ def _explain_dealt(
 ) -> Explanation:
     deal = _range if protocol == "range" else _round_robin
     orders = {_JAVA: _java_order}
+    is_cyclic = _is_cyclic(subscribers)
     if any(member.instance_id is not None for member in subscribers):
-        orders |= {_KAFKA_PYTHON: _kafka_python_order, " by member id alone": _id_order}
+        orders |= {_KAFKA_PYTHON: _kafka_python_order}
+        orders |= {} if is_cyclic else {_LIBRDKAFKA: _librdkafka_order}
+        orders |= {" by member id alone": _id_order}
     targets = {client: deal(subscribers, counts, order) for client, order in orders.items()}
     same = [client for client, target in targets.items() if target == owners]
     if same:
@@ -159,6 +165,8 @@ def _explain_dealt(
         return Explanation(False, f"{_name(partition)} has no owner")
     if any(member.rack for member in subscribers):
         return Explanation(None, _RACKS)
+    if is_cyclic:
+        return Explanation(None, _CYCLIC)
     given = f"{protocol} gives {_name(partition)} to {java[partition]}, not {owners[partition]}"
     return Explanation(False, f"another assignment: {given}")
 
@@ -172,6 +180,31 @@ def _kafka_python_order(members: Iterable[Subscriber]) -> list[Subscriber]:
     """Sort members as kafka-python 3.0 does: only the last run of static members and the last run of others count."""
     runs = {is_static: list(run) for is_static, run in groupby(members, lambda each: each.instance_id is not None)}
     return _java_order(chain.from_iterable(runs.values()))
+
+
+def _librdkafka_order(members: Iterable[Subscriber]) -> list[Subscriber]:
+    """Sort members as librdkafka 2.x does: by instance id where both have one, else by member id
+    (rd_kafka_group_member_cmp in rdkafka_assignor.c; both as bytes)."""
+    return sorted(members, key=cmp_to_key(_compare_in_librdkafka))
+
+
+def _compare_in_librdkafka(one: Subscriber, other: Subscriber) -> int:
+    by_instance = one.instance_id is not None and other.instance_id is not None
+    keys = [each.instance_id if by_instance else each.member_id for each in (one, other)]
+    first, second = (key.encode("utf-8", "surrogatepass") for key in keys if key is not None)
+    return (first > second) - (first < second)
+
+
+def _is_cyclic(members: Sequence[Subscriber]) -> bool:
+    """Return whether librdkafka's comparison goes in a circle: a dynamic member's id lies between those of two static
+    members that are in the opposite order of their instance ids. What qsort makes of it depends on the C library."""
+    dynamic = [each for each in members if each.instance_id is None]
+    static = _librdkafka_order(each for each in members if each.instance_id is not None)
+    return any(
+        _compare_in_librdkafka(later, member) < 0 < _compare_in_librdkafka(earlier, member)
+        for earlier, later in pairwise(static)
+        for member in dynamic
+    )
 
 
 def _id_order(members: Iterable[Subscriber]) -> list[Subscriber]:

@@ -127,7 +127,8 @@ def _find(rebalance: Rebalance) -> Finding:
     if rebalance.is_first and not rebalance.is_beginning:
         return Finding(Evidence.FIRST_RECORD, "history begins here")
     if change.is_conversion:
-        return Finding(Evidence.PROTOCOL_CONVERTED, f"from {change.before.kind} to {change.after.kind}")
+        evidence = Evidence.PROTOCOL_CONVERTED if change.before.members else Evidence.EMPTY_GROUP_REPLACED
+        return Finding(evidence, f"from {change.before.kind} to {change.after.kind}")
     by_members = _by_members(rebalance)
     if by_members is not None:
         return by_members

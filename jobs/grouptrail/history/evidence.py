@@ -21,6 +21,7 @@ class Evidence(Enum):
 
     FIRST_RECORD = auto()
     PROTOCOL_CONVERTED = auto()
+    EMPTY_GROUP_REPLACED = auto()
     NO_MEMBERS = auto()
     FIRST_MEMBERS = auto()
     MEMBERS_ADDED = auto()
@@ -96,6 +97,15 @@ CAUSES: dict[Evidence, Conclusion] = {
     ),
     Evidence.PROTOCOL_CONVERTED: Conclusion(
         "protocol_migrated", "recorded", "tombstones of one kind of group, values of another", None, "3.7 and newer"
+    ),
+    # GMM.maybeDeleteEmptyClassicGroup and maybeDeleteEmptyConsumerGroup write what DeleteGroups writes, and the first
+    # member's request goes on as in a group that never was.
+    Evidence.EMPTY_GROUP_REPLACED: Conclusion(
+        "protocol_migrated",
+        "likely",
+        "tombstones of an empty group of one kind, values of another",
+        "or the empty group was deleted, and another began in the same millisecond",
+        "3.7 and newer",
     ),
     Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
     Evidence.FIRST_MEMBERS: Conclusion("group_started", "recorded", "members, and none before"),
@@ -176,13 +186,15 @@ CAUSES: dict[Evidence, Conclusion] = {
         LEADER,
         "ambiguous",
         "an assignment, and none before",
-        "or the topics were created, or cooperative members gave them up before history begins",
+        "or the topics were created or got more partitions, or cooperative members gave them up before history "
+        "begins, or the group was downgraded then",
     ),
     Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Conclusion(
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
-        "or it was created, or a cooperative member gave it up before history begins",
+        "or it was created or got more partitions, or another was deleted, or a cooperative member gave it up before "
+        "history begins, or the group was downgraded then",
     ),
     Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
     Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
@@ -289,7 +301,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "topic_metadata_changed",
         "ambiguous",
         "the targets hold a topic to which members had only just subscribed",
-        "or it was created",
+        "or it was created or got more partitions",
     ),
     Evidence.TARGETS_SAME: Conclusion("topic_metadata_changed", "ambiguous", "targets of the same partitions"),
     Evidence.TARGETS_SUPERSEDED: Conclusion(

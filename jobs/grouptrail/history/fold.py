@@ -74,7 +74,7 @@ class _Fold:
         state = self._state
         start, pending, state.pending = state.processed_to, state.pending, ()
         fresh = (record for record in records if record.offset >= start)
-        for operation, is_complete in operations((*pending, *fresh), complete_to):
+        for operation, is_complete in operations((*pending, *fresh), complete_to, self._bumps_epoch):
             state.processed_to = operation[-1].offset + 1
             if is_complete:
                 self._process(operation)
@@ -103,6 +103,18 @@ class _Fold:
         else:
             self._update(change_of(state.group, after, operation))
         state.last_at = at
+
+    def _bumps_epoch(self, metadata: Record) -> bool:
+        """Return whether a member's metadata, if its request was the next, called for an epoch: other topics, or
+        another pattern that is resolved (GMM.hasMemberSubscriptionChanged, maybeUpdateRegularExpressions)."""
+        group = self._state.group
+        before = group.members.get(metadata.name or "")
+        if before is None:
+            return True
+        after = apply_operation(group, (metadata,), self._name_of).members[before.member_id]
+        return after.topics != before.topics or (
+            after.topic_regex != before.topic_regex and after.topic_regex in group.regexes
+        )
 
     def _name_of(self, topic_id: str) -> str:
         """Return the name by which rows show a topic; once they show its id, they keep to it."""

@@ -6,7 +6,7 @@ The order of the records within an operation is that of Kafka's GroupMetadataMan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 CLASSIC = "GroupMetadata"
@@ -34,7 +34,9 @@ class Record(NamedTuple):
 Operation = tuple[Record, ...]
 
 
-def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Operation, bool]]:
+def operations(
+    records: Iterable[Record], complete_to: int, bumps_epoch: Callable[[Record], bool]
+) -> Iterator[tuple[Operation, bool]]:
     """Yield each operation of one group's records, which are in offset order, and whether it is complete.
 
     An operation's records have adjacent offsets, the same timestamp and an order that one request to the coordinator
@@ -42,16 +44,18 @@ def operations(records: Iterable[Record], complete_to: int) -> Iterator[tuple[Op
     Only the last operation may be incomplete: if it ends at `complete_to`, the offset up to which everything has been
     read, more of it may follow. At the log's end nothing more can follow, because a batch of records becomes visible
     as a whole; the caller then passes an offset past the end.
+    `bumps_epoch` returns whether the request that wrote a member's metadata must have written an epoch, too. It is
+    called when all operations before that record have been consumed.
     """
     current = _OperationBuilder()
     for record in records:
         if current.records and not current.takes(record):
-            yield from ((operation, True) for operation in current.operations())
+            yield from ((operation, True) for operation in current.operations(bumps_epoch))
             current = _OperationBuilder()
         current.add(record)
     if current.records:
         is_complete = current.records[-1].offset + 1 < complete_to or current.is_ended
-        yield from ((operation, is_complete) for operation in current.operations())
+        yield from ((operation, is_complete) for operation in current.operations(bumps_epoch))
 
 
 class _OperationBuilder:
@@ -63,6 +67,7 @@ class _OperationBuilder:
         "_has_pattern",
         "_has_target_epoch",
         "_is_conversion",
+        "_is_removed",
         "_members",
         "_members_removed",
         "is_ended",
@@ -76,6 +81,7 @@ class _OperationBuilder:
         self._has_epoch = False
         self._has_target_epoch = False
         self._is_conversion = False
+        self._is_removed = False
         self._members_removed = 0
         self._members: set[str | None] = set()
         self._classic_members: set[str | None] = set()
@@ -92,6 +98,8 @@ class _OperationBuilder:
         if CLASSIC in (record.type, last.type):
             # A downgrade ends with the classic group's value, an upgrade begins with its tombstone.
             return last.body is None and record.body is not None and record.type != last.type
+        if self._is_removed:
+            return record.body is None  # a deletion is tombstones alone; a value is the first record of another group
         return self._is_conversion or not self._begins_another(record)
 
     def _begins_another(self, record: Record) -> bool:
@@ -119,14 +127,16 @@ class _OperationBuilder:
         """
         return bool(self._members) and (self._members_removed == 0 or member_id not in self._members)
 
-    def operations(self) -> tuple[Operation, ...]:
+    def operations(self, bumps_epoch: Callable[[Record], bool]) -> tuple[Operation, ...]:
         """Return the records, cut where another member than the one that wrote its metadata sent the rest.
 
-        The last assignment is that of the member that sent the request.
+        The last assignment is that of the member that sent the last request. If the metadata called for an epoch, the
+        records in between are its; they are left together, as they have one time.
         """
         first, last = self.records[0], self.records[-1]
         is_request = _part(first) == "MemberMetadata" and first.body is not None and not self._members_removed
-        if is_request and _part(last) == "CurrentMemberAssignment" and last.name not in self._members:
+        is_others = _part(last) == "CurrentMemberAssignment" and last.name not in self._members
+        if is_request and is_others and not bumps_epoch(first):
             return (first,), tuple(self.records[1:])
         return (tuple(self.records),)
 
@@ -151,6 +161,8 @@ class _OperationBuilder:
             self._has_epoch = True
             # Members that stay, or whose pattern was resolved, get their targets with a later heartbeat.
             self.is_ended = self._is_resolution or (self._members_removed > 0 and not self._members)
+        elif part == "Metadata":
+            self._is_removed = True
         elif part == "RegularExpression":
             self._has_pattern = True
         elif part == "TargetAssignmentMetadata" and record.body is not None:
