@@ -18,7 +18,7 @@ from typing import Self
 
 from grouptrail.errors import GrouptrailError
 
-_INSIDE = "GROUPTRAIL_SOAK_MOUNTS"
+_INSIDE = "IN_MOUNT_NAMESPACE"
 _NAMESPACES = (["--mount"], ["--user", "--map-root-user", "--mount"])
 _TRIES = 20
 

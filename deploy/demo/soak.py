@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -45,7 +46,7 @@ from demo.object_store import BUCKET, object_store, throttle
 from demo.small_disk import SmallDisk, in_mount_namespace
 from demo.stall import GARBAGE, Proxy
 from grouptrail import contracts
-from grouptrail.config import Config
+from grouptrail.config import Config, without_settings
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka.coordinator import coordinator_partition
@@ -341,8 +342,9 @@ class Soak:
             try:
                 self._ingest.check()
             except IngestError as ended:
-                self.say(str(ended).partition(" (all it said")[0])
                 self._restarts += 1
+                kept = self._ingest.log_file.rename(self._folder / f"pipeline-{self._restarts}.log")
+                self.say(f"{str(ended).partition(' (full log')[0]} ({kept})")
                 self._ingest.start()
 
     def _sample(self) -> None:
@@ -365,7 +367,13 @@ class Soak:
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(GROUPTRAIL), *arguments, "--config", str(self._ingest.config_file)]
         return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False
+            command,
+            env=without_settings(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=900,
+            check=False,
         )
 
     def _judge(self) -> list[str]:
@@ -377,10 +385,17 @@ class Soak:
         except IngestError as ended:
             wrong.append(str(ended))
         self._ingest.stop()
+        readable = self._bounds()
         once = self._command("run", "--once")
         if once.returncode:
             wrong.append(f"run --once ended with {once.returncode}: {_last_line(once)}")
-        wrong += compare(self._broker, self._ingest.config)
+        landed = self._landed()
+        wrong += [
+            f"run --once landed {landed.get(at, 0)} of {log.last_stable_offset} offsets of partition {at}"
+            for at, log in readable.items()
+            if landed.get(at, 0) < log.last_stable_offset
+        ]
+        wrong += compare(self._broker, self._ingest.config, landed)
         checked = self._command("check")
         if checked.returncode:
             wrong.append(f"grouptrail check: {_last_line(checked)}")
@@ -410,8 +425,12 @@ class Soak:
         print(f"{time.monotonic() - self._started:7.1f} s  {line}", flush=True)
 
 
-def compare(broker: Broker, config: Config) -> list[str]:
-    """Return differences of the tables from the topic, byte for byte, and from the output of Kafka's formatters."""
+def compare(broker: Broker, config: Config, ends: Mapping[int, int]) -> list[str]:
+    """Return differences of the tables from the topic, byte for byte, and from the output of Kafka's formatters.
+
+    Of the topic the records before `ends` are compared: its coordinators still write when they miss members of the
+    workload that has ended.
+    """
     wrong = []
     landed: Counter[tuple[int, int]] = Counter()
     encoded = {}
@@ -421,7 +440,9 @@ def compare(broker: Broker, config: Config) -> list[str]:
             landed[where] += 1
             encoded[where] = encode_row(table, row)
     topic = {
-        (record.partition, record.offset): (record.key, record.value) for record in read_records(broker.bootstrap)
+        (record.partition, record.offset): (record.key, record.value)
+        for record in read_records(broker.bootstrap)
+        if record.offset < ends.get(record.partition, 0)
     }
     print(f"{len(topic):,} records in the topic, {landed.total():,} in the tables")
     if len(topic) < _FEW_RECORDS:
@@ -437,19 +458,23 @@ def compare(broker: Broker, config: Config) -> list[str]:
     text = "SELECT record_partition, record_offset, {} FROM {}"
     commits = query(config, text.format("group_id, topic, partition, committed_offset", "offset_commits"))
     rows = {(row["record_partition"], row["record_offset"]): row for row in commits}
-    lines = broker.formatted(OFFSETS_FORMATTER)
+    lines = _formatted(broker, OFFSETS_FORMATTER, ends)
     for line in lines:
         row, key, value = rows[line["partition"], line["offset"]], line["key"]["data"], line["value"]
         ours = (row["group_id"], row["topic"], row["partition"], row["committed_offset"])
         if ours != (key["group"], key["topic"], key["partition"], value and value["data"]["offset"]):
             wrong.append(f"OffsetsMessageFormatter prints {line}, the table has {ours}")
             break
-    groups = len(broker.formatted(GROUP_METADATA_FORMATTER))
+    groups = len(_formatted(broker, GROUP_METADATA_FORMATTER, ends))
     metadata = len(query(config, text.format("group_id", "group_metadata")))
     print(f"Kafka's formatters print {len(lines):,} commits and {groups:,} group records")
     if (len(lines), groups) != (len(rows), metadata):
         wrong.append(f"the tables have {len(rows):,} commits and {metadata:,} group records")
     return wrong
+
+
+def _formatted(broker: Broker, formatter: str, ends: Mapping[int, int]) -> list[dict[str, Any]]:
+    return [line for line in broker.formatted(formatter) if line["offset"] < ends.get(line["partition"], 0)]
 
 
 def live_files(config: Config) -> int:
