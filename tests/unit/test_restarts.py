@@ -289,14 +289,7 @@ def test_run_unrecoverable_fault_of_one_of_two_clusters_stops_its_jobs_only(
     assert run.printed[0].endswith("; retrying in 0 s")
 
 
-def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with several clusters: no retry can start another JVM."""
-    run = Run(tmp_path, monkeypatch, clusters=2)
-
-    def fail() -> None:
-        monkeypatch.setattr(pipeline, "is_lost", lambda *_: True)
-        run.jobs["lag"].queries[0].fault = ConnectionRefusedError("py4j")
-
+def assert_ends_without_spark(run: Run, fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     def end(status: int) -> None:
         raise SystemExit(status)
 
@@ -306,6 +299,17 @@ def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkey
     assert ended.value.code == 1
     assert len(run.printed) == 1
     assert run.printed[0].startswith("grouptrail: Spark has ended")
+
+
+def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with several clusters: no retry can start another JVM."""
+    run = Run(tmp_path, monkeypatch, clusters=2)
+
+    def fail() -> None:
+        monkeypatch.setattr(pipeline, "is_lost", lambda *_: True)
+        run.jobs["lag"].queries[0].fault = ConnectionRefusedError("py4j")
+
+    assert_ends_without_spark(run, fail, monkeypatch)
 
 
 def test_run_jvm_that_ends_while_jobs_are_stopped_ends_the_process_with_one_line(
@@ -323,15 +327,7 @@ def test_run_jvm_that_ends_while_jobs_are_stopped_ends_the_process_with_one_line
         run.jobs["decode"].queries[0].stop = EndingQuery().stop  # type: ignore[method-assign]
         run.jobs["lag"].queries[0].fault = StreamingQueryException(f"{HEAD}incomplete log file")
 
-    def end(status: int) -> None:
-        raise SystemExit(status)
-
-    monkeypatch.setattr("grouptrail.spark.jvm.end_process", end)
-    with pytest.raises(SystemExit) as ended:
-        run.of(fail, lambda: None)
-    assert ended.value.code == 1
-    assert len(run.printed) == 1
-    assert run.printed[0].startswith("grouptrail: Spark has ended")
+    assert_ends_without_spark(run, fail, monkeypatch)
 
 
 class EndingSession:
