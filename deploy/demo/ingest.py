@@ -34,7 +34,7 @@ _HISTORY_BATCH = re.compile(r"history batch \d+, up to batch (\d+) of decode")
 _CONFIG = """\
 # What `make demo` runs with: GROUPTRAIL_CONFIG={file} grouptrail ...
 cluster = "demo"
-warehouse = "warehouse"
+warehouse = "{warehouse}"
 
 [kafka]
 "bootstrap.servers" = "{bootstrap}"
@@ -50,7 +50,8 @@ refresh_seconds = 2
 "spark.driver.memory" = "1g"
 # For some minutes and some thousand records: a quicker start, and less processor time than the defaults.
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""
+
+{settings}"""
 
 
 class IngestError(GrouptrailError):
@@ -58,16 +59,26 @@ class IngestError(GrouptrailError):
 
 
 class Ingest:
-    """`grouptrail run` on a broker; its tables and settings are below `folder`.
+    """`grouptrail run` on a broker; its tables (unless `warehouse` is a URI) and settings are below `folder`.
 
+    `settings` are further tables of the configuration file.
     `on_line` gets each line it prints, from another thread. What it says on stderr is in `log_file`.
     """
 
-    def __init__(self, folder: Path, bootstrap: str, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        on_line: Callable[[str], None],
+        *,
+        warehouse: str = "warehouse",
+        settings: str = "",
+    ) -> None:
         self.config_file = folder / "grouptrail.toml"
         self.log_file = folder / "pipeline.log"
         listen = f"127.0.0.1:{free_port()}"
-        self.config_file.write_text(_CONFIG.format(file=self.config_file, bootstrap=bootstrap, listen=listen))
+        places = {"file": self.config_file, "bootstrap": bootstrap, "listen": listen, "warehouse": warehouse}
+        self.config_file.write_text(_CONFIG.format(**places, settings=settings))
         self.config: Config = load_config(self.config_file, {}, {})
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None

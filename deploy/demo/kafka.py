@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Position
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import (
     ACL,
@@ -52,6 +53,7 @@ OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+TransactionEnd = Literal["abort", "commit", "timeout"]
 
 
 class BrokerError(GrouptrailError):
@@ -497,9 +499,12 @@ def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
 _LOAD_QUEUE_RECORDS = 50_000
 
 
-def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | None]]) -> int:
+def load_raw(
+    bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | None]], *, timestamp_ms: int | None = None
+) -> int:
     """Writes (partition, key, value) into `__consumer_offsets` as they are; how many were written.
 
+    With `timestamp_ms` all have that time, as if the coordinator's clock was wrong: at most an hour ahead.
     Without a partition the key's hash chooses one. The broker takes such records only from its own admin
     client, whose name is used here, and none without a key. It does not check them, and when it starts again
     it cannot load a partition that holds an unreadable one: for throw-away brokers.
@@ -521,6 +526,7 @@ def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | 
             key=key,
             value=value,
             partition=-1 if partition is None else partition,
+            timestamp=timestamp_ms or 0,  # 0: now
             on_delivery=delivered,
         )
         count += 1
@@ -531,6 +537,40 @@ def load_raw(bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | 
             f"{left + len(failures)} of {count} records were not taken ({reason}): see the broker's log"
         )
     return count
+
+
+@contextlib.contextmanager
+def hanging_transaction(
+    bootstrap: str,
+    group: str,
+    topic: str,
+    partition: int,
+    *,
+    seconds: float = 600,
+    end: TransactionEnd = "abort",
+    patience_seconds: float = 60,
+) -> Iterator[None]:
+    """Commit an offset of the group in a transaction that stays open, and end it afterwards.
+
+    At the end it is aborted or committed, or left to the broker, which aborts it `seconds` after it began.
+    """
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": "hanging"}
+    producing = Producer(settings | {"transaction.timeout.ms": round(seconds * 1000)})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        producing.init_transactions(patience_seconds)
+        producing.begin_transaction()
+        member = consumer.consumer_group_metadata()
+        producing.send_offsets_to_transaction([Position(topic, partition, 99)], member, patience_seconds)
+        try:
+            yield
+        finally:
+            if end == "abort":
+                producing.abort_transaction(patience_seconds)
+            elif end == "commit":
+                producing.commit_transaction(patience_seconds)
+    finally:
+        consumer.close()
 
 
 def read_records(

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from demo import processes
-from demo.kafka import OFFSETS_TOPIC, Broker, load_raw, read_records
+from demo.kafka import OFFSETS_TOPIC, Broker, hanging_transaction, load_raw, read_records
 from demo.kafka_cluster import KafkaCluster
 from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition
@@ -31,7 +31,7 @@ from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, hanging_transaction, make_orders
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
 pytestmark = pytest.mark.broker
 
@@ -152,7 +152,7 @@ def test_decode_job_network_stall_open_transaction_and_unknown_versions_lands_ea
         small.proxy.stall()
         for offset in (2, 3):
             commit(at, first, offset)
-        with hanging_transaction(at, first, "orders", 1):
+        with hanging_transaction(at, first, "orders", 1, patience_seconds=PATIENCE_SECONDS):
             for offset in (4, 5, 6):
                 commit(at, first, offset)
             with pytest.raises(KafkaException):

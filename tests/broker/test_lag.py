@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
+from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, hanging_transaction
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
@@ -31,7 +31,7 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.exporter_tables import figures as figures_of
-from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, hanging_transaction, producer
+from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
 from support.lag_figures import PARTITIONS, classic_member, described, figures, kip848_member, newest
 
 pytestmark = pytest.mark.broker
@@ -161,7 +161,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
 
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
         commit_all(offsets, 1)
-        with hanging_transaction(broker.bootstrap, transactional, topic, 0):
+        with hanging_transaction(broker.bootstrap, transactional, topic, 0, patience_seconds=PATIENCE_SECONDS):
             commit_all(offsets, 38)
             rows, held_back = run_once()
             truth = described(broker, held)

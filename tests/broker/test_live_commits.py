@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from demo.kafka import OFFSETS_FORMATTER, Broker
+from demo.kafka import OFFSETS_FORMATTER, Broker, hanging_transaction
 from demo.probe import answer_of
 from grouptrail.config import Config
 from grouptrail.decode.live import LiveCommits
@@ -21,7 +21,7 @@ from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_process import Grouptrail
-from support.kafka_clients import await_that, commit, hanging_transaction, make_orders
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
 pytestmark = pytest.mark.broker
 
@@ -80,7 +80,7 @@ def test_live_commits_of_an_open_transaction_are_not_shown(
         count = len(topic.partitions())
     names = (f"{group}-{number}" for number in itertools.count())
     other = next(name for name in names if coordinator_partition(name, count) != coordinator_partition(group, count))
-    with hanging_transaction(broker.bootstrap, group, "orders", 0):
+    with hanging_transaction(broker.bootstrap, group, "orders", 0, patience_seconds=PATIENCE_SECONDS):
         commit(broker.bootstrap, group, 11, partition=1)
         commit(broker.bootstrap, other, 8)
         assert {row["group_id"] for row in until_seen(commits, other, 8)} == {other}

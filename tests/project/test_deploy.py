@@ -78,6 +78,24 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
 
 
+def test_containerfile_bases_are_one_image_with_tag_and_digest() -> None:
+    """A tag can name another image tomorrow; with the digest alone nobody sees which Python it is."""
+    bases = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
+    assert len(bases) == 2
+    assert len(set(bases)) == 1
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", bases[0]), bases[0]
+
+
+def test_dependabot_updates_the_base_of_the_container_image() -> None:
+    """But not to another minor version of Python, for which the packages are not pinned."""
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text("utf-8"))["updates"]
+    (image,) = [update for update in updates if update["package-ecosystem"] == "docker"]
+    assert ROOT / image["directory"].strip("/") == CONTAINERFILE.parent
+    (ignored,) = image["ignore"]
+    assert ignored["dependency-name"] == "python"
+    assert ignored["update-types"] == ["version-update:semver-major", "version-update:semver-minor"]
+
+
 @pytest.mark.full
 @pytest.mark.spark
 def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path) -> None:

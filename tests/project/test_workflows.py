@@ -187,7 +187,7 @@ def test_release_builds_the_image_as_the_documents_do() -> None:
 def test_dependabot_leaves_the_fixed_pins_alone() -> None:
     """CONTRIBUTING.md gives the reasons for these pins."""
     updates = yaml.safe_load((GITHUB / "dependabot.yml").read_text("utf-8"))["updates"]
-    assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip"}
+    assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip", "docker"}
     (pip,) = [update for update in updates if update["package-ecosystem"] == "pip"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     fixed = re.findall(r"^([\w-]+)(?:\[\w+\])?==", "\n".join(project["dependencies"]), re.MULTILINE)

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NoError
@@ -63,22 +62,6 @@ def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
         return False
 
     await_that(is_committed)
-
-
-@contextmanager
-def hanging_transaction(bootstrap: str, group: str, topic: str, partition: int) -> Iterator[None]:
-    """Commit an offset of the group in a transaction that stays open; abort it at the end."""
-    settings = {"bootstrap.servers": bootstrap, "transactional.id": "hanging", "transaction.timeout.ms": 600_000}
-    producing, consumer = Producer(settings), Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    producing.init_transactions(PATIENCE_SECONDS)
-    producing.begin_transaction()
-    member = consumer.consumer_group_metadata()
-    producing.send_offsets_to_transaction([Position(topic, partition, 99)], member, PATIENCE_SECONDS)
-    try:
-        yield
-    finally:
-        producing.abort_transaction(PATIENCE_SECONDS)
-        consumer.close()
 
 
 def as_reader(broker: Broker) -> dict[str, str]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from grouptrail.config import Config, ConfigError
@@ -20,6 +21,8 @@ from grouptrail.runtime import pipeline, restarts
 from grouptrail.runtime.lease import AlreadyRunningError
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
+from grouptrail.spark import session
+from grouptrail.spark.session import is_lost
 from grouptrail.storage import checkpoints
 from grouptrail.storage.checkpoints import CheckpointError, CheckpointGoneError
 from grouptrail.storage.errors import TableError, TableVersionError
@@ -195,7 +198,7 @@ class Run:
         patch = self._monkeypatch
         patch.setattr(pipeline, "time", SimpleNamespace(sleep=step))
         patch.setattr(pipeline, "stopped_at_exit", lambda *_: pipeline.contextlib.nullcontext([]))
-        patch.setattr(pipeline, "has_stopped", lambda _spark: False)
+        patch.setattr(pipeline, "is_lost", lambda *_: False)
         patch.setattr(checkpoints, "refuse_gone", lambda *_: None)
         patch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.0)
         patch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 0.0)
@@ -286,14 +289,7 @@ def test_run_unrecoverable_fault_of_one_of_two_clusters_stops_its_jobs_only(
     assert run.printed[0].endswith("; retrying in 0 s")
 
 
-def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with several clusters: no retry can start another JVM."""
-    run = Run(tmp_path, monkeypatch, clusters=2)
-
-    def fail() -> None:
-        monkeypatch.setattr(pipeline, "has_stopped", lambda _spark: True)
-        run.jobs["lag"].queries[0].fault = ConnectionRefusedError("py4j")
-
+def assert_ends_without_spark(run: Run, fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     def end(status: int) -> None:
         raise SystemExit(status)
 
@@ -303,3 +299,66 @@ def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkey
     assert ended.value.code == 1
     assert len(run.printed) == 1
     assert run.printed[0].startswith("grouptrail: Spark has ended")
+
+
+def test_run_without_spark_ends_the_process_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with several clusters: no retry can start another JVM."""
+    run = Run(tmp_path, monkeypatch, clusters=2)
+
+    def fail() -> None:
+        monkeypatch.setattr(pipeline, "is_lost", lambda *_: True)
+        run.jobs["lag"].queries[0].fault = ConnectionRefusedError("py4j")
+
+    assert_ends_without_spark(run, fail, monkeypatch)
+
+
+def test_run_jvm_that_ends_while_jobs_are_stopped_ends_the_process_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java exits because a broker's answer claims to be a gigabyte long: the first fault does not show it yet."""
+    run = Run(tmp_path, monkeypatch, clusters=2)
+
+    class EndingQuery(Query):
+        def stop(self) -> None:
+            raise Py4JError("An error occurred while calling o9833.getCause")
+
+    def fail() -> None:
+        monkeypatch.setattr(pipeline, "is_lost", lambda _spark, fault: isinstance(fault, Py4JError))
+        run.jobs["decode"].queries[0].stop = EndingQuery().stop  # type: ignore[method-assign]
+        run.jobs["lag"].queries[0].fault = StreamingQueryException(f"{HEAD}incomplete log file")
+
+    assert_ends_without_spark(run, fail, monkeypatch)
+
+
+class EndingSession:
+    """A session that says `answers`, one after the other; then nobody answers any more."""
+
+    def __init__(self, *answers: bool) -> None:
+        self._answers = iter(answers)
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: self))
+
+    def isStopped(self) -> bool:  # noqa: N802
+        for answer in self._answers:
+            return answer
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+UNANSWERED = [Py4JError("An error occurred while calling o9833.getCause"), ConnectionRefusedError()]
+
+
+@pytest.mark.parametrize("fault", UNANSWERED, ids=lambda fault: type(fault).__name__)
+def test_is_lost_after_an_unanswered_call_waits_for_the_end_of_java(fault: Exception) -> None:
+    assert is_lost(cast("Any", EndingSession(False, False)), fault)
+
+
+def test_is_lost_after_a_fault_that_java_has_answered_does_not_wait() -> None:
+    ending = EndingSession(False)
+    assert not is_lost(cast("Any", ending), JobFailedError("a batch failed"))
+    assert is_lost(cast("Any", ending), JobFailedError("a batch failed"))
+    assert is_lost(cast("Any", EndingSession(True)), JobFailedError("a batch failed"))
+
+
+def test_is_lost_unanswered_call_of_a_session_that_goes_on_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_EXIT_SECONDS", 0.05)
+    monkeypatch.setattr(session, "_LOOK_EVERY_SECONDS", 0.01)
+    assert not is_lost(cast("Any", EndingSession(*[False] * 100)), UNANSWERED[0])

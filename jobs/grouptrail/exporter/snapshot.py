@@ -399,7 +399,9 @@ def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
         return rows
     stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
     since = max(newest_at - timedelta(seconds=sample_seconds(config)), stale)
-    rows = rows.filter(pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type)))
+    is_new = pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type))
+    if not pc.all(is_new, skip_nulls=False).as_py():  # filtering copies all rows, whose names may be long
+        rows = rows.filter(is_new)
     return positions.newest(rows, order="sampled_at")
 
 

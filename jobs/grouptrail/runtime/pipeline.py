@@ -25,7 +25,7 @@ from grouptrail.runtime.running import (
     stopped_at_exit,
     storage_errors_explained,
 )
-from grouptrail.spark.session import has_stopped
+from grouptrail.spark.session import is_lost
 from grouptrail.storage import checkpoints
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Cluster:
             try:
                 run.keep_running(spark, self._config, self.report, publish, live)
             except Exception as fault:
-                if has_stopped(spark) or is_unrecoverable(fault):
+                if is_lost(spark, fault) or is_unrecoverable(fault):
                     raise
                 pause = run.put_off()
                 self.report(
@@ -252,18 +252,30 @@ def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> 
         yield exporter
 
 
+@contextlib.contextmanager
+def _ended_without_spark(spark: SparkSession, report: Report) -> Iterator[None]:
+    """End the process with one line after a fault that comes from the end of the JVM, wherever it is met."""
+    try:
+        yield
+    except Exception as fault:
+        if is_lost(spark, fault):
+            end_without_spark(report)
+        raise
+
+
 def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
     """Run one cluster after the other, one job after the other. Raises JobFailedError at the end if any failed."""
     faults = {}
     for cluster in clusters:
         try:
-            for query in cluster.one_by_one(spark):
-                with stopped_at_exit(spark, signals, report) as queries:
-                    queries.append(query)
-                    while any_runs(queries) and not signals:
-                        time.sleep(_LOOK_EVERY_SECONDS)
-                if signals:
-                    return
+            with _ended_without_spark(spark, report):
+                for query in cluster.one_by_one(spark):
+                    with stopped_at_exit(spark, signals, report) as queries:
+                        queries.append(query)
+                        while any_runs(queries) and not signals:
+                            time.sleep(_LOOK_EVERY_SECONDS)
+                    if signals:
+                        return
         except Exception as fault:
             if len(clusters) == 1:
                 raise
@@ -284,15 +296,15 @@ def _run_on(
 ) -> None:
     """Run all jobs of all clusters until a signal arrives."""
     clock = Clock()
-    with stopped_at_exit(spark, signals, report) as queries:
+    with _ended_without_spark(spark, report), stopped_at_exit(spark, signals, report) as queries:
         while not signals:
             clock.refuse_step_back()
             for cluster in clusters:
                 try:
                     cluster.keep_running(spark, exporter, signals)
                 except Exception as fault:
-                    if has_stopped(spark):
-                        end_without_spark(report)
+                    if is_lost(spark, fault):
+                        raise
                     if len(clusters) == 1 and is_unrecoverable(fault):
                         raise
                     cluster.give_up_for_now(fault)

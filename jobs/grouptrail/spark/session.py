@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _SCALA = "2.13"
+_EXIT_SECONDS = 5.0
+_LOOK_EVERY_SECONDS = 0.1
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 # When a query is stopped during a batch, Spark searches the Python traceback with a regular expression that needs
@@ -220,8 +223,23 @@ def session(config: Config, app: str, report: Report = silent) -> Iterator[Spark
         spark.stop()
 
 
-def has_stopped(spark: SparkSession) -> bool:
-    """Return whether a session's application has ended: its JVM is gone, or its cluster has ended it."""
+def is_lost(spark: SparkSession, fault: BaseException) -> bool:
+    """Return whether a session's application has ended: its JVM is gone, or its cluster has ended it.
+
+    While Java exits, py4j may fail before that shows: after such a fault wait some seconds for the end.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    is_unanswered = isinstance(fault, Py4JError | ConnectionError) and not isinstance(fault, Py4JJavaError)
+    deadline = time.monotonic() + (_EXIT_SECONDS if is_unanswered else 0)
+    while not _has_stopped(spark):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_EVERY_SECONDS)
+    return True
+
+
+def _has_stopped(spark: SparkSession) -> bool:
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except Exception:  # py4j raises several when nobody answers

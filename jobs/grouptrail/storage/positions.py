@@ -27,6 +27,16 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
     in_order = np.asarray(pc.sort_indices(rows[order]))
     rank = np.empty(len(rows), np.int64)
     rank[in_order] = np.arange(len(rows))
-    ranked = rows.select(key).append_column("rank", pa.array(rank))
-    last = ranked.group_by(list(key)).aggregate([("rank", "max")])["rank_max"]
+    codes = {name: _codes(rows[name]) for name in key}  # names may be long, and grouping copies its keys
+    last = pa.table(codes | {"rank": rank}).group_by(list(key)).aggregate([("rank", "max")])["rank_max"]
+    if len(last) == len(rows):  # each key once, as in the lag that is published
+        return rows.combine_chunks()
     return rows.take(pa.array(in_order[np.asarray(last)])).combine_chunks()
+
+
+def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a number for each text of a column; other columns as they are."""
+    if not pa.types.is_string(column.type):
+        return column
+    encoded = column.dictionary_encode().unify_dictionaries()
+    return pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32())

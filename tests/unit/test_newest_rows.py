@@ -1,0 +1,62 @@
+"""The newest row of each key, also where names are long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from grouptrail.storage.positions import newest
+
+
+@pytest.fixture
+def pool() -> Iterator[pa.MemoryPool]:
+    """What Arrow allocates from while the test runs, with statistics of its own."""
+    before = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counting)
+    yield counting
+    pa.set_memory_pool(before)
+
+
+def rows_of(groups: list[str], partitions: int, offsets: list[int]) -> pa.Table:
+    keys = [(group, partition) for group in groups for partition in range(partitions)]
+    return pa.table(
+        {
+            "group_id": [group for group, _ in keys for _ in offsets],
+            "topic": ["orders"] * len(keys) * len(offsets),
+            "partition": pa.array([partition for _, partition in keys for _ in offsets], pa.int32()),
+            "record_offset": [offset for _ in keys for offset in offsets],
+        }
+    )
+
+
+def test_newest_long_names_each_once_are_not_copied(pool: pa.MemoryPool) -> None:
+    """Groups of 32 KB names once made each refresh of the metrics copy and compare hundreds of megabytes."""
+    rows = rows_of([f"{'g' * 32_000}-{number}" for number in range(10)], 50, [1])
+    before = pool.bytes_allocated()
+    found = newest(rows)
+    assert pool.max_memory() - before < rows.nbytes / 2
+    assert found.num_rows == rows.num_rows
+    assert found.sort_by([("group_id", "ascending"), ("partition", "ascending")]) == rows
+
+
+def test_newest_keys_in_several_chunks_are_the_same_key() -> None:
+    early, late = rows_of(["a", "b"], 2, [1, 3]), rows_of(["c", "b"], 2, [2])
+    found = newest(pa.concat_tables([early, late])).to_pylist()
+    newest_offsets = {(row["group_id"], row["partition"]): row["record_offset"] for row in found}
+    assert newest_offsets == {(g, p): {"a": 3, "b": 3, "c": 2}[g] for g in "abc" for p in range(2)}
+    assert len(found) == 6
+
+
+def test_newest_same_offset_twice_returns_the_last_row() -> None:
+    rows = rows_of(["a"], 1, [5, 5]).append_column("committed_offset", pa.array([1, 2]))
+    assert newest(rows)["committed_offset"].to_pylist() == [2]
+
+
+def test_newest_null_key_is_a_key_and_no_rows_return_no_rows() -> None:
+    rows = rows_of(["a"], 1, [1, 2])
+    with_null = pa.concat_tables([rows, rows.set_column(0, "group_id", pa.nulls(2, pa.string())).slice(0, 1)])
+    assert sorted(newest(with_null)["group_id"].to_pylist(), key=str) == [None, "a"]
+    assert len(newest(rows.slice(0, 0))) == 0
