@@ -1,4 +1,4 @@
-"""The web pages of a warehouse, asked without a socket."""
+"""Requests to the web pages of a warehouse without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of names from the warehouse in a shell: quick, and without any output if something is wrong.
+"""Shell completion of names in the warehouse: within two seconds, and without output after an error.
 
 The shell puts the chosen name into the command line as it is. Clients choose these names, so only those are offered
 that no shell gives a meaning to.

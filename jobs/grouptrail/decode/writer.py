@@ -35,7 +35,7 @@ _FEW_RECORDS = 50_000
 
 
 def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:
-    """Return the records in one task for each core: each partition would otherwise have a Python worker of its own.
+    """Return the records in one task per core; otherwise each partition would start a separate Python worker.
 
     Cores are counted for each batch, as a cluster's executors come and go.
     """
@@ -75,7 +75,6 @@ class DecodeBatchWriter:
         app = self._app()
         start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
         set_batches(records.sparkSession)
-        # Each of the topic's partitions has a plan of its own.
         most = sum(offset - start.get(partition, 0) for partition, offset in end.items())
         interpret(records.sparkSession, is_small=most < _FEW_RECORDS)
         found = land_records(
