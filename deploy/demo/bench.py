@@ -37,7 +37,7 @@ from demo.bench_views import measure as measure_views
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
-from grouptrail.decode import job
+from grouptrail.decode import job, writer
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.kafka.coordinator import coordinator_partition
@@ -109,7 +109,7 @@ class Bench:
 
         return seconds(
             lambda: start_query(
-                job.one_task_a_core(self._spark, records), config, "copy", land=land, once=True
+                writer.one_task_a_core(self._spark, records), config, "copy", land=land, once=True
             ).awaitTermination()
         )
 
@@ -137,10 +137,10 @@ class Bench:
             batch.write.mode("append").parquet(path)
 
         start_query(
-            job.one_task_a_core(self._spark, records), config, "records", land=land, once=True
+            writer.one_task_a_core(self._spark, records), config, "records", land=land, once=True
         ).awaitTermination()
         source = self._spark.read.parquet(path)
-        job.set_batches(self._spark)
+        writer.set_batches(self._spark)
         decode_udf = F.udf(_udf, "struct<group: string, topic: string, partition: int, offset: bigint, at: bigint>")
         ways = {
             "none": source,

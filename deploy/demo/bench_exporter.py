@@ -1,4 +1,4 @@
-"""The exporter part of `make bench`: what a scrape costs, beside prometheus-client's encoder in the same run.
+"""The exporter part of `make bench`: the cost of a scrape, compared with prometheus-client's encoder in the same run.
 
 Both start from the same families in memory, each in a process of its own, so that its peak memory can be measured.
 Then an exporter builds one snapshot after the other while it is scraped: the slowest response shows if it blocks.

@@ -1,4 +1,4 @@
-"""Two parts of `make bench`: what `grouptrail run` costs beside another monitor, and beside an older grouptrail.
+"""Two parts of `make bench`: the cost of `grouptrail run` compared with another monitor and an older grouptrail.
 
 Every contestant reads the same broker, one after the other in each round. A probe commits at each start and, while
 other groups commit, once a second; a start or a commit is over when the contestant's metrics have the probe's offset.

@@ -6,7 +6,7 @@ import signal
 
 
 def main() -> None:
-    """Runs a command. Ctrl-C before it begins ends the process without a traceback."""
+    """Run a command. Ctrl-C before it begins ends the process without a traceback."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

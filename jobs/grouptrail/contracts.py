@@ -1,4 +1,4 @@
-"""The only reader of `schemas/`: everything that is data, not code, comes from here."""
+"""The contents of `schemas/`: tables, views, metrics, expectations and record layouts. Its only reader."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _folder(name: str, ending: str) -> list[Traversable]:
 
 
 def _yaml(text: str) -> Any:
-    # libyaml's parser, where there is one: every command that asks the tables waits for this.
+    # libyaml's parser, where there is one: every command that queries tables waits for this.
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
 def wire_layouts() -> dict[str, dict[str, Any]]:
-    """Every record and blob layout of `schemas/wire/`, by its Kafka name."""
+    """Return every record and blob layout of `schemas/wire/` by its name in Kafka."""
     layouts: dict[str, dict[str, Any]] = {}
     for file in _folder("wire", ".json"):
         layouts.update(json.loads(file.read_text("utf-8")))
@@ -36,10 +36,11 @@ def wire_layouts() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """A column of a table or view.
 
-    `type` is Spark's DDL, `null_means` says what a null means (None: never null), `stats` whether files keep
-    its minimum and maximum for skipping, `values` what it may hold, where that is a few words."""
+    `type` is Spark's DDL; `null_means` is the meaning of a null (None: the column is never null); `stats` is whether
+    Delta keeps each file's minimum and maximum for data skipping; `values` are the possible values, if they are few.
+    """
 
     name: str
     type: str
@@ -51,9 +52,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: `key` is what makes a row unique, `cluster_by` what its files are sorted by.
+    """A table: `key` are the columns that identify a row, `cluster_by` those that its files are sorted by.
 
-    A table whose rows change is partitioned, to keep those that may still change apart from the many that do not."""
+    A table whose rows change is partitioned (`partition_by`), to separate rows that may still change from final ones.
+    """
 
     name: str
     about: str
@@ -63,7 +65,7 @@ class Table:
     partition_by: tuple[str, ...] = ()
 
     def ddl(self, *, without: Sequence[str] = ()) -> str:
-        """The columns as Spark's DDL."""
+        """Return the columns as Spark DDL."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns if column.name not in without)
 
 
@@ -101,37 +103,40 @@ def _columns(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _with_types(text: str, types: dict[str, str]) -> str:
-    """Puts a table's own named types in where a type is written; field names end in a colon and stay."""
+    """Replace the names of a table's own types by their definitions; field names, which end in a colon, are kept."""
     return re.sub(r"\b(\w+)\b(?!:)", lambda found: types.get(found[1], found[1]), text)
 
 
 @cache
 def tables() -> dict[str, Table]:
-    """Every table contract of `schemas/tables/`, by name."""
+    """Return every table of `schemas/tables/` by name."""
     contracts = [_table(file) for file in _folder("tables", ".yaml") if not file.name.startswith("_")]
     return {table.name: table for table in contracts}
 
 
 @cache
 def expectations() -> dict[str, list[dict[str, Any]]]:
-    """What a table's contract cannot say: the expectations of `schemas/tables/<table>.expectations.json`, by table.
+    """Return the expectations of `schemas/tables/<table>.expectations.json` by table.
 
-    In the form of Great Expectations; `meta.name` names one within its table."""
+    Their format is that of Great Expectations; `meta.name` is unique in a table. Expectations that follow from the
+    columns are not among them: see `quality.suites`.
+    """
     suites = [json.loads(file.read_text("utf-8")) for file in _folder("tables", ".expectations.json")]
     return {suite["name"]: suite["expectations"] for suite in suites}
 
 
 @cache
 def statuses() -> tuple[str, ...]:
-    """The verdicts on lag, the worst first: a group has that of its worst partition."""
+    """Return the verdicts on lag, the worst first. A group has the verdict of its worst partition."""
     return next(column.values for column in tables()["consumer_lag"].columns if column.name == "status")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a view is asked with.
+    """A parameter of a view.
 
-    `type` is string, int, timestamp, date or interval; one without a `default` must be given."""
+    `type` is string, int, timestamp, date or interval. A parameter without a `default` is required.
+    """
 
     name: str
     type: str
@@ -141,10 +146,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class View:
-    """A query in the SQL that delta-rs' engine and Spark have in common, with its parameters as `:name`.
+    """A query in SQL that both DataFusion (delta-rs) and Spark accept; its parameters are written as `:name`.
 
-    Beside its own it has `:cluster`, the cluster whose rows it reads, `:now`, and `:seconds(later, earlier)` for the
-    time between two timestamps, which each engine writes in its own way. `about` says what a row is."""
+    Every view also has `:cluster`, the cluster whose rows it reads, `:now`, and `:seconds(later, earlier)`, the time
+    between two timestamps, whose syntax differs between the engines. `about` describes a row.
+    """
 
     name: str
     about: str
@@ -155,25 +161,25 @@ class View:
 
     @property
     def required(self) -> int:
-        """How many parameters must be given."""
+        """The number of required parameters."""
         return sum(parameter.default is None for parameter in self.parameters)
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables it reads, in the order in which it names them, with those of the views it calls."""
+        """The tables that it reads, also through other views, in the order in which the query names them."""
         named = list(dict.fromkeys(re.findall(r"\b(?:FROM|JOIN) (\w+)", self.sql)))
         inner = (views()[name].tables if name in views() else (name,) for name in named)
         return tuple(dict.fromkeys(name for names in inner for name in names if name in tables()))
 
     @property
     def group_table(self) -> str:
-        """The table that has every group it can be asked for: for the history tables all that have generations."""
+        """The table with all groups that the view may return rows of; for history tables, `generations`."""
         columns = {column.name for column in tables()[self.tables[0]].columns}
         return "generations" if "incarnation" in columns else self.tables[0]
 
     @property
     def signature(self) -> str:
-        """As in `owners_at(group, time)`; what may be left out is in brackets."""
+        """The call as documentation shows it: `owners_at(group, time)`, with optional parameters in brackets."""
         text = ""
         for number, parameter in enumerate(self.parameters):
             part = f", {parameter.name}" if number else parameter.name
@@ -182,7 +188,7 @@ class View:
 
 
 def _view(file: Traversable) -> View:
-    """The comment that the file begins with is YAML, the rest the query."""
+    """Return a view from its file: a comment with YAML, then the query."""
     lines = file.read_text("utf-8").splitlines(keepends=True)
     head = list(takewhile(lambda line: line.startswith("--"), lines))
     data = _yaml("".join(line.removeprefix("--").removeprefix(" ") for line in head))
@@ -198,7 +204,7 @@ def _view(file: Traversable) -> View:
 
 @cache
 def views() -> dict[str, View]:
-    """Every view of `schemas/views/`, by name."""
+    """Return every view of `schemas/views/` by name."""
     found = [_view(file) for file in _folder("views", ".sql")]
     return {view.name: view for view in found}
 
@@ -207,8 +213,9 @@ def views() -> dict[str, View]:
 class Metric:
     """A metric that the exporter serves.
 
-    `type` is gauge, counter or histogram, `unit` what a value counts, `table` where it comes from; `buckets` are a
-    histogram's upper bounds without +Inf."""
+    `type` is gauge, counter or histogram; `unit` is that of its values, `table` where they come from; `buckets` are
+    a histogram's upper bounds without +Inf.
+    """
 
     name: str
     type: str
@@ -221,7 +228,7 @@ class Metric:
 
 @cache
 def metrics() -> dict[str, Metric]:
-    """Every metric of `schemas/metrics.yaml`, by name, in its order."""
+    """Return every metric of `schemas/metrics.yaml` by name, in the order of the file."""
     entries = yaml.safe_load((files("grouptrail.schemas") / "metrics.yaml").read_text("utf-8"))
     found = [
         Metric(**{**entry, "labels": tuple(entry["labels"]), "buckets": tuple(entry.get("buckets", ()))})

@@ -1,4 +1,4 @@
-"""The root of every error grouptrail raises on purpose."""
+"""The base class of all errors with a message for users."""
 
 
 class GrouptrailError(Exception):
@@ -6,7 +6,7 @@ class GrouptrailError(Exception):
 
 
 def first_cause(error: Exception) -> str:
-    """One line of what Python or, by way of py4j, Java raised."""
+    """Return the first line of an exception of Python, or of Java as py4j passes it on."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     first_line = lines[0]
     if len(lines) > 1 and lines[1].startswith(": "):  # py4j's line, then Java's with its class

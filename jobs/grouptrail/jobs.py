@@ -2,11 +2,11 @@
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     offset_commits + brokers --log-offsets-> log_offsets
-    these              --history-> generations, group_states, memberships, partition_ownership, rebalances
-    all of these           --lag-> consumer_lag, committed_offsets
+    decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
+    all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
-`recover` take the jobs from here: another one takes an entry in `JOBS` and a folder with a `job.py`.
+`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 Progress = Callable[[str], None]
-"""Takes one line that says how far a job is, or what it could not do."""
+"""Receives one line: a job's progress, or what it could not do."""
 Publish = Callable[["pa.Table"], None]
-"""Takes rows of `consumer_lag`: the newest of every position."""
+"""Receives rows of `consumer_lag`: the newest row of every position."""
 Live = Callable[[], "pa.Table"]
 """Returns rows of `offset_commits` written since the last call, which the table may not have yet."""
 Start = Mapping[str, Any]
-"""Where a query without a checkpoint begins, as JSON; empty where it begins by itself."""
+"""The position, as JSON, at which a query without a checkpoint starts; empty for the beginning."""
 
 
 class Job(Protocol):
@@ -38,26 +38,26 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """As `--job` takes it, and as its checkpoint's folder is called."""
+        """The name for `--job`, and of the checkpoint's folder."""
 
     @property
     def about(self) -> str:
-        """What it does: half a sentence for the command line's help."""
+        """A description for `--help` that continues a sentence about the job."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Tables, and `__consumer_offsets`."""
+        """The tables that it reads, and `__consumer_offsets`."""
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Tables."""
+        """The tables that it writes."""
 
     @property
     def publishes_lag(self) -> bool:
         """Whether `start` uses `publish` and `live`."""
 
     def check(self, config: Config) -> None:
-        """Raise what keeps the job from running, before Spark is started."""
+        """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
 
     def start(
         self,
@@ -69,10 +69,10 @@ class Job(Protocol):
         publish: Publish | None = None,
         live: Live | None = None,
     ) -> StreamingQuery:
-        """Start the query; with `once` it ends when it has read what is there."""
+        """Start the query; with `once` it ends after the data that is available now."""
 
     def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
-        """Return where the job begins when its checkpoint is lost: where its tables end."""
+        """Return where the job resumes after its checkpoint was lost: at the end of its tables."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.decode import job as decode
+from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history import job as history_job
@@ -53,7 +53,7 @@ class Log:
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
             for index, record in enumerate(self._batches[batch])
         ]
-        decode.Landing(
+        DecodeBatchWriter(
             self._spark,
             self._config,
             app=lambda: "decode",

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.decode import job, limits, redecode, tasks
+from grouptrail.decode import limits, redecode, tasks
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
+from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds
@@ -49,10 +50,10 @@ def records(spark: SparkSession) -> DataFrame:
 
 
 @pytest.fixture
-def landing(spark: SparkSession, config: Config) -> job.Landing:
+def writer(spark: SparkSession, config: Config) -> DecodeBatchWriter:
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
-    return job.Landing(
+    return DecodeBatchWriter(
         spark,
         config,
         app=lambda: "query",
@@ -64,12 +65,12 @@ def landing(spark: SparkSession, config: Config) -> job.Landing:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
-    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    writer: DecodeBatchWriter, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Each record is in exactly one table and can be encoded from it again; `ingest_progress` accounts for every
     offset. Also on a file system that only Spark supports."""
     monkeypatch.setattr(object_stores, "is_known", lambda _location: is_known)
-    landing.land(records, 0)
+    writer.land(records, 0)
     assert landed.records(config) == WHOLE
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
     landed.assert_progress_adds_up(config)
@@ -78,10 +79,10 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
 
 
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
-    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, records: DataFrame, spark: SparkSession, config: Config
 ) -> None:
     """Filter by the minimum and maximum of each column with statistics, in every table."""
-    landing.land(records, 0)
+    writer.land(records, 0)
     for table in TABLES:
         there = landed.rows(config, table)
         for column in (column.name for column in contracts.tables()[table].columns if column.stats):
@@ -93,49 +94,49 @@ def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
 
 @pytest.mark.parametrize("fails_at", [*TABLES, PROGRESS])
 def test_landing_batch_fails_before_an_append_lands_once_when_retried(
-    landing: job.Landing, records: DataFrame, config: Config, fails_at: str
+    writer: DecodeBatchWriter, records: DataFrame, config: Config, fails_at: str
 ) -> None:
     """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
     with landed.dying_before(fails_at):
-        landing.land(records, 0)
-    landing.land(records, 0)
+        writer.land(records, 0)
+    writer.land(records, 0)
     assert landed.records(config) == WHOLE
     assert len(landed.rows(config, PROGRESS)) == len(ENDS)
     landed.assert_progress_adds_up(config)
 
 
 def test_landing_rare_records_above_the_task_report_limit_all_land(
-    landing: job.Landing, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records other than commits that are too large for the tasks' reports land like any others."""
     padding = bytes(200_000)
     count = tasks.MOST_RARE_BYTES // len(padding) * 2 + 20
-    monkeypatch.setattr(landing, "_end_offsets", lambda batch: {} if batch < 0 else {0: count})
+    monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: count})
     rows = [(0, offset, AT, b"\x00\x63", padding) for offset in range(count)]
-    landing.land(spark.createDataFrame(rows, COLUMNS).coalesce(2), 0)
+    writer.land(spark.createDataFrame(rows, COLUMNS).coalesce(2), 0)
     found = landed.rows(config, "undecodable_records")
     assert sorted(row["record_offset"] for row in found) == list(range(count))
 
 
 def test_landing_broker_unreachable_lands_records_without_log_end_offset(
-    landing: job.Landing, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that were read land; only the offsets that the broker would have returned are unknown."""
 
     def no_answer() -> Mapping[int, LogBounds]:
         raise KafkaUnreachableError("gone")
 
-    monkeypatch.setattr(landing, "_bounds", no_answer)
-    landing.land(records, 0)
+    monkeypatch.setattr(writer, "_bounds", no_answer)
+    writer.land(records, 0)
     assert landed.records(config) == WHOLE
     assert {row["log_end_offset"] for row in landed.rows(config, PROGRESS)} == {None}
 
 
 def test_redecode_newly_decodable_record_moves_to_its_table_once(
-    landing: job.Landing, records: DataFrame, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, records: DataFrame, spark: SparkSession, config: Config
 ) -> None:
     """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
-    landing.land(records, 0)
+    writer.land(records, 0)
     readable = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
     table, _ = decode_row(readable.key, readable.value)
     spark.sql(
@@ -245,14 +246,14 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
 
 
 def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
-    landing: job.Landing, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vector = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
     table, _ = decode_row(vector.key, vector.value)
     size = len(vector.value or b"")
-    monkeypatch.setattr(landing, "_end_offsets", lambda batch: {} if batch < 0 else {0: 1})
-    monkeypatch.setattr(landing, "_max_record_bytes", lambda _batch: size - 1)
-    landing.land(spark.createDataFrame([(0, 0, AT, vector.key, vector.value)], COLUMNS), 0)
+    monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: 1})
+    monkeypatch.setattr(writer, "_max_record_bytes", lambda _batch: size - 1)
+    writer.land(spark.createDataFrame([(0, 0, AT, vector.key, vector.value)], COLUMNS), 0)
     [row] = landed.rows(config, "undecodable_records")
     assert (row["reason"], row["record_key"], row["record_value"]) == ("too_large", vector.key, vector.value)
     landed.assert_progress_adds_up(config)

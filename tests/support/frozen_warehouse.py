@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
-from grouptrail.decode import job as decode
+from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.history.job import HistoryBatchWriter, ensure_tables
 from grouptrail.kafka.log import LogBounds
 from grouptrail.query.warehouse import Warehouse
@@ -85,7 +85,7 @@ def land(spark: SparkSession, config: Config) -> None:
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
             for index, record in enumerate(batch)
         ]
-        decode.Landing(
+        DecodeBatchWriter(
             spark,
             config,
             app=lambda: "decode",

@@ -1,4 +1,4 @@
-"""The web pages of a warehouse, asked without a socket, and of a server."""
+"""Requests to the web pages of a warehouse without a socket, and to those of a server."""
 
 from __future__ import annotations
 

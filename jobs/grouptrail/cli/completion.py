@@ -1,4 +1,4 @@
-"""Completion of names from the warehouse in a shell: quick, and without any output if something is wrong.
+"""Shell completion of names in the warehouse: within two seconds, and without output after an error.
 
 The shell puts the chosen name into the command line as it is. Clients choose these names, so only those are offered
 that no shell gives a meaning to.
@@ -11,13 +11,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import typer
 
+from grouptrail.cli.overrides import overrides
+
 if TYPE_CHECKING:
-    from grouptrail.cli.options import ConfigOptions
     from grouptrail.config import Config
 
 _PATIENCE_SECONDS = 2.0
@@ -83,23 +83,21 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _names(context: typer.Context, column: str, tables: tuple[str, ...], prefix: str) -> set[str]:
+    from grouptrail.config import load_config
     from grouptrail.storage.sql import datafusion_literal
 
-    config = _options(context).load()
+    options = context.params
+    config = load_config(options.get("config"), overrides(options))
     return _distinct(config, column, tables, prefix, f"AND cluster = {datafusion_literal(config.cluster)}")
 
 
 def _clusters(context: typer.Context, prefix: str) -> set[str]:
-    configs = replace(_options(context), cluster=None).load_all()
+    from grouptrail.config import load_configs
+
+    options = {**context.params, "cluster": None}
+    configs = load_configs(options.get("config"), overrides(options))
     stored = _distinct(configs[0], "cluster", ("ingest_progress",), prefix, "")
     return stored | {config.cluster for config in configs if config.cluster.startswith(prefix)}
-
-
-def _options(context: typer.Context) -> ConfigOptions:
-    """Return the options of the command line so far."""
-    from grouptrail.cli.options import ConfigOptions
-
-    return ConfigOptions(**{field.name: context.params.get(field.name) for field in fields(ConfigOptions)})
 
 
 def _distinct(config: Config, column: str, tables: tuple[str, ...], prefix: str, where: str) -> set[str]:

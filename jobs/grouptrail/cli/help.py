@@ -1,4 +1,4 @@
-"""Help in groups: commands by what they are for, options by what they belong to."""
+"""`--help` in sections: commands and options under headings."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grouptrail.cli.completion import complete_cluster, complete_group, complete_table, complete_topic
+from grouptrail.cli.overrides import overrides
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -92,27 +93,13 @@ class ConfigOptions:
         """Load the configuration of one cluster from file, environment and these options."""
         from grouptrail.config import load_config
 
-        return load_config(self.config, self._overrides())
+        return load_config(self.config, overrides(vars(self)))
 
     def load_all(self) -> tuple[Config, ...]:
         """Load the configuration of every cluster, or of the one named by `--cluster`."""
         from grouptrail.config import load_configs
 
-        return load_configs(self.config, self._overrides())
-
-    def _overrides(self) -> dict[str, str]:
-        named = {
-            "cluster": self.cluster,
-            "warehouse": self.warehouse,
-            "kafka.bootstrap.servers": self.bootstrap_server,
-        }
-        pairs = [text.partition("=") for text in self.set or ()]
-        for key, equals, _ in pairs:
-            if not equals or not key:
-                raise typer.BadParameter(f"'{key}' is not KEY=VALUE", param_hint="--set")
-        return {key.strip(): value for key, _, value in pairs} | {
-            key: value for key, value in named.items() if value is not None
-        }
+        return load_configs(self.config, overrides(vars(self)))
 
 
 def parse_time(text: str | None, option: str) -> datetime | None:

@@ -105,7 +105,7 @@ class LagConfig(Section):
     """Computation of lag and of verdicts. Groups are named by shell patterns: billing-*."""
 
     window_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
-    """Length of the window that a verdict looks back on."""
+    """Length of the time window that a verdict is based on."""
     stop_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
     """A group is stopped if it has not committed for this long while a record has waited as long."""
     allowed_lag: int = Field(default=0, ge=0)
@@ -175,7 +175,7 @@ class WebConfig(Section):
     """Web pages and JSON on the port of the metrics."""
 
     enabled: bool = True
-    """Serve them at `exporter.listen`, beside `/metrics`."""
+    """Serve them at `exporter.listen`, like `/metrics`."""
     token_file: Path | None = None
     """File with a token that pages and JSON require, as password of any user or as bearer token; not `/metrics`."""
     allow_anonymous: bool = False
@@ -183,7 +183,7 @@ class WebConfig(Section):
     hosts: Annotated[tuple[str, ...], SplitText] = ()
     """Host names of a proxy on the same machine. On a loopback address, requests for other names are refused."""
     sql_max_queries: int = Field(default=2, ge=0, le=6)
-    """Maximum number of SQL queries that run at a time, each in a process of its own; 0 disables SQL."""
+    """Maximum number of concurrent SQL queries, each in a separate process; 0 disables SQL."""
     sql_timeout_seconds: float = Field(default=20, gt=0, le=25)
     """A query that takes longer is stopped. The server closes connections after 30 seconds."""
     sql_max_memory_bytes: int = Field(default=1_000_000_000, ge=200_000_000)

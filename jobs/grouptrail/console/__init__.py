@@ -1,1 +1,1 @@
-"""Terminal and signals: text that is safe to print, progress output, Ctrl-C."""
+"""The terminal: text that is safe to print, progress, times as people write them, signals."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from grouptrail.decode.job import append_progress, land_records
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.tasks import PartitionCounts
+from grouptrail.decode.writer import append_progress, land_records
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.streams import read_offsets_range
 from grouptrail.storage import tables

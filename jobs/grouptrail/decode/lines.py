@@ -17,7 +17,7 @@ from grouptrail.wire.text import blob_json, record_json
 # Kafka's own limit of a record is 1 MB by default (message.max.bytes). Decoded, a record takes thirty times its size.
 MAX_RECORD_BYTES = 10_000_000
 _CHUNK_BYTES = 1 << 16
-# Of a line, beside its key and value.
+# Bytes of a line in addition to key and value.
 _OTHER_BYTES = 1 << 16
 _NOT_HEX = re.compile(r"[^0-9a-fA-F\s]")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode

@@ -1,4 +1,4 @@
-"""The decoding tasks in Spark's Python workers, and what each task reports to the driver beside its rows.
+"""The decoding tasks in Spark's Python workers, and the counts that each reports to the driver.
 
 A micro-batch is read from Kafka once, though it feeds several tables. Nearly all records are offset commits, which
 flow through Spark into their table. Each task reports its few other rows and its counts to the driver, which writes

@@ -231,7 +231,7 @@ NOT_SERVED: Mapping[str, Mapping[str, str]] = {
 
 
 def alias_families(own: Iterable[Family], aliases: Sequence[Alias]) -> Iterator[Family]:
-    """The aliases whose sources are among `own`."""
+    """Return the aliases whose source families are in `own`."""
     sources = {family.name: family for family in own}
     for alias in aliases:
         if alias.source in sources:

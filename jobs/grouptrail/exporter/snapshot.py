@@ -124,7 +124,7 @@ _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_chang
 
 @dataclass(frozen=True)
 class _Known:
-    """What the tables have beside lag, as in `Snapshot`."""
+    """The fields of `Snapshot` other than lag."""
 
     groups: pa.Table
     rebalances: pa.Table
@@ -257,7 +257,7 @@ class SnapshotReader:
         return groups
 
     def _open(self, name: str, *columns: str) -> pa.Table:
-        """A table's open row of each group."""
+        """Return the open row of each group in a table."""
         if self._tables.get(name) is None:
             return _empty(**_types(name, ("group_id", *columns)))
         rows = self._tables.rows(
@@ -267,7 +267,7 @@ class SnapshotReader:
         return positions.newest(rows, ["group_id"]).drop_columns("record_offset")
 
     def _rebalances(self) -> tuple[pa.Table, pa.Table]:
-        """Counts by group and cause, and by group the time of the last one and how far apart they were."""
+        """Return counts by group and cause, and by group the time of the last one and the intervals between them."""
         table = self._tables.get("rebalances")
         if table is not None and (table_id(table), table.version()) != self._rebalances_version:
             found = self._tables.rows(self._rebalances_query())

@@ -1,1 +1,4 @@
-"""The history job: what a group's records, in log order, say of its generations, states, members and partitions."""
+"""The history job: reconstructs generations, states, memberships, ownership and rebalances from a group's records.
+
+Owns the fold from records to rows (`fold`, without I/O), the evidence for causes, and the tables of the history.
+"""

@@ -1,1 +1,1 @@
-"""Kafka clients: admin requests, offsets and records of the brokers; no other room uses a Kafka client."""
+"""Kafka clients: settings, admin requests, offsets, single records. Other packages open no connection to a broker."""

@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
 
 class Window:
-    """The samples that a verdict looks back on, each with columns by the positions' numbers."""
+    """The samples in the window of a verdict, each with columns by the positions' numbers."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds

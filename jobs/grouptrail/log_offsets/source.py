@@ -158,7 +158,7 @@ class Planner:
         self._known: list[PartitionMetadata] = []
 
     def plan(self) -> list[LeaderTask]:
-        """Return the tasks, at least one: Spark would replace an empty list by a task of its own."""
+        """Return the tasks, at least one: Spark replaces an empty list by a dummy task."""
         wanted: Selection | None = self._committed.partitions() if self._committed else self._assigned
         if wanted is None or self._held_back is None or self._held_back in wanted:
             return by_leader(self._places(wanted))

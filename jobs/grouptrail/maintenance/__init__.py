@@ -1,1 +1,1 @@
-"""Maintenance: retention, thinning and compaction of the tables."""
+"""`grouptrail maintain`: which rows are deleted or thinned, and which tables are compacted, in which order."""

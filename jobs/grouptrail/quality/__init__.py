@@ -1,1 +1,1 @@
-"""Quality: validates the tables against their expectations."""
+"""`grouptrail check`: expectations of each table, their validation with or without Spark, and the result pages."""

@@ -1,4 +1,4 @@
-"""Queries in processes of their own, with limits on time, memory and the size of the result.
+"""Queries in separate processes, with limits on time, memory and the size of the result.
 
     QueryProcesses.run --request as JSON, on stdin--> `python -m grouptrail.query.process`
                        <--a line of JSON, and the rows as an Arrow stream, on stdout--

@@ -1,1 +1,4 @@
-"""HTML pages of a group and of a cluster that open offline: `*_rows` read, `layout` arranges, `page` writes."""
+"""Reports on groups and clusters: timeline and report as HTML files that open offline, and the digest as text.
+
+Owns what a report reads (`*_rows`), how it is arranged (`layout`, `digest`), and where it goes (`page`, `webhook`).
+"""

@@ -26,7 +26,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 @dataclass(frozen=True)
 class Section:
-    """A list of groups, each with what is said of it; `note` is there instead of, or besides, them."""
+    """A list of groups, each with a remark; `note` replaces or follows the list."""
 
     title: str
     items: Sequence[tuple[str, str]]

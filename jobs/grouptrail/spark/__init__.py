@@ -1,1 +1,1 @@
-"""Spark: Java, jars, the session and its streams; no other room starts Spark."""
+"""Spark: the Java and jars it runs on, the session, the streams. Only this package starts a JVM."""

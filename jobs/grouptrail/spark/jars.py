@@ -20,7 +20,7 @@ from grouptrail.spark.java import cache_folder, find_java
 Report = Callable[[str], None]
 
 DIGESTS = "jars.sha256"
-"""The file, beside this module, with the digest of every jar that is downloaded."""
+"""The file in this folder with the digest of every downloaded jar."""
 
 _REPORT_EVERY_SECONDS = 2.0
 _FETCH_DEADLINE_SECONDS = 1200.0

@@ -370,7 +370,7 @@ Export = Literal["csv", "jsonl", "markdown", "parquet", "reset-offsets"]
 
 
 class SqlParameters(Parameters):
-    """What both forms of a query's result are asked with."""
+    """Parameters that the page of a query and its JSON share."""
 
     q: str = Field(max_length=MAX_SQL, description="The query, as for `grouptrail sql`.")
     cluster: str = Field(default="", max_length=1000, description="The cluster that views read. Default: the first.")

@@ -218,7 +218,7 @@ def _own_lag(known: ClusterGroups, group_id: str) -> list[Row]:
 
 
 class _Reader:
-    """Reads what a page shows of one group beside its timeline."""
+    """Reads what the page of a group shows in addition to the timeline."""
 
     def __init__(self, config: Config, group_id: str, since: datetime, until: datetime) -> None:
         self._config = config

@@ -19,7 +19,7 @@ Kind = Literal["empty", "reading", "stale", "failed"]
 
 
 def notices(config: Config, state: ClusterState, *, has_groups: bool) -> list[Notice]:
-    """Return what there is to know about the figures of a cluster, the most urgent first."""
+    """Return the notices about missing or old figures of a cluster, the most urgent first."""
     if state.snapshot is None:
         found = _without_snapshot(state)
     else:

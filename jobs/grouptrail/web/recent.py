@@ -1,4 +1,4 @@
-"""What the index of groups reads from the tables beside the exporter's snapshot: the last hour."""
+"""The last hour of each group, which the index of groups shows in addition to the exporter's snapshot."""
 
 from __future__ import annotations
 

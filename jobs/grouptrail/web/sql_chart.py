@@ -251,7 +251,7 @@ def _height(point: Point) -> float:
 
 
 def _path(points: Sequence[Point]) -> str:
-    """Return a path on a square of 1000; unknown values leave gaps, and a point of its own is a dot."""
+    """Return a path on a square of 1000; unknown values leave gaps, and a point between two gaps is a dot."""
     path, is_drawing = "", False
     for x, y in points:
         if y is None:

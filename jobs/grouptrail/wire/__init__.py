@@ -1,1 +1,1 @@
-"""Bytes to values and back: the records of `__consumer_offsets`. Uses neither Spark nor Kafka clients."""
+"""Bytes to values and back: the record layouts of `__consumer_offsets` and their interpreter. Imports no client."""

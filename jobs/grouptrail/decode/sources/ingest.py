@@ -18,7 +18,6 @@ from uuid import uuid4
 import pyarrow as pa
 
 from grouptrail.console.progress import print_now, waiting
-from grouptrail.decode.job import land_records
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
 from grouptrail.decode.sources.segments import (
@@ -30,6 +29,7 @@ from grouptrail.decode.sources.segments import (
     read_partition,
 )
 from grouptrail.decode.tasks import ByTask
+from grouptrail.decode.writer import land_records
 from grouptrail.spark.session import session
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
