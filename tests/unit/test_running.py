@@ -160,3 +160,32 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
     assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
+
+
+def test_end_process_while_a_thread_waits_for_the_jvm_prints_no_stack_trace() -> None:
+    """As when a batch takes longer than a stop may: py4j's threads print what the killed JVM did to their calls."""
+    script = textwrap.dedent("""
+        import sys, threading
+        from grouptrail.spark import jvm
+
+        killed, printed = threading.Event(), threading.Event()
+
+        def call() -> None:
+            try:
+                killed.wait()
+                raise ConnectionError("the JVM is gone")
+            except ConnectionError:
+                threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), None]))
+            printed.set()
+
+        def kill() -> None:
+            killed.set()
+            assert printed.wait(30)
+
+        threading.Thread(target=call, daemon=True).start()
+        jvm.kill = kill
+        print("the current batch takes too long", flush=True)
+        jvm.end_process(143)
+    """)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "the current batch takes too long\n", "")

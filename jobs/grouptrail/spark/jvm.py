@@ -147,7 +147,12 @@ def _escaped(text: str) -> str:
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing."""
+    """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing.
+
+    Threads that wait for the JVM would print stack traces when it is gone: stderr is closed first.
+    """
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     kill()
     if private_folder.cache_info().currsize:
         shutil.rmtree(private_folder(), ignore_errors=True)
