@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
@@ -114,7 +116,9 @@ def test_live_commits_are_none_without_the_broker_and_come_again_with_it(
     await_that(is_shown)
 
 
-def test_run_serves_a_commit_that_no_table_has_yet(broker: Broker, config: Config, group: str) -> None:
+def test_run_serves_a_commit_that_no_table_has_yet_and_sql_over_the_tables(
+    broker: Broker, config: Config, group: str
+) -> None:
     commit(broker.bootstrap, group, 7)
     served = re.compile(rf'^kafka_consumer_group_committed_offset{{[^}}]*group="{group}"[^}}]*}} (\d+)', re.MULTILINE)
     run = Grouptrail(config, "run", environ={"GROUPTRAIL_DECODE__TRIGGER_SECONDS": "3600"})
@@ -129,5 +133,8 @@ def test_run_serves_a_commit_that_no_table_has_yet(broker: Broker, config: Confi
         await_that(lambda: is_served(9))
         in_table = [row for row in landed.rows(config, "offset_commits") if row["group_id"] == group]
         assert [row["committed_offset"] for row in in_table] == [7]
+        query = urlencode({"q": f"SELECT committed_offset FROM offset_commits WHERE group_id = '{group}'"})
+        answer = json.loads(answer_of(url.replace("/metrics", f"/api/v1/sql?{query}")))
+        assert answer["rows"] == [{"committed_offset": 7}]
     finally:
         run.kill()
