@@ -63,7 +63,10 @@ def facts_of(run: Run, history: History) -> Iterator[Fact]:
     for before, step in run.steps_after():
         yield from _while_stable(run, step.stable, history)
         yield from _of_action(run, before, step, last_owners, history)
-        last_owners = last_owners | _owners(step.stable) if step.stable.group.state != "Dead" else {}
+        from_ms = before.at_ms if before else 0
+        last_owners |= _assigned(run, from_ms, step.stable.at_ms) | _owners(step.stable)
+        if step.stable.group.state == "Dead":
+            last_owners = {}
     for member in run.members:
         yield from _received(run, member, history)
         yield from held_facts(run.group_id, member, history)
@@ -286,6 +289,19 @@ def _owners(stable: StableState) -> dict[Partition, str]:
         for member_id, described in stable.group.members.items()
         for partition in described.partitions
     }
+
+
+def _assigned(run: Run, from_ms: int, until_ms: int) -> dict[Partition, str]:
+    """Return the last member that was given each partition between two stable states, as the clients say: several
+    rebalances may follow one action."""
+    given = [
+        (event.at_ms, partition, member.spec.instance_id or event.member_id)
+        for member in run.members
+        for event in member.events
+        if event.kind == "assigned" and from_ms < event.at_ms <= until_ms
+        for partition in event.partitions
+    ]
+    return {partition: owner for _, partition, owner in sorted(given)}
 
 
 def _ids(stable: StableState) -> dict[str, str]:
