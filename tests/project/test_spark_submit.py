@@ -50,6 +50,7 @@ def test_documented_submission_matches_the_one_the_cluster_tests_use(
     assert (ROOT / "dist" / words[-6]).resolve() == Path(tested[-1])
 
 
+@pytest.mark.full  # pip builds the package with tools that it downloads; `make test` needs no network after set-up
 def test_archive_package_is_reproducible_and_runs_from_the_archive(tmp_path: Path) -> None:
     """It contains the package's metadata and data files, but no tests and no dependencies."""
     first, second = (archive_package(tmp_path / name) for name in ("first", "second"))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.spark.java import find_java, java_environment
-from support.certificates import self_signed
+from support.certificates import self_signed, trust_store
 from support.sql_server import Server, beeline
 
 pytestmark = pytest.mark.spark
@@ -43,12 +42,7 @@ def test_serve_sql_jdbc_token_is_the_password(
 ) -> None:
     server, folder = protected
     trusted = tmp_path / "trusted.p12"
-    java = {**os.environ, **java_environment(find_java())}
-    subprocess.run(
-        [f"{java['JAVA_HOME']}/bin/keytool", "-importcert", "-noprompt", "-alias", "server", "-storetype", "PKCS12",
-         "-file", str(folder / "certificate.pem"), "-keystore", str(trusted), "-storepass", "changeit"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    trust_store(folder / "certificate.pem", trusted, "changeit")
     run = beeline(
         server.thrift, "-n", "anyone", "-p", password, "-e", "SELECT count(*) FROM memberships",
         options=f";ssl=true;sslTrustStore={trusted};trustStorePassword=changeit",

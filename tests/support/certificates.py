@@ -10,10 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
+    pkcs12,
 )
 
 _THIS_MACHINE = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1")), x509.DNSName("localhost")])
@@ -27,6 +29,12 @@ def self_signed(folder: Path, name: str = "exporter") -> tuple[Path, Path]:
     (folder / "certificate.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
     (folder / "key.pem").write_bytes(_private(key, NoEncryption()))
     return folder / "certificate.pem", folder / "key.pem"
+
+
+def trust_store(certificate: Path, target: Path, password: str) -> None:
+    """Write a trust store for Java with a certificate; the JRE from PyPI has no keytool."""
+    trusted = pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(certificate.read_bytes()), b"server")
+    target.write_bytes(pkcs12.serialize_java_truststore([trusted], BestAvailableEncryption(password.encode())))
 
 
 class Authority:
