@@ -101,7 +101,7 @@ def test_maintain_dry_run_says_what_a_run_deletes_on_both_engines(spark: SparkSe
     shown = []
     for source in (SparkSource(spark, config), DeltaRsSource(config)):
         out = io.StringIO()
-        maintain.show_removals(source, config, (), out, LATER)
+        maintain.write_removals(maintain.removals_found(source, config, (), LATER), out, "table")
         assert "nothing was deleted" in out.getvalue()
         shown.append([line.split() for line in out.getvalue().splitlines() if line and line.split()[0] in before])
     assert shown[0] == shown[1]

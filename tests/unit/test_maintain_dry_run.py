@@ -29,7 +29,7 @@ def shown(config: Config, *names: str, at: Any, **settings: Any) -> dict[str, li
     """Return the rows that would be deleted by table, one number for each rule."""
     config = config.model_copy(update={"maintain": MaintainConfig(**settings)})
     out = io.StringIO()
-    maintain.show_removals(DeltaRsSource(config), config, names, out, at, format="json")
+    maintain.write_removals(maintain.removals_found(DeltaRsSource(config), config, names, at), out, "json")
     found: dict[str, list[int]] = {}
     for row in map(json.loads, out.getvalue().splitlines()):
         found.setdefault(row["table"], []).append(row["rows"])

@@ -37,6 +37,8 @@ CLOSED = (
     "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
     "exporter.tls_client_ca, or web.allow_anonymous = true"
 )
+_NO_LOGIN = "user and password are missing or wrong"
+_NO_TOKEN = "the token is missing or wrong: give it as password, with any user, or as bearer token"
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
 
@@ -202,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         if not self.access.may_see_metrics(self.headers.get("Authorization", "")):
-            self._challenge("user and password are missing or wrong")
+            self._challenge(_NO_LOGIN)
             return
         page = self.page()
         if page is None:
@@ -228,8 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self.serves_pages():
             self._send(403, f"web pages are not served here: {CLOSED}\n".encode())
         elif not self.access.may_see_pages(self.headers.get("Authorization", "")):
-            token = "the token is missing or wrong: give it as password, with any user, or as bearer token"
-            self._challenge(token if self.access.token else "user and password are missing or wrong")
+            self._challenge(_NO_TOKEN if self.access.token else _NO_LOGIN)
         else:
             answer(self, pages, body, is_encrypted=self.is_encrypted)
 

@@ -62,17 +62,17 @@ def dry_run(
     """
     rows = [(config.cluster, *row) for config in configs for row in _dry_run(config, names, report)]
     if len(configs) == 1:
-        _write_removals(_HEADS, [row[1:] for row in rows], out, format)
+        write_removals([row[1:] for row in rows], out, format)
     else:
-        _write_removals(("cluster", *_HEADS), rows, out, format)
+        write_removals(rows, out, format, ("cluster", *_HEADS))
 
 
 def _dry_run(config: Config, names: tuple[str, ...], report: Report) -> list[_Found]:
     check_warehouse_exists(config)
     if object_stores.is_known(config.warehouse):
-        return _removals_found(DeltaRsSource(config), config, names, datetime.now(UTC))
+        return removals_found(DeltaRsSource(config), config, names, datetime.now(UTC))
     with session(config, "grouptrail-maintain", report) as spark:
-        return _removals_found(SparkSource(spark, config), config, names, datetime.now(UTC))
+        return removals_found(SparkSource(spark, config), config, names, datetime.now(UTC))
 
 
 def run(
@@ -102,20 +102,8 @@ def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -
         raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
 
-def show_removals(
-    source: Source,
-    config: Config,
-    names: tuple[str, ...],
-    out: TextIO,
-    now: datetime | None = None,
-    *,
-    format: RowsFormat = "table",
-) -> None:
-    """Print what would be deleted: rows, the files that may contain them, and their approximate size in bytes."""
-    _write_removals(_HEADS, _removals_found(source, config, names, now or datetime.now(UTC)), out, format)
-
-
-def _removals_found(source: Source, config: Config, names: tuple[str, ...], now: datetime) -> list[_Found]:
+def removals_found(source: Source, config: Config, names: tuple[str, ...], now: datetime) -> list[_Found]:
+    """Return what would be deleted: table, rows, files that may contain them, approximate bytes, and why."""
     found: list[_Found] = []
 
     def work(name: str) -> None:
@@ -131,9 +119,10 @@ def _removals_found(source: Source, config: Config, names: tuple[str, ...], now:
     return found
 
 
-def _write_removals(
-    heads: Sequence[str], found: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat
+def write_removals(
+    found: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat, heads: Sequence[str] = _HEADS
 ) -> None:
+    """Print `removals_found`, or the same below other headings."""
     if format == "table":
         _print_removals(heads, found, out)
     else:

@@ -149,7 +149,7 @@ def _escaped(text: str) -> str:
 def end_process(status: int) -> NoReturn:
     """End this process and its JVM at once, like a crash, after which the next run loses and duplicates nothing.
 
-    Threads that wait for the JVM would print stack traces when it is gone: stderr is closed first.
+    Threads that wait for the JVM would print stack traces when it is gone, so nothing goes to stderr any more.
     """
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -83,12 +83,12 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
             report(f"web: {texts.name(request.path)}: {problem.detail}")
         if request.path.startswith(API):
             answer = json_answer(problem, problem.status, "application/problem+json")
-            return with_allowed_methods(answer, error)
+            return _with_allowed_methods(answer, error)
         if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
             return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
         kind = error.kind if isinstance(error, PageError) else ""
         page = Response(render_template("error.html", problem=problem, kind=kind), problem.status)
-        return with_allowed_methods(page, error)
+        return _with_allowed_methods(page, error)
 
     @app.get("/static/<name:path>")
     def show_asset(path: str) -> Response:
@@ -120,7 +120,7 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     return app
 
 
-def with_allowed_methods(response: Response, error: Exception) -> Response:
+def _with_allowed_methods(response: Response, error: Exception) -> Response:
     """Return a response, with the methods of its path if the error is that the request's is none of them."""
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
