@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from pydantic import SecretStr
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.exporter import connections, service
+from grouptrail.exporter import connections
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
+from grouptrail.exporter.snapshot import STALE_SECONDS
 from support.certificates import self_signed
 from support.exporter_tables import (
     DEADLINE_SECONDS,
@@ -343,14 +345,18 @@ def test_exporter_thread_that_takes_snapshots_fails_and_continues(
 
     logged: list[str] = []
     faults = [PanicError("index out of bounds"), ValueError("no page")]
+    running = Exporter([quiet], logged.append)
+    cluster = running._clusters["default"]
+    refresh = cluster.refresh
 
-    def fail_twice(pages: list[Any]) -> Page:
+    def fail_twice(*, reads_tables: bool) -> None:
         if faults:
             raise faults.pop()
-        return Page(pages)
+        refresh(reads_tables=reads_tables)
 
-    monkeypatch.setattr(service, "Page", fail_twice)
-    with Exporter([quiet], logged.append) as running:
+    # Of this exporter only: the one that other tests share takes snapshots meanwhile.
+    monkeypatch.setattr(cluster, "refresh", fail_twice)
+    with running:
         until(lambda: running.page)
         assert restarts(running) == 2
     assert logged == [
@@ -372,18 +378,21 @@ def test_show_job_is_served_at_once(quiet: Config) -> None:
     assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]
 
 
-def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config) -> None:
     """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(quiet)
     with Exporter([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
-        made_at = scrape(running)["grouptrail_snapshot_timestamp_seconds"][0][1]
-        monkeypatch.setattr(service, "STALE_SECONDS", -1)
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
+        until(lambda: running.state("default").problem)
+        assert "kafka_consumer_group_lag" in scrape(running)
+        page = running._clusters["default"].page
+        assert page is not None
+        page.snapshot = replace(page.snapshot, made_at=page.snapshot.made_at - STALE_SECONDS)
         until(lambda: "kafka_consumer_group_lag" not in scrape(running))
         found = scrape(running)
         assert "kafka_consumer_group_members" not in found
-        assert found["grouptrail_snapshot_timestamp_seconds"][0][1] >= made_at
+        assert found["grouptrail_snapshot_timestamp_seconds"][0][1] == page.snapshot.made_at
         assert {labels["table"] for labels, _ in found["grouptrail_freshness_seconds"]} == {
             "consumer_lag",
             "ingest_progress",
