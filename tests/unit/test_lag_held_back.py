@@ -312,9 +312,7 @@ def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_d
     monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
 
     def lags(now: float, *logs: Row) -> list[tuple[int | None, str]]:
-        monkeypatch.setattr(job.time, "time", lambda: at(now).timestamp())
-        rows = processor._lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
-        return [(row["lag"], row["status"]) for row in rows]
+        return batch_at(processor, monkeypatch, now, *logs)
 
     assert lags(11, log(0, 534), held(0), log(10, 534), held(10)) == [(None, "UNKNOWN"), (4, "UNKNOWN")]
     assert lags(3600, log(20, 534), held(20)) == [(None, "UNKNOWN")]
@@ -323,3 +321,30 @@ def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_d
     small_tables.lay(config, "offset_commits", commit(35, 531, cluster="default", record_offset=599))
     small_tables.lay(config, "ingest_progress", late)
     assert lags(41, log(40, 534)) == [(3, "OK")]
+
+
+def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them(
+    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decode job writes them after the batch has read commits, and before it reads how far all is decoded."""
+    config = processor._config
+    small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
+    small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
+    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
+    assert batch_at(processor, monkeypatch, 1, log(0, 534), held(0)) == [(4, "UNKNOWN")]
+
+    def land_before_reading(*_: object) -> Mapping[str | None, Mapping[int, int]]:
+        small_tables.lay(config, "offset_commits", commit(5, 531, cluster="default", record_offset=599))
+        return {None: {7: 610}}
+
+    monkeypatch.setattr(job, "read_ends", land_before_reading)
+    assert batch_at(processor, monkeypatch, 11, log(10, 534)) == [(3, "OK")]
+
+
+def batch_at(
+    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch, now: float, *logs: Row
+) -> list[tuple[int | None, str]]:
+    """Return lag and status of each row of a batch of these samples."""
+    monkeypatch.setattr(job.time, "time", lambda: at(now).timestamp())
+    rows = processor._lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
+    return [(row["lag"], row["status"]) for row in rows]

@@ -254,6 +254,8 @@ class LagProcessor:
         self._calculator.add_sample(sample)
         if self._calculator.held_back.needs_progress:
             self._calculator.held_back.release(decoded_to(read_ends(None, self._config)))
+            # A batch that landed since the commits were read may have released a partition.
+            self._read_commits()
 
     @property
     def _apart_seconds(self) -> float:
