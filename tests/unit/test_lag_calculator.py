@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
-from grouptrail.lag.groups import GroupStatus
+from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.storage.schema import table_schema
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.lag.groups import TABLES, GroupStatus, GroupStatuses
+from grouptrail.lag.group_status import GroupStatus
+from grouptrail.lag.groups import TABLES, GroupStatuses
 from support import small_tables
 
 OPEN = {"is_open": True, "open_bucket": 1}

@@ -15,7 +15,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.lag import job
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import LagCalculator, Rules
-from grouptrail.lag.groups import GroupStatus
+from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.held_back import OFFSETS_TOPIC, HeldBackPartitions, Offsets
 from grouptrail.lag.index import ints
 from grouptrail.lag.job import MOST_GROUPS_FETCHED, LagProcessor

@@ -12,7 +12,7 @@ import pytest
 
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
-from grouptrail.lag.groups import GroupStatus, Position
+from grouptrail.lag.group_status import GroupStatus, Position
 from grouptrail.lag.job import LagProcessor
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.groups import GroupStatus, Position
+from grouptrail.lag.group_status import GroupStatus, Position
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
     UNKNOWN,

@@ -25,8 +25,9 @@ from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
 from grouptrail.lag.calculator import COLUMNS, TABLE, LagCalculator, Rules
-from grouptrail.lag.groups import LEAST_SESSION_SECONDS, GroupStatuses
+from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
+from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
 from grouptrail.lag.positions import COMMITS, STORED, from_records, from_stored, to_stored
