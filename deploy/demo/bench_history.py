@@ -19,7 +19,7 @@ from demo.ingest import query
 from demo.measure import PeakMemory, seconds
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.history import job
+from grouptrail.history import batch, job
 from grouptrail.history.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
@@ -64,7 +64,7 @@ class GeneratedLog:
         self._groups = groups
         self._commits = commits_a_generation
         self._batches = 0
-        job.ensure_tables(spark, config)
+        batch.ensure_tables(spark, config)
 
     def add(self, first: int, last: int, groups: int | None = None) -> None:
         """Write generations `first` to `last` of the first `groups` groups, as one landed batch."""

@@ -17,7 +17,8 @@ from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history import job as history_job
-from grouptrail.history.job import HistoryBatchWriter, HistoryError, ensure_tables, fold, refuse_half_rebuilt
+from grouptrail.history.batch import ensure_tables, fold
+from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.decode.writer import DecodeBatchWriter
-from grouptrail.history.job import HistoryBatchWriter, ensure_tables
+from grouptrail.history.batch import ensure_tables
+from grouptrail.history.job import HistoryBatchWriter
 from grouptrail.kafka.log import LogBounds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent

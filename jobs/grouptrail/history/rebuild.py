@@ -6,14 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import waiting
-from grouptrail.history.job import (
-    REBUILDING,
-    BatchSummary,
-    ensure_tables,
-    fold,
-    fresh_records,
-    rows_of,
-)
+from grouptrail.history.batch import BatchSummary, ensure_tables, fold, fresh_records, rows_of
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
@@ -27,6 +20,9 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _RECORDS_A_TASK = 250_000
+
+REBUILDING = -1
+"""The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 
 
 def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
