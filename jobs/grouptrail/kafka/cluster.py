@@ -11,6 +11,7 @@ import ssl
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
@@ -18,6 +19,7 @@ from uuid import UUID
 import kafka
 from kafka import errors as client_errors
 
+from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.errors import (
     ClusterError,
     KafkaDeniedError,
@@ -125,18 +127,21 @@ class Cluster:
         is_kept = self._admin is not None
         if self._admin is None:
             self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
-        try:
-            answer = question(self._admin)
-            self._has_answered = True
-            return answer
-        except client_errors.KafkaError as error:
-            self.close()
-            if is_kept and not isinstance(error, _DENIED):
-                return self._ask(question)
-            self._explain(error)
-        except Exception as error:
-            self.close()
-            raise client_failure(error) from error
+        with self._explained():
+            try:
+                answer = question(self._admin)
+                self._has_answered = True
+                return answer
+            except client_errors.KafkaError as error:
+                if not is_kept or isinstance(error, _DENIED):
+                    raise
+                self.close()
+        return self._ask(question)
+
+    def _consumer(self, **fetching: Any) -> Any:
+        """Connect a consumer that joins no group, commits nothing and creates no topic."""
+        alone = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
+        return self._connected(lambda arguments: kafka.KafkaConsumer(**arguments, **alone, **fetching))
 
     def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
         network = Network()
@@ -184,6 +189,24 @@ class Cluster:
                     f"{host}:{port} does not accept a TLS connection ({error.reason or error}): "
                     'check the port, kafka."security.protocol" or kafka."ssl.keystore.location"'
                 ) from error
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Close the connections after an error, and raise it with a remedy."""
+        try:
+            yield
+        except client_errors.KafkaError as error:
+            self.close()
+            self._explain(error)
+        except GrouptrailError:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            raise ClusterError(
+                f"the Kafka client failed ({type(error).__name__}: {_first_line(error)}): see the brokers' log; "
+                "if they run without errors, report it"
+            ) from error
 
     def _explain(self, error: client_errors.KafkaError) -> NoReturn:
         """Raise an error of kafka-python as one of `grouptrail.kafka.errors`, with a remedy."""
@@ -273,14 +296,6 @@ def partitions_of(
             else:
                 error = "no such partition" if leader is None else "leader not available"
                 yield PartitionMetadata(name, partition, topic_id, error=error)
-
-
-def client_failure(error: Exception) -> ClusterError:
-    """Return the error for what kafka-python does not expect, such as a response that it cannot read."""
-    return ClusterError(
-        f"the Kafka client failed ({type(error).__name__}: {_first_line(error)}): see the brokers' log; if they run "
-        "without errors, report it"
-    )
 
 
 def server_of(host: str, port: int) -> str:

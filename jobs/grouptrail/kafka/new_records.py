@@ -6,9 +6,7 @@ import time
 from typing import Any
 
 import kafka
-from kafka import errors as client_errors
 
-from grouptrail.kafka.cluster import client_failure
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 
@@ -23,44 +21,28 @@ _FETCH = {"fetch_max_wait_ms": 100, "fetch_max_bytes": 4 << 20, "max_partition_f
 class NewRecords(OffsetsTopic):
     """The newest records of the topic, those of open and aborted transactions left out."""
 
-    _consumer: Any = None
+    _reading: Any = None
 
     def poll(self) -> list[Any]:
         """Return kafka-python's records written since the last call: at most `MOST_RECORDS`, later ones are skipped.
 
         The first call, also after a failure, returns none: it finds the ends of the logs.
         """
-        try:
-            if self._consumer is None:
-                self._consumer = self._at_the_ends()
-            return self._read(self._consumer)
-        except client_errors.KafkaError as error:
-            self.close()
-            self._explain(error)
-        except Exception as error:
-            self.close()
-            raise client_failure(error) from error
+        with self._explained():
+            if self._reading is None:
+                self._reading = self._at_the_ends()
+            return self._read(self._reading)
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        consumer, self._consumer = self._consumer, None
+        consumer, self._reading = self._reading, None
         if consumer is not None:
-            consumer.close(autocommit=False)
+            consumer.close()
         super().close()
 
     def _at_the_ends(self) -> Any:
         partitions = [kafka.TopicPartition(OFFSETS_TOPIC, partition) for partition in self.partitions()]
-        consumer = self._connected(
-            lambda arguments: kafka.KafkaConsumer(
-                **arguments,
-                **_FETCH,
-                group_id=None,
-                enable_auto_commit=False,
-                allow_auto_create_topics=False,
-                auto_offset_reset="latest",
-                isolation_level="read_committed",
-            )
-        )
+        consumer = self._consumer(**_FETCH, auto_offset_reset="latest", isolation_level="read_committed")
         consumer.assign(partitions)
         consumer.seek_to_end(*partitions)
         deadline = time.monotonic() + _ENDS_SECONDS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import kafka
-from kafka import errors as client_errors
 
 from grouptrail.kafka.cluster import BOUND_REQUESTS, GROUP_PREFIX, UNKNOWN_TOPIC, Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
@@ -88,25 +88,12 @@ class OffsetsTopic(Cluster):
 
         Raises KafkaDeniedError if the principal may not READ.
         """
-        consumer = self._connected(
-            lambda arguments: kafka.KafkaConsumer(
-                **arguments,
-                group_id=None,
-                enable_auto_commit=False,
-                allow_auto_create_topics=False,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-            )
-        )
-        try:
+        consumer = self._consumer(auto_offset_reset="earliest", isolation_level="read_committed")
+        with self._explained(), closing(consumer):
             at = kafka.TopicPartition(OFFSETS_TOPIC, partition)
             consumer.assign([at])
             consumer.seek(at, offset)
             return len(consumer.poll(timeout_ms=int(seconds * 1000), max_records=100).get(at, ()))
-        except client_errors.KafkaError as error:
-            self._explain(error)
-        finally:
-            consumer.close(autocommit=False)
 
 
 def _committed_by(group: str) -> Callable[[Any], Any]:

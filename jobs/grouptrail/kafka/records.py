@@ -10,7 +10,7 @@ from typing import Any
 import kafka
 from kafka import errors as client_errors
 
-from grouptrail.kafka.cluster import DESCRIBE_DENIED, Cluster, client_failure, offsets_at
+from grouptrail.kafka.cluster import DESCRIBE_DENIED, Cluster, offsets_at
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 
 # Records arrive in batches; only the first record of each partition is needed.
@@ -28,7 +28,7 @@ class RecordReader(Cluster):
         # Also if the settings allow a request more: the lag of all other groups waits for this one.
         timeout_ms = self._arguments["request_timeout_ms"]
         self._arguments["request_timeout_ms"] = min(timeout_ms, round(deadline_seconds * 1000))
-        self._consumers: dict[bool, Any] = {}
+        self._readers: dict[bool, Any] = {}
 
     def first_records(self, wanted: Collection[RecordRequest]) -> dict[RecordRequest, FirstRecord | None]:
         """Return the first record at or after each offset, None where the log ends before one.
@@ -49,9 +49,9 @@ class RecordReader(Cluster):
 
     def close(self) -> None:
         """Close the connections."""
-        for consumer in self._consumers.values():
-            consumer.close(autocommit=False)
-        self._consumers = {}
+        for consumer in self._readers.values():
+            consumer.close()
+        self._readers = {}
         super().close()
 
     def _read(
@@ -65,19 +65,13 @@ class RecordReader(Cluster):
         reading = {partition: end for partition, end in ends.items() if at[partition] not in found}
         if not reading:
             return found
-        consumer = self._consumer(is_isolated=is_isolated)
-        try:
+        consumer = self._reader(is_isolated=is_isolated)
+        with self._explained():
             consumer.assign(list(reading))
             consumer.resume(*reading)
             for partition in reading:
                 consumer.seek(partition, at[partition].offset)
             return found | self._poll(consumer, at, reading, deadline)
-        except client_errors.KafkaError as error:
-            self.close()
-            self._explain(error)
-        except Exception as error:
-            self.close()
-            raise client_failure(error) from error
 
     @staticmethod
     def _poll(
@@ -116,19 +110,12 @@ class RecordReader(Cluster):
             ends |= {kafka.TopicPartition(*place): offset for place, (code, offset) in answer.items() if not code}
         return ends
 
-    def _consumer(self, *, is_isolated: bool) -> Any:
-        level = "read_committed" if is_isolated else "read_uncommitted"
-        if is_isolated not in self._consumers:
-            self._consumers[is_isolated] = self._connected(
-                lambda arguments: kafka.KafkaConsumer(
-                    **arguments,
-                    group_id=None,
-                    enable_auto_commit=False,
-                    allow_auto_create_topics=False,
-                    auto_offset_reset="none",
-                    isolation_level=level,
-                    max_partition_fetch_bytes=_FIRST_BATCH_BYTES,
-                    fetch_max_wait_ms=_POLL_MS,
-                )
+    def _reader(self, *, is_isolated: bool) -> Any:
+        if is_isolated not in self._readers:
+            self._readers[is_isolated] = self._consumer(
+                auto_offset_reset="none",
+                isolation_level="read_committed" if is_isolated else "read_uncommitted",
+                max_partition_fetch_bytes=_FIRST_BATCH_BYTES,
+                fetch_max_wait_ms=_POLL_MS,
             )
-        return self._consumers[is_isolated]
+        return self._readers[is_isolated]
