@@ -10,15 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cmp_to_key, lru_cache
 from itertools import chain, cycle, groupby, islice, pairwise
-from types import SimpleNamespace
-
-from kafka.coordinator.assignors.sticky.sticky_assignor import (
-    StickyAssignmentExecutor,
-    StickyAssignorMemberMetadataV1,
-)
-from kafka.structs import TopicPartition
 
 from grouptrail.kafka.coordinator import java_hash
+from grouptrail.kafka.sticky import sticky_owners
 
 Partition = tuple[str, int]
 Owners = dict[Partition, str]
@@ -417,33 +411,12 @@ def _map_hash(text: str) -> int:
 def _kafka_python_sticky(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], disputed: Collection[Partition]
 ) -> tuple[Owners, frozenset[Partition]]:
-    """Return what StickyAssignmentExecutor computes, and the part of it that another member still has."""
-    # Numbers replace topics: it picks from sets, and the hash of a string differs between processes.
-    topics = sorted(counts)
-    numbers = {topic: index for index, topic in enumerate(topics)}
+    """Return what kafka-python computes, and the part of it that another member still has."""
     members = {
-        member.member_id: StickyAssignorMemberMetadataV1(
-            subscription=[numbers[topic] for topic in sorted(member.topics & counts.keys())],
-            partitions=[
-                TopicPartition(numbers[topic], number)
-                for topic, number in sorted(member.owned.difference(disputed))
-                if topic in counts
-            ],
-            generation=member.generation,
-        )
+        member.member_id: (member.topics, member.owned.difference(disputed), member.generation)
         for member in subscribers
     }
-    ranges = {numbers[topic]: range(count) for topic, count in counts.items()}
-    cluster = SimpleNamespace(topics=ranges.keys, partitions_for_topic=ranges.get)
-    executor = StickyAssignmentExecutor(cluster, members)
-    executor.perform_initial_assignment()
-    executor.balance()
-    owners = {
-        (topics[topic], number): member_id
-        for member_id in members
-        for topic, assigned in executor.get_final_assignment(member_id)
-        for number in assigned
-    }
+    owners = sticky_owners(members, counts)
     claims = {member.member_id: member.owned for member in subscribers}
     claimed = frozenset[Partition]().union(*claims.values())
     return owners, frozenset(p for p, member_id in owners.items() if p in claimed and p not in claims[member_id])

@@ -1,1 +1,1 @@
-"""Kafka clients: settings, admin requests, offsets, single records. Other packages open no connection to a broker."""
+"""Kafka clients: settings, admin requests, offsets, single records. No other package imports kafka-python."""

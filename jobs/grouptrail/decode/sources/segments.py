@@ -1,31 +1,20 @@
 """The offsets topic's log segments on a disk: find them and read their committed records.
 
-Records are read by kafka-python, in message format 2 with any compression. As under read_committed, a transaction's
-records count when its commit marker follows, those of an aborted or unfinished one do not. If a batch cannot be read,
-reading continues at the next complete one.
+As under read_committed, a transaction's
+records count when its commit marker follows, those of an aborted or unfinished one do not.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka.record.default_records import DefaultRecordBatch
-
 from grouptrail.errors import GrouptrailError
+from grouptrail.kafka.batches import CUT_OFF, HEAD_BYTES, OLD_FORMATS, Batch, batches, message_format
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-
-# A batch begins with its base offset, its length from behind this field, the leader's epoch and the format.
-_FRAME = struct.Struct(">qiib")
-_BEHIND_LENGTH = struct.calcsize(">qi")
-_MAGIC_AT = struct.calcsize(">qii")
-_LEAST_BYTES = DefaultRecordBatch.HEADER_STRUCT.size
-_FORMAT = 2
-_OLD_FORMATS = (0, 1)
 
 _FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
@@ -110,20 +99,20 @@ def _refuse_unreadable(segments: list[Path]) -> None:
     for path in segments:
         try:
             with path.open("rb") as file:
-                head = file.read(_FRAME.size)
+                head = file.read(HEAD_BYTES)
         except OSError as error:
             raise SegmentsError(
                 f"{path} cannot be read ({error.strerror}): grant read access, or run as a user who has it"
             ) from error
         if not head.strip(b"\0"):
             continue
-        magic = head[_MAGIC_AT] if len(head) == _FRAME.size else None
-        if magic in _OLD_FORMATS and int.from_bytes(head[8:12], signed=True) > 0:
+        magic = message_format(head)
+        if magic in OLD_FORMATS:
             raise SegmentsError(
                 f"{path} is of message format v{magic}, which brokers wrote before Kafka 0.11: it cannot be read; "
                 "leave its partition's folder out"
             )
-        if magic == _FORMAT:
+        if magic is not None:
             return
         unknown.append(path)
     if unknown:
@@ -167,11 +156,11 @@ def read_partition(
     found.stable = min((records[0][0] for records in unfinished.values() if records), default=found.end)
 
 
-def _records(batch: DefaultRecordBatch, read_to: int) -> list[SegmentRecord]:
+def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
     return [(one.offset, one.timestamp, one.key, one.value) for one in batch if one.offset >= read_to]
 
 
-def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, DefaultRecordBatch]]:
+def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:
     """Yield a segment's complete batches with their positions; faults are added to `found`."""
     if not path.stat().st_size:
         return
@@ -180,55 +169,10 @@ def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tupl
     if found.cut_off:  # a fault, as another segment follows
         found.add(found.cut_off)
         found.cut_off = None
-    position = 0
-    while position < len(content):
-        batch = _batch_at(content, position, max_bytes)
-        if isinstance(batch, DefaultRecordBatch):
+    for position, batch, size in batches(content, max_bytes):
+        if isinstance(batch, Batch):
             yield position, batch
-            position += batch.size_in_bytes
-            continue
-        following = _next_batch(content, position, max_bytes)
-        if bytes(content[position:following]).strip(b"\0"):  # preallocated space is no fault
-            fault = Fault(str(path), position, batch, following - position)
-            if batch is _CUT_OFF and following == len(content):
-                found.cut_off = fault
-            else:
-                found.add(fault)
-        position = following
-
-
-_CUT_OFF = "the batch is cut off"
-
-
-def _batch_at(content: memoryview, position: int, max_bytes: int) -> DefaultRecordBatch | str:
-    """Return the batch that begins at a position, or why there is none."""
-    left = len(content) - position
-    if left < _FRAME.size:
-        return _CUT_OFF
-    _, length, _, magic = _FRAME.unpack_from(content, position)
-    size = _BEHIND_LENGTH + length
-    if magic in _OLD_FORMATS and 0 < length <= left:
-        return f"a batch of message format v{magic}, which brokers wrote before Kafka 0.11"
-    if magic != _FORMAT or size < _LEAST_BYTES:
-        return "no batch begins here"
-    if size > left:
-        return _CUT_OFF
-    if size > max_bytes:
-        return f"the batch has {size:,} bytes: raise decode.max_segment_batch_bytes, and ingest these segments again"
-    batch = DefaultRecordBatch(content[position : position + size])
-    return batch if batch.validate_crc() else "the batch is corrupt (wrong CRC)"
-
-
-def _next_batch(content: memoryview, position: int, max_bytes: int) -> int:
-    """Return the position of the next complete batch after one that cannot be read, or the content's end."""
-    if len(content) - position >= _FRAME.size:
-        behind = position + _BEHIND_LENGTH + max(_FRAME.unpack_from(content, position)[1], 1)
-        if behind < len(content) and isinstance(_batch_at(content, behind, max_bytes), DefaultRecordBatch):
-            return int(behind)
-    rest = bytes(content[position:])
-    at = rest.find(bytes([_FORMAT]), _MAGIC_AT + 1)
-    while at >= 0:
-        if isinstance(_batch_at(content, position + at - _MAGIC_AT, max_bytes), DefaultRecordBatch):
-            return position + at - _MAGIC_AT
-        at = rest.find(bytes([_FORMAT]), at + 1)
-    return len(content)
+        elif batch is CUT_OFF and position + size == len(content):
+            found.cut_off = Fault(str(path), position, batch, size)
+        else:
+            found.add(Fault(str(path), position, batch, size))

@@ -1,0 +1,46 @@
+"""The sticky assignor of the installed kafka-python, as a plain function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyAssignmentExecutor,
+    StickyAssignorMemberMetadataV1,
+)
+from kafka.structs import TopicPartition
+
+Partition = tuple[str, int]
+
+
+def sticky_owners(
+    members: Mapping[str, tuple[Collection[str], Collection[Partition], int]], counts: Mapping[str, int]
+) -> dict[Partition, str]:
+    """Return the member that gets each partition.
+
+    `members` gives by member id the subscribed topics, the partitions owned before, and the generation of that claim;
+    `counts` the number of partitions by topic.
+    """
+    # Numbers replace topics: it picks from sets, and the hash of a string differs between processes.
+    topics = sorted(counts)
+    numbers = {topic: index for index, topic in enumerate(topics)}
+    metadata = {
+        member_id: StickyAssignorMemberMetadataV1(
+            subscription=[numbers[topic] for topic in sorted(counts.keys() & subscribed)],
+            partitions=[TopicPartition(numbers[topic], number) for topic, number in sorted(owned) if topic in counts],
+            generation=generation,
+        )
+        for member_id, (subscribed, owned, generation) in members.items()
+    }
+    ranges = {numbers[topic]: range(count) for topic, count in counts.items()}
+    cluster = SimpleNamespace(topics=ranges.keys, partitions_for_topic=ranges.get)
+    executor = StickyAssignmentExecutor(cluster, metadata)
+    executor.perform_initial_assignment()
+    executor.balance()
+    return {
+        (topics[topic], number): member_id
+        for member_id in members
+        for topic, assigned in executor.get_final_assignment(member_id)
+        for number in assigned
+    }
