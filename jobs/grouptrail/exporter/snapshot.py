@@ -65,6 +65,7 @@ _READ = {
     "check_results": ("cluster", "table_name", "success", "checked_at"),
 }  # fmt: skip
 
+_COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
 # The partitions of one sample are at most a second apart, those of a broker that does not answer at most ten.
@@ -75,7 +76,21 @@ _STALE_INTERVALS = 3
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StoredRows:
+    """What a snapshot has from all tables but `consumer_lag`; `history_waits_since` as in `Snapshot.newest`."""
+
+    groups: pa.Table
+    rebalances: pa.Table
+    intervals: pa.Table
+    commits: pa.Table
+    progress: pa.Table
+    stable: pa.Table
+    failures: pa.Table
+    history_waits_since: float | None
+
+
+@dataclass(frozen=True)
+class Snapshot(StoredRows):
     """The tables of one cluster at one moment; fields are named for tables or their columns.
 
     `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
@@ -91,20 +106,13 @@ class Snapshot:
     made_at: float
     seconds: float
     lag: pa.Table
-    groups: pa.Table
-    rebalances: pa.Table
-    intervals: pa.Table
-    commits: pa.Table
-    progress: pa.Table
-    stable: pa.Table
-    failures: pa.Table
     newest: Mapping[str, float]
     not_ready: str | None
 
     def of(self, groups: Collection[str]) -> Snapshot:
         """Return the snapshot of some groups, and of the pipeline."""
         names = pa.array(sorted(groups), pa.string())
-        by_group = ("lag", "groups", "rebalances", "intervals", "commits")
+        by_group = ("lag", "groups", *_COUNTED_BY_GROUP)
         return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
 
 
@@ -120,20 +128,6 @@ def sample_seconds(config: Config) -> float:
 
 # The cause is known when the next assignment is computed; a counter cannot be corrected afterwards.
 _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_changed' AND certainty = 'recorded'"
-
-
-@dataclass(frozen=True)
-class _Known:
-    """The fields of `Snapshot` other than lag."""
-
-    groups: pa.Table
-    rebalances: pa.Table
-    intervals: pa.Table
-    commits: pa.Table
-    progress: pa.Table
-    stable: pa.Table
-    failures: pa.Table
-    history_waits_since: float | None
 
 
 class SnapshotReader:
@@ -166,48 +160,42 @@ class SnapshotReader:
         self._processed_before: datetime | None = None
         self._backlog: dict[int, int] = {}
         self._is_ready = False
-        self._known: _Known | None = None
+        self._stored: StoredRows | None = None
 
     def read(self, lag: pa.Table | None = None, *, reads_tables: bool = True) -> Snapshot:
         """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError.
 
         Without `reads_tables` all other rows are those of the last call."""
         started = time.perf_counter()
-        if reads_tables or self._known is None:
+        if reads_tables or self._stored is None:
             self._tables.refresh()
-            self._known = self._read_tables()
-        known = self._known
+            self._stored = self._read_tables()
+        stored = self._stored
         rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
         newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
         rows = _newest_sample(rows, self._config)
-        ids = [*known.groups["group_id"].chunks, *rows["group_id"].chunks]
+        ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks]
         alive = pc.unique(pa.chunked_array(ids, pa.string()))
-        landed = pc.max(known.progress["landed_at"]).as_py()
+        landed = pc.max(stored.progress["landed_at"]).as_py()
         times = {
             "consumer_lag": newest and newest.timestamp(),
             "ingest_progress": landed and landed / 1e6,
-            "history_positions": known.history_waits_since,
+            "history_positions": stored.history_waits_since,
         }
         return Snapshot(
             cluster=self._config.cluster,
             made_at=time.time(),
             seconds=time.perf_counter() - started,
             lag=rows,
-            groups=known.groups,
-            rebalances=_of(alive, known.rebalances),
-            intervals=_of(alive, known.intervals),
-            commits=_of(alive, known.commits),
-            progress=known.progress,
-            stable=known.stable,
-            failures=known.failures,
+            **vars(stored) | {name: _of(alive, getattr(stored, name)) for name in _COUNTED_BY_GROUP},
             newest={table: at for table, at in times.items() if at},
-            not_ready=self._not_ready(known.progress, newest, rows, has_commits=len(known.commits) > 0),
+            not_ready=self._not_ready(stored.progress, newest, rows, has_commits=len(stored.commits) > 0),
         )
 
-    def _read_tables(self) -> _Known:
+    def _read_tables(self) -> StoredRows:
         rebalances, intervals = self._rebalances()
         progress = self._progress.now(self._tables.get("ingest_progress"))
-        return _Known(
+        return StoredRows(
             groups=self._groups(),
             rebalances=rebalances,
             intervals=intervals,
@@ -236,9 +224,9 @@ class SnapshotReader:
         return _lag_columns(rows)
 
     def _as_of_now(self, rows: pa.Table) -> pa.Table:
-        """Rows that count the newest commits: a record that is still unread has become older since the sample.
+        """Return the rows with lag in seconds as of now: an unread record has aged since the sample.
 
-        By two intervals at most: a sample that nobody follows up says no more.
+        At most two intervals are added: an older sample says nothing about now.
         """
         most = 2 * self._config.log_offsets.interval_seconds
         sampled_at = pc.cast(rows["sampled_at"], pa.int64())
@@ -318,9 +306,9 @@ class SnapshotReader:
         return min(waiting).timestamp() if waiting else math.inf
 
     def _stable(self, progress: pa.Table) -> pa.Table:
-        """As the newest sample of the logs has it, in which a partition without a row is stable.
+        """Return the last stable offsets in the newest sample of the logs; a partition without a row is stable.
 
-        Where no sample is new, as the partitions' last batches had it.
+        If no sample is recent, return those of each partition's last batch.
         """
         partitions = progress["record_partition"].to_pylist()
         newest = self._tables.newest("log_offsets", "sampled_at")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from grouptrail import contracts
@@ -62,9 +61,7 @@ class CheckedTables:
         self._engine = reader.query_engine({f"all_{name}": table for name, table in self._tables.items()})
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._empty.cleanup()
 
     def _open(self, name: str) -> OpenTable:
