@@ -80,7 +80,8 @@ def backtest(
     lag_seconds: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Fire on a lag of more than this; on verdicts, too, only where --status is given."
+            metavar="SECONDS",
+            help="Fire on more lag in seconds than this; on verdicts only if --status is given, too.",
         ),
     ] = None,
     for_: Annotated[
@@ -160,8 +161,8 @@ def diff(
 def digest(
     options: ConfigOptions,
     *,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"From when on. {TIMES}")] = "24h",
-    format: Annotated[Literal["markdown", "html"], typer.Option(help="The form of the output.")] = "markdown",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Start of the period. {TIMES}")] = "24h",
+    format: Annotated[Literal["markdown", "html"], typer.Option(help="Output format.")] = "markdown",
     post: Annotated[
         str | None,
         typer.Option(

@@ -20,7 +20,7 @@ def check(
     ] = None,
     docs: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder, which takes Spark."),
+        typer.Option(metavar="DIR", help="Write the results as HTML pages to this folder; requires Spark."),
     ] = None,
     *,
     format: RowsFormat = "table",
@@ -38,7 +38,7 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; change nothing.")] = False,
     *,
     format: Annotated[
-        Literal["table", "json", "csv", "markdown"], typer.Option(help="How --dry-run shows it.")
+        Literal["table", "json", "csv", "markdown"], typer.Option(help="Output format of --dry-run.")
     ] = "table",
 ) -> None:
     """Thin old samples, delete rows past their retention in [maintain], and compact and sort the tables' files."""

@@ -37,7 +37,7 @@ def serve(
 
 
 def open_(options: ConfigOptions, listen: Listen = None) -> None:
-    """Do `serve`, and open its address in the browser."""
+    """Run `serve` and open its address in the browser."""
 
     def report(line: str) -> None:
         _report(line)

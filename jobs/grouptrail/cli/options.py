@@ -47,7 +47,7 @@ RowsFormat = Annotated[
     typer.Option(help="A table, JSON lines, CSV, or a table in Markdown."),
 ]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
-TIMES = "Such as 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
+TIMES = "For example 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
 """What the help of an option that takes a time says of it."""
 
 

@@ -76,7 +76,7 @@ def ingest_segments(
         Path, typer.Argument(metavar="DIR", help="A broker's log directory (log.dirs), or a copy of it.")
     ],
 ) -> None:
-    """Ingest records from log segments of __consumer_offsets, on a broker's disk or in a backup, once each."""
+    """Ingest records from log segments of __consumer_offsets, on a broker's disk or in a backup, each record once."""
     from grouptrail.decode.sources.ingest import ingest_segments as run_ingest
 
     run_ingest(options.load(), folder)

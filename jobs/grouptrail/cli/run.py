@@ -39,7 +39,7 @@ def recover(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Recover this job whatever its checkpoint. May be repeated. [default: jobs that cannot resume]",
+            help="Recover this job even if it can resume. May be repeated. [default: jobs that cannot resume]",
         ),
     ] = None,
 ) -> None:

@@ -38,7 +38,7 @@ _OURS = "kafka_consumer_group_"
 _NEVER_NEGATIVE = "never below 0, and no series where the lag is unknown (theirs: -1)"
 _CONSUMED_ONLY = "of the partitions that a group commits to"
 _NO_MEMBER = (
-    "without member_host, consumer_id and client_id: a member's id in a label makes new series at each restart"
+    "without member_host, consumer_id and client_id: a member id in a label would create new series at each restart"
 )
 
 _KAFKA_EXPORTER_GROUP = {"consumergroup": "group"}
@@ -146,7 +146,7 @@ _BURROW = (
         f"{_OURS}status",
         {**_BURROW_GROUP, **_PARTITION},
         codes=_BURROW_CODES,
-        differs="the verdict looks back on a time, not on a number of commits; EMPTY and UNSUBSCRIBED are 1 (OK)",
+        differs="the verdict covers a time window, not a number of commits; EMPTY and UNSUBSCRIBED are 1 (OK)",
     ),
     Alias("burrow_kafka_topic_partition_offset", "kafka_topic_log_end_offset", {"cluster": "cluster", **_PARTITION}),
 )
@@ -205,7 +205,7 @@ NOT_SERVED: Mapping[str, Mapping[str, str]] = {
     "kafka_exporter": {
         "kafka_brokers": _OF_BROKERS,
         "kafka_broker_info": _OF_BROKERS,
-        "kafka_topic_partitions": "only the partitions that a group commits to are known: a count would mislead",
+        "kafka_topic_partitions": "only the partitions that a group commits to are known: their number would mislead",
         "kafka_topic_partition_leader": _OF_REPLICAS,
         "kafka_topic_partition_leader_is_preferred": _OF_REPLICAS,
         "kafka_topic_partition_replicas": _OF_REPLICAS,
@@ -220,10 +220,10 @@ NOT_SERVED: Mapping[str, Mapping[str, str]] = {
         "kminion_kafka_topic_log_dir_size_total_bytes": _OF_BROKERS,
         "kminion_kafka_topic_info": _OF_REPLICAS,
         "kminion_kafka_consumer_group_empty_members": "`grouptrail show group` lists what each member owns",
-        "kminion_kafka_consumer_group_topic_members": "`grouptrail sql` asks partition_ownership for it",
-        "kminion_kafka_consumer_group_topic_assigned_partitions": "`grouptrail sql` asks partition_ownership for it",
-        "kminion_kafka_requests_sent_total": "about KMinion's own client; so are its other requests and bytes",
-        "kminion_end_to_end_messages_produced_total": "grouptrail produces nothing; so for all of end_to_end",
+        "kminion_kafka_consumer_group_topic_members": "query `partition_ownership` with `grouptrail sql`",
+        "kminion_kafka_consumer_group_topic_assigned_partitions": "query `partition_ownership` with `grouptrail sql`",
+        "kminion_kafka_requests_sent_total": "about KMinion's own client, as are those of other requests and bytes",
+        "kminion_end_to_end_messages_produced_total": "grouptrail produces nothing, so it has no end_to_end metrics",
     },
     "burrow": {},
     "kafka-lag-exporter": {},
