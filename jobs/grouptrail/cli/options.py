@@ -48,7 +48,7 @@ RowsFormat = Annotated[
 ]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
 TIMES = "For example 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
-"""What the help of an option that takes a time says of it."""
+"""Help text of every option that takes a time."""
 
 
 @dataclass(frozen=True)

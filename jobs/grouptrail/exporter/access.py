@@ -21,7 +21,7 @@ def basic_credentials(config: ExporterConfig) -> bytes | None:
 
 @dataclass(frozen=True)
 class Access:
-    """What clients need: for metrics `credentials`, for pages `token`, or the credentials if there is no token.
+    """Required credentials: for metrics `credentials`, for pages `token`, or the credentials if there is no token.
 
     None: nothing. `has_certificates`: whoever connects has a client certificate. `is_open`: pages are also served
     where anyone could see them.

@@ -1,4 +1,4 @@
-"""What a client accepts, and compression by gzip: for metrics and for pages."""
+"""Content negotiation and gzip compression, for metrics and for pages."""
 
 from __future__ import annotations
 

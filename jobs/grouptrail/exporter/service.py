@@ -33,7 +33,7 @@ _OWN_JOB = "exporter"
 
 @dataclass(frozen=True)
 class ClusterState:
-    """What is known of a cluster: its newest snapshot, why it is not current, and its jobs in this process.
+    """State of a cluster: its newest snapshot, why it is not current, and its jobs in this process.
 
     Before the first snapshot, `problem` is `NO_SNAPSHOT_YET` or why it failed."""
 

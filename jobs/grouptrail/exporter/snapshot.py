@@ -77,7 +77,7 @@ _STALE_INTERVALS = 3
 
 @dataclass(frozen=True)
 class StoredRows:
-    """What a snapshot has from all tables but `consumer_lag`; `history_waits_since` as in `Snapshot.newest`."""
+    """Rows of a snapshot from all tables but `consumer_lag`; `history_waits_since` as in `Snapshot.newest`."""
 
     groups: pa.Table
     rebalances: pa.Table

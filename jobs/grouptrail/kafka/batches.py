@@ -21,7 +21,7 @@ _FORMAT = 2
 OLD_FORMATS = (0, 1)
 
 HEAD_BYTES = _FRAME.size
-"""What `message_format` needs of a segment."""
+"""Number of bytes that `message_format` needs."""
 
 CUT_OFF = "the batch is cut off"
 

@@ -1,4 +1,4 @@
-"""What `grouptrail maintain` deletes: rows past the retention in `[maintain]`, and samples that it thins with age.
+"""The rules of `grouptrail maintain`: delete rows past their retention, and thin samples with age.
 
 Open history rows and records that the history job has not processed yet are never deleted. The newest decoded record
 of each key is kept, as after compaction, so that no live group or committed offset is lost.

@@ -1,4 +1,4 @@
-"""What the rules of retention are evaluated with: delta-rs, which needs no JVM, or Spark, which also deletes."""
+"""Engines that evaluate the rules of retention: delta-rs, which needs no JVM, or Spark, which also deletes."""
 
 from __future__ import annotations
 

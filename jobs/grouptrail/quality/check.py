@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RESULTS = "check_results"
 MOST_ROWS = 5_000_000
-"""How many rows the largest table may have for a check without Spark, in memory."""
+"""Maximum number of rows in the largest table for a check without Spark, in memory."""
 
 _PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from grouptrail.quality.suites import Expectation
 
 SAMPLES = 3
-"""How many rows that do not meet an expectation are kept as examples."""
+"""Maximum number of rows kept as examples of those that do not meet an expectation."""
 
 _READABLE = "readable"
 

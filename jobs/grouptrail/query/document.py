@@ -1,4 +1,4 @@
-"""What a command prints when that is more than one table: headings, lines and tables, as text or in Markdown."""
+"""Documents that commands print: headings, lines and tables, as text or in Markdown."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ class LimitError(QueryError):
 
 
 class BusyError(QueryError):
-    """As many queries as may run at a time are running."""
+    """The maximum number of queries is already running."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a query may use: rows and bytes of its result, memory of its process, and time."""
+    """Limits of a query: rows and bytes of its result, memory of its process, and time."""
 
     max_rows: int
     max_result_bytes: int

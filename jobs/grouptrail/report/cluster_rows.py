@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 DAYS = 14
-"""How far back the page shows storms and causes."""
+"""The period for which the page shows storms and causes."""
 
 _DAY_US = 86_400 * SECOND_US
 _TABLES = ("generations", "group_states", "rebalances", "committed_offsets", "consumer_lag", "ingest_progress")

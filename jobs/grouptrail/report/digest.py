@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Digest:
-    """What to write, in any form."""
+    """The contents of a digest, independent of its format."""
 
     title: str
     period: str

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 LISTED = 10
-"""How many rows of a kind the digest lists."""
+"""Maximum number of rows in a section of the digest."""
 
 _TABLES = (
     *("generations", "group_states", "memberships", "partition_ownership", "rebalances"),
@@ -59,7 +59,7 @@ _READ_SINCE = "SELECT CAST(min(landed_at) AS BIGINT) AS at FROM ingest_progress 
 
 @dataclass(frozen=True)
 class DigestRows:
-    """What happened in a cluster since a time; lists are None where their tables do not exist yet.
+    """Events in a cluster since a time; lists are None where their tables do not exist yet.
 
     `new` is also None if the topic has been read only since then: compaction leaves the newest records of a group.
     """

@@ -170,7 +170,7 @@ def _seat(members: Iterable[Member]) -> None:
 
 
 def _label(members: Iterable[Member]) -> None:
-    """The instance or client id; with a number where several seats have the same, as most clients of a group do."""
+    """Label members by instance or client id, and number the seats that have the same one."""
     seats: dict[str, dict[str, int]] = {}
     for member in members:
         member.label = member.instance_id or member.client_id or member.member_id
@@ -201,7 +201,7 @@ def colour_slots(members: Iterable[Member]) -> dict[str, int]:
 
 
 def _free_slot(hashed: int, busy: list[int]) -> int:
-    """The first vivid slot, from the hashed one on, that is as far from the busy ones as can be; then a pale one."""
+    """Return the first vivid slot, from the hashed one on, that is farthest from the busy ones; else a pale one."""
     hues = [(hashed + step) % HUES for step in range(HUES)]
     vivid = [slot for slot in busy if slot < HUES]
     for least in (4, 3, 2, 1):
@@ -275,7 +275,7 @@ def _spans(rows: list[Row], members: dict[str, Member], words: _Words, start: in
 
 
 def _verdicts(rows: list[Row], words: _Words, step: int, start: int) -> list[int]:
-    """What was said of a partition, flat, four numbers each: from and until when, the status and the reason, words.
+    """Return a partition's verdicts, flat, four numbers each: from and until when, status and reason (of `words`).
 
     The same status in adjacent slots is one verdict, with the last reason."""
     verdicts: list[tuple[int, int, str, str]] = []

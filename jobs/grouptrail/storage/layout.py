@@ -1,4 +1,4 @@
-"""What a table's contract says of its metadata, whichever engine creates it."""
+"""Table metadata derived from a contract, for every engine that creates tables."""
 
 from __future__ import annotations
 

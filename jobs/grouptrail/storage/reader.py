@@ -22,7 +22,7 @@ OpenTable = DeltaTable
 """A table at one version."""
 
 READ_ERRORS = (DeltaError, OSError, ValueError)
-"""What delta-rs raises if a table cannot be read, or a query is wrong."""
+"""Exceptions of delta-rs if a table cannot be read, or a query is wrong."""
 
 _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}

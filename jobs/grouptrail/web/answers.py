@@ -1,6 +1,6 @@
-"""What each page knows and each path of the API answers, and what may be asked for.
+"""Models of the pages and of the API's responses, and their parameters.
 
-The models hold the answers and describe them for OpenAPI. A field that is a column of a table has its name, and its
+They hold the data and describe it for OpenAPI. A field that is a column of a table has its name, and its
 description from the table's contract.
 """
 
@@ -34,7 +34,7 @@ class Answer(_Strict):
 
 
 class Parameters(_Strict):
-    """What may be asked for."""
+    """Query parameters of a page or a path of the API."""
 
 
 class Problem(Answer):
@@ -200,7 +200,7 @@ class GroupMember(Answer):
 
 
 class GroupState(Answer):
-    """What the history says of a group at a time, as `grouptrail show group` does."""
+    """A group at a time according to the history, as `grouptrail show group` shows it."""
 
     group_kind: str | None = _column("generations", "group_kind")
     protocol_type: str | None = _column("generations", "protocol_type")

@@ -1,4 +1,4 @@
-"""What the page of a group shows: its state at a time, and its history between two times."""
+"""The page of a group: its state at a time, and its history between two times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page says where its figures are missing or old, and what to do about it."""
+"""Notices on pages whose figures are missing or old, with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What protects the pages: their headers, and which requests are refused."""
+"""Protection of the pages: headers, and requests that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values are written on the pages."""
+"""Formatting of values on the pages."""
 
 from __future__ import annotations
 

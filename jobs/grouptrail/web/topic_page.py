@@ -1,4 +1,4 @@
-"""What the page of a topic shows: its partitions, who consumes them, and how far retention is from the slowest."""
+"""The page of a topic: its partitions, who consumes them, and how far retention is from the slowest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client of Spark Connect may request: queries only, of what `guard` allows.
+"""Check requests of Spark Connect clients: queries only, of what `guard` allows.
 
 A request is a tree of messages. Each kind of message that is not listed here is refused, so that a new kind of plan,
 command or expression is refused until someone has looked at it.

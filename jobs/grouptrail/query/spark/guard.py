@@ -1,4 +1,4 @@
-"""What a statement may do on Spark, decided on the plan that Spark itself parses it to.
+"""Check statements for Spark on the plan that Spark itself parses them to.
 
 Only what is listed here runs: comments, escapes and new statements cannot hide anything from it. `sql --engine spark`
 and `serve-sql` share this list; `connect_guard` applies it to the plans that are no SQL.
@@ -58,7 +58,7 @@ class RefusedError(QueryError):
 
 @dataclass(frozen=True)
 class Scope:
-    """What statements may name, in lower case: tables and views, table functions, and schemas for USE and SHOW.
+    """Names that statements may use, in lower case: tables and views, table functions, and schemas for USE and SHOW.
 
     `queries`: the names that the statement itself gives to queries (WITH), which are never qualified.
     """
