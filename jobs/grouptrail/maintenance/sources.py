@@ -54,19 +54,15 @@ class DeltaRsSource:
         return Warehouse(self._config, contracts.tables())
 
     def exists(self, name: str) -> bool:
-        """See `Source`."""
         return name in self._warehouse.versions
 
     def table(self, name: str) -> str:
-        """See `Source`."""
         return name
 
     def rows(self, sql: str) -> list[Row]:
-        """See `Source`."""
         return self._warehouse.rows(sql)
 
     def size_bytes(self, name: str) -> int:
-        """See `Source`."""
         table = open_table(self._config, name)
         return 0 if table is None else table_size(table, None).size_bytes
 
@@ -86,22 +82,17 @@ class SparkSource:
         self._config = config
 
     def exists(self, name: str) -> bool:
-        """See `Source`."""
         return table_exists(self.spark, self._config, name)
 
     def table(self, name: str) -> str:
-        """See `Source`."""
         return table_in_sql(self._config, name)
 
     def rows(self, sql: str) -> list[Row]:
-        """See `Source`."""
         return [row.asDict() for row in self.spark.sql(sql).collect()]
 
     def size_bytes(self, name: str) -> int:
-        """See `Source`."""
         return upkeep.size(self.spark, self._config, name)[1]
 
     def files(self, name: str, where: str) -> int:
-        """See `Source`."""
         rows = read_all(self.spark, self._config, name).where(where)
         return rows.select("_metadata.file_path").distinct().count()

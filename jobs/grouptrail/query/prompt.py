@@ -41,7 +41,6 @@ class Names(Completer):
     After FROM and JOIN only tables and views are offered, also before the first letter."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
-        """See `Completer`."""
         source = _SOURCE.search(document.text_before_cursor)
         word = source[2] if source else document.get_word_before_cursor()
         if source is None and not re.fullmatch(r"\w+", word):

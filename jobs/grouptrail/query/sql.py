@@ -79,7 +79,6 @@ class DeltaRs:
         self._config = config
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-        """See `Engine`."""
         return Warehouse(self._config, names).answer(text)
 
 

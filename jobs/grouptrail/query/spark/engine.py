@@ -37,7 +37,6 @@ class SparkEngine:
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-        """See `query.sql.Engine`."""
         tables = {name for name in names if table_exists(self.spark, self._config, name)}
         try:
             Guard(self.spark, Scope(tables)).check_statement(text)
