@@ -9,6 +9,7 @@ import pytest
 
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.times import from_time
+from grouptrail.history.evidence import CAUSES, Evidence
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
@@ -109,7 +110,7 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
     ]
     assert lines(rows, "rebalances", "cause", "certainty", "partitions_added", "partitions_moved", "handed_over") == [
         ("unknown", "ambiguous", 2, 0, []),
-        ("group_started", "recorded", 1, 0, []),
+        ("group_started", "likely", 1, 0, []),
     ]
 
 
@@ -199,8 +200,9 @@ def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
     ]
     assert lines(rows, "memberships", "member_id", "ended") == [("a", None), ("b", None)]
     columns = ("cause", "cause_note", "partitions_added", "partitions_removed", "partitions_moved", "partitions_kept")
+    first_members = f"the first members, {CAUSES[Evidence.FIRST_MEMBERS_READ].otherwise}"
     assert lines(rows, "rebalances", *columns) == [
-        ("group_started", "the first members", 3, 0, 0, 0),
+        ("group_started", first_members, 3, 0, 0, 0),
         ("unknown", "assignments could not be read", 0, 0, 0, 2),
         ("unknown", "assignments could not be read", 0, 0, 0, 2),
     ]

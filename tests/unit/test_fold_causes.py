@@ -145,6 +145,40 @@ def test_cause_of_a_lower_generation_that_is_not_the_first_is_not_group_started(
     assert [row["began"] for row in rows["memberships"] if row["member_id"] == "b"] == ["there"]
 
 
+def test_cause_of_members_after_a_generation_without_any_is_recorded() -> None:
+    """A new coordinator writes generation 0 of a classic group."""
+    rows = fold([classic(1, 1_000, 0, {}), classic(2, 4_000, 1, {"a": {"orders": [0]}})])
+    assert [(row["cause"], row["certainty"]) for row in rows["rebalances"]] == [("group_started", "recorded")]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [joins(1, 1_000, "b"), epoch(2, 1_000, 2), target(3, 1_000, "b", [0]), target_epoch(4, 1_000, 2)],
+        [classic(1, 1_000, 1, {"a": {"orders": [0]}})],
+        [classic(1, 1_000, 4, {}), classic(2, 9_000, 6, {"a": {"orders": [0]}})],
+    ],
+    ids=["an epoch that an upgrade of generation 1 has", "a generation that a downgrade has", "one is missing"],
+)
+def test_cause_of_members_after_records_that_compaction_may_have_taken_is_likely(records: list[Record]) -> None:
+    if records[0].type != "GroupMetadata":
+        records = [*records, current(5, 1_000, "b", 2, [0], previous=0)]
+    last = fold(records)["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("group_started", "likely")
+    assert "compaction" in last["cause_note"]
+
+
+def test_cause_of_a_pattern_resolved_after_an_upgrade_is_no_recorded_join() -> None:
+    """The subscriber upgraded a classic group, in whose epoch it joined; compaction took the tombstone."""
+    upgrade = [
+        *(joins(6, 1_000, "c"), epoch(7, 1_000, 2), target(8, 1_000, "c", [0]), target_epoch(9, 1_000, 2)),
+        *(current(10, 1_000, "c", 2, [0]), joins(11, 1_000, "b", subscribedTopicRegex="o.*")),
+        current(12, 1_000, "b", 2, [], previous=0),
+    ]
+    last = fold([*upgrade, regex(14, 1_100, "o.*", "orders"), epoch(15, 1_100, 3)])["rebalances"][-1]
+    assert (last["to_generation"], last["certainty"]) == (3, "likely")
+
+
 def test_history_that_begins_after_a_downgrade_claims_no_beginning() -> None:
     """KIP-848 to classic, then compaction: tombstones and the newest GroupMetadata are left.
 

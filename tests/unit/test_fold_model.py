@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from support.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Run, Wait, run
+from support.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Wait, run
 from support.coordinator_model.schedule import Protocol, Schedule
 from support.coordinator_model.strategies import SCHEDULES, random_schedule
 from support.history_judge import Fact, Verdict, fold_in_pieces, judge, tally
@@ -73,23 +73,12 @@ def test_causes_after_compaction_never_contradict_the_model(
 
 def wrong_causes_after_compaction(schedule: Schedule, moment: int, *, keeps_tombstones: bool) -> list[str]:
     done = run(schedule)
-    if not done.moments or is_upgraded_by_a_pattern(done):
+    if not done.moments:
         return []
     start = done.moments[moment % len(done.moments)].offset
     records = compacted(done.records, start, keeps_tombstones=keeps_tombstones)
     causes = [fact for fact in judge(done, fold_in_pieces(records, [], done.names)) if fact.about.startswith("cause")]
     return [fact.detail for fact in causes if fact.verdict == "wrong"]
-
-
-def is_upgraded_by_a_pattern(done: Run) -> bool:
-    """Whether a subscriber by a pattern upgraded a classic group: its epoch is that of the last generation, and where
-    compaction took that, it seems to join in the next."""
-    for before, after in pairwise(done.moments):
-        if before.kind == "classic" and before.members and after.kind == "consumer":
-            written = [one for one in done.records if after.offset <= one.offset < after.end_offset]
-            if sum(one.type == "ConsumerGroupMetadata" for one in written) == 1:
-                return True
-    return False
 
 
 def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:

@@ -38,7 +38,8 @@ class Rebalance:
     `joined`: the members that are new since the previous generation. `left_over`: partitions without an owner since
     an earlier rebalance. `recent_topics`: topics that members had subscribed to so recently that their leader may not
     have known them. `is_beginning`: the group's first generation, as far as the log shows. `is_after_revocation`: the
-    previous generation took partitions from members.
+    previous generation took partitions from members. `is_joined_at_once`: they joined in the millisecond in which the
+    previous generation began.
     """
 
     change: Change
@@ -49,6 +50,7 @@ class Rebalance:
     is_beginning: bool
     is_after_downgrade: bool
     is_after_revocation: bool
+    is_joined_at_once: bool
 
     @classmethod
     def of(cls, state: FoldState, change: Change) -> Rebalance:
@@ -67,7 +69,13 @@ class Rebalance:
             is_beginning=is_first and is_beginning(change, state.joined_before_epoch),
             is_after_downgrade=state.is_converted and change.after.kind == "classic",
             is_after_revocation=bool(state.given_up) or _is_revoking(change.before),
+            is_joined_at_once=bool(earlier) and not change.joined and _are_joined_at_once(state, earlier),
         )
+
+
+def _are_joined_at_once(state: FoldState, members: Iterable[Member]) -> bool:
+    previous, rows = state.rows.rebalance, state.rows.memberships
+    return previous is not None and all(rows[one.member_id].joined_at == previous.at for one in members)
 
 
 def _is_revoking(group: Group) -> bool:
@@ -144,15 +152,24 @@ def _by_members(rebalance: Rebalance) -> Finding | None:
     if not change.after.members:
         return Finding(Evidence.NO_MEMBERS, _endings(change.left, change))
     if rebalance.is_first or not change.before.members:
-        return Finding(Evidence.FIRST_MEMBERS, "the first members")
-    if rebalance.joined and (change.left or change.rejoined):
-        return Finding(Evidence.MEMBERS_ADDED_AND_GONE if change.left else Evidence.MEMBERS_ADDED_AND_RENEWED)
+        is_shown = change.skipped == 0 or change.after.is_polled
+        return Finding(Evidence.FIRST_MEMBERS if is_shown else Evidence.FIRST_MEMBERS_READ, "the first members")
     if rebalance.joined:
-        return Finding(Evidence.MEMBERS_ADDED)
+        return Finding(_by_joined(rebalance))
     if change.left:
         shown = {ENDINGS[ending(member, change).evidence].shows for member in change.left}
         return Finding(shown.pop() if len(shown) == 1 else Evidence.GONE, _endings(change.left, change))
     return next((finding for members, finding in _by_staying_members(change) if members), None)
+
+
+def _by_joined(rebalance: Rebalance) -> Evidence:
+    change = rebalance.change
+    is_any_gone = bool(change.left or change.rejoined)
+    if rebalance.is_joined_at_once:
+        return Evidence.MEMBERS_ADDED_AT_ONCE_AND_GONE if is_any_gone else Evidence.MEMBERS_ADDED_AT_ONCE
+    if is_any_gone:
+        return Evidence.MEMBERS_ADDED_AND_GONE if change.left else Evidence.MEMBERS_ADDED_AND_RENEWED
+    return Evidence.MEMBERS_ADDED
 
 
 def _by_staying_members(change: Change) -> Iterator[tuple[object, Finding]]:

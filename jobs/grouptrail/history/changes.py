@@ -42,6 +42,18 @@ class Change:
         return None not in (self.before.kind, self.after.kind) and self.before.kind != self.after.kind
 
     @property
+    def skipped(self) -> int | None:
+        """How many generations are missing in the log between the two; None where that is not known."""
+        before, after = self.before, self.after
+        if after.is_polled or before.generation is None or after.generation is None:
+            return None
+        if self.is_conversion and before.generation == 0 and after.generation == LATEST_FIRST_EPOCH:
+            # Either generation 1 was converted before it was complete, or the empty group was deleted: the first
+            # epoch of the new one is 2 as well.
+            return None
+        return max(0, after.generation - before.generation - 1)
+
+    @property
     def boundary(self) -> int:
         """The time (ms) of the change; of a classic rebalance the end of its join phase."""
         before, after = self.before, self.after

@@ -24,9 +24,12 @@ class Evidence(Enum):
     EMPTY_GROUP_REPLACED = auto()
     NO_MEMBERS = auto()
     FIRST_MEMBERS = auto()
+    FIRST_MEMBERS_READ = auto()
     MEMBERS_ADDED = auto()
     MEMBERS_ADDED_AND_GONE = auto()
     MEMBERS_ADDED_AND_RENEWED = auto()
+    MEMBERS_ADDED_AT_ONCE = auto()
+    MEMBERS_ADDED_AT_ONCE_AND_GONE = auto()
     GONE_WITHIN_TIMEOUTS = auto()
     GONE_AFTER_ABSENCE = auto()
     GONE_STATIC = auto()
@@ -91,6 +94,9 @@ _UNSEEN = (
     "that came and went, a subscription that changed and changed back"
 )
 
+# GMM.convertToConsumerGroup counts its epoch for a subscriber by a pattern; the next is that of the pattern's topics.
+_BY_UPGRADE = "or it joined in the epoch before, as it upgraded a classic group, whose tombstone compaction took"
+
 CAUSES: dict[Evidence, Conclusion] = {
     Evidence.FIRST_RECORD: Conclusion(
         "unknown", "ambiguous", "the first record of the group that was read is not the first of its life", None
@@ -108,7 +114,17 @@ CAUSES: dict[Evidence, Conclusion] = {
         "3.7 and newer",
     ),
     Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
-    Evidence.FIRST_MEMBERS: Conclusion("group_started", "recorded", "members, and none before"),
+    Evidence.FIRST_MEMBERS: Conclusion(
+        "group_started", "recorded", "members, and none in the record of the generation before"
+    ),
+    # An upgrade in generation 0 or 1 (GMM.convertToConsumerGroup), a downgrade in epoch 1 and a static member that
+    # came back look like a beginning once their other records have been rewritten.
+    Evidence.FIRST_MEMBERS_READ: Conclusion(
+        "group_started",
+        "likely",
+        "members, and no record of the generation or epoch before",
+        "or compaction took earlier records: of members that were there, or of the group under its other protocol",
+    ),
     Evidence.MEMBERS_ADDED: Conclusion("member_joined", "recorded", "new member ids, none gone"),
     Evidence.MEMBERS_ADDED_AND_GONE: Conclusion("members_joined_and_left", "recorded", "member ids new and gone"),
     Evidence.MEMBERS_ADDED_AND_RENEWED: Conclusion(
@@ -116,6 +132,20 @@ CAUSES: dict[Evidence, Conclusion] = {
         "likely",
         "member ids new and gone; each that is gone has a new one of the same client id and host",
         "or one only rejoined under a new id: same client id and host",
+    ),
+    Evidence.MEMBERS_ADDED_AT_ONCE: Conclusion(
+        "member_joined",
+        "likely",
+        "new member ids in the millisecond of the epoch before",
+        _BY_UPGRADE,
+        "3.7 and newer",
+    ),
+    Evidence.MEMBERS_ADDED_AT_ONCE_AND_GONE: Conclusion(
+        "members_joined_and_left",
+        "likely",
+        "new member ids in the millisecond of the epoch before, and ids gone",
+        _BY_UPGRADE,
+        "3.7 and newer",
     ),
     Evidence.GONE_WITHIN_TIMEOUTS: Conclusion(
         "member_left",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from grouptrail.history.assignors import Explanation, Subscriber, explain, skew
-from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
+from grouptrail.history.changes import Change
 from grouptrail.history.group import Group, Member, Partition, assigned_to, by_topic
 from grouptrail.history.operations import Operation
 from grouptrail.history.rows import GenerationRow, Values
@@ -36,7 +36,7 @@ def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) ->
         generation=after.generation,
         group_kind=after.kind,
         started_at=change.at,
-        skipped=skipped(change, is_beginning=is_beginning),
+        skipped=0 if is_beginning else change.skipped,
     )
     state.rows.mark(state.rows.generation)
     if after.kind == "classic" and change.is_conversion:
@@ -56,20 +56,6 @@ def end_generation(state: FoldState, at: int) -> None:
     if row is not None:
         state.rows.close(row, ended_at=max(at, row.started_at))
         state.rows.generation = None
-
-
-def skipped(change: Change, *, is_beginning: bool) -> int | None:
-    """Return how many generations before a change's are missing in the log; None where that is not known."""
-    before, after = change.before, change.after
-    if after.is_polled:
-        return None
-    if before.generation is None or after.generation is None:
-        return 0 if is_beginning else None
-    if change.is_conversion and before.generation == 0 and after.generation == LATEST_FIRST_EPOCH:
-        # Either generation 1 was converted before it was complete, or the empty group was deleted: the first epoch of
-        # the new one is 2 as well.
-        return None
-    return max(0, after.generation - before.generation - 1)
 
 
 def count_partitions(state: FoldState, change: Change) -> None:

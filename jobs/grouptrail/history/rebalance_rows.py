@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grouptrail.history.causes import Cause, Rebalance, cause_by_targets, cause_of, cause_superseded, recent_topics
 from grouptrail.history.changes import Change
-from grouptrail.history.generation_rows import origin, skipped
+from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
 from grouptrail.history.rows import RebalanceRow
@@ -40,7 +40,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         members_joined=sorted(member.member_id for member in (*rebalance.joined, *(new for _, new in pairs))),
         members_left=sorted(member.member_id for member in (*change.left, *(old for old, _ in pairs))),
         subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
-        skipped=skipped(change, is_beginning=rebalance.is_beginning),
+        skipped=0 if rebalance.is_beginning else change.skipped,
         previous_at=previous_at,
         # The clock of a new coordinator may be behind that of the previous one.
         seconds_since_previous=None
