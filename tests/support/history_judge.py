@@ -2,7 +2,7 @@
 
 A fact is `right`; `unknown` if the row says so (null, or an `ambiguous` cause whose note names the true one); a
 `wrong guess` if a `likely` cause with a note is not the true one; else `wrong`. So an `ambiguous` cause is `wrong` if
-neither it nor its note names a true reason; only where history begins may it name none.
+neither it nor its note names a true reason; only where records are missing may it name none.
 """
 
 from __future__ import annotations
@@ -608,7 +608,7 @@ def _cause(moment: Moment, before: Moment | None, row: Row, where: str) -> Fact:
     if certainty == "likely":
         verdict: Verdict = "right" if is_true else "wrong guess" if note else "wrong"
         return Fact(f"cause likely: {cause}", verdict, detail)
-    if cause == "unknown" and note.startswith("history begins here"):
+    if cause == "unknown" and note.startswith(("history begins here", "epochs missing")):
         # The records before are missing: nothing can be ruled out, so there are no alternatives to name.
         return Fact("cause ambiguous: unknown", "unknown", detail)
     named = set().union(*(reasons for phrase, reasons in _NAMED.items() if re.search(phrase, note)))

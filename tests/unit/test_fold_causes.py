@@ -292,6 +292,16 @@ def test_cause_of_a_streams_members_own_change_is_not_topology_or_settings() -> 
     assert last["cause"] != "topology_or_settings_changed"
 
 
+def test_cause_of_a_streams_members_change_in_the_first_epoch_on_4_2_is_its_own() -> None:
+    """Which topology is valid and the settings are written from 4.2 on: they are new in the log, not in the group."""
+    records = streams_log()
+    at = next(index for index, one in enumerate(records) if one.offset == 11)
+    new = {"validatedTopologyEpoch": 0, "lastAssignmentConfigs": [{"key": "num.standby.replicas", "value": "0"}]}
+    records[at] = records[at]._replace(body={**(records[at].body or {}), **new})
+    last = fold(records)["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("member_metadata_changed", "recorded")
+
+
 def test_state_of_a_streams_group_on_4_1_with_tasks_is_not_not_ready() -> None:
     """4.1 writes no validatedTopologyEpoch."""
     rows = fold(streams_log())
@@ -435,6 +445,33 @@ def test_beginning_of_a_member_described_again_after_compaction_is_not_known() -
     assert rows["rebalances"][-1]["members_joined"] == []
 
 
+def test_first_epoch_without_members_is_no_beginning() -> None:
+    """A static member came back under another id without an epoch, so that compaction left its records after it."""
+    [row] = fold([epoch(1, 1_000, 2), joins(5, 9_000, "s", instanceId="i")])["rebalances"]
+    assert (row["cause"], row["certainty"], row["skipped"]) == ("unknown", "ambiguous", None)
+
+
+def test_beginning_of_a_member_whose_target_is_already_known_is_not_known() -> None:
+    """A static member that came back starts at epoch 0 again; compaction took its records of before."""
+    records = [joins(0, 1_000, "a"), target(5, 2_000, "s-2", [0]), epoch(7, 2_000, 3)]
+    records += [joins(20, 5_000, "s-2", instanceId="s"), current(21, 5_000, "s-2", 3, [0], previous=0)]
+    rows = fold([*records, epoch(30, 9_000, 4)])
+    assert {row["member_id"]: row["began"] for row in rows["memberships"]}["s-2"] == "there"
+    assert rows["rebalances"][-1]["members_joined"] == []
+
+
+def test_beginning_of_a_share_member_described_without_an_epoch_is_not_known() -> None:
+    """Whoever joins a share group bumps its epoch: compaction took the metadata that came with it."""
+    body = {"clientId": "c", "clientHost": "/1", "rackId": None, "subscribedTopicNames": ["orders"]}
+    records = [Record(0, 1_000, "ShareGroupMemberMetadata", "a", body)]
+    records += [Record(7, 2_000, "ShareGroupMetadata", None, {"epoch": 3, "metadataHash": 1})]
+    records += [Record(20, 5_000, "ShareGroupMemberMetadata", "b", {**body, "clientId": "d"})]
+    records += [Record(30, 9_000, "ShareGroupMetadata", None, {"epoch": 4, "metadataHash": 1})]
+    rows = fold(records)
+    assert {row["member_id"]: row["began"] for row in rows["memberships"]}["b"] == "there"
+    assert rows["rebalances"][-1]["members_joined"] == []
+
+
 @pytest.mark.parametrize(
     ("first", "previous", "skipped"),
     [(1, 0, 0), (2, 0, 0), (2, 1, None), (5, 0, None)],
@@ -470,6 +507,28 @@ def test_is_assignors_own_of_the_generation_that_a_downgrade_writes_is_null() ->
     assert (downgraded["generation"], downgraded["is_assignors_own"]) == (3, None)
     assert "no leader computed it" in downgraded["assignment_note"]
     assert last["is_assignors_own"] is True
+
+
+def test_cause_of_another_protocol_without_the_groups_tombstone_is_likely() -> None:
+    """Compaction took it, and perhaps the deletion of the group as well."""
+    records = [classic(0, 1_000, 4, {"a": {"orders": [0]}}), joins(90, 9_000, "b"), epoch(91, 9_000, 7)]
+    last = fold([*records, target(92, 9_000, "b", [0]), target_epoch(93, 9_000, 7)])["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("protocol_migrated", "likely")
+    assert "compaction" in last["cause_note"]
+
+
+@pytest.mark.parametrize("change", ["member", "metadata"])
+def test_cause_of_an_epoch_after_missing_ones_is_unknown(change: str) -> None:
+    """Every epoch is written: what led to this one may have been in those that compaction took."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
+    records += [current(4, 1_000, "a", 2, [0], previous=0)]
+    if change == "member":
+        records += [joins(90, 9_000, "b", clientHost="/10.0.0.2"), epoch(91, 9_000, 7)]
+    else:
+        records += [epoch(91, 9_000, 7, metadataHash=2)]
+    last = fold(records)["rebalances"][-1]
+    assert (last["cause"], last["certainty"], last["skipped"]) == ("unknown", "ambiguous", 4)
+    assert "epochs missing before it: 4" in last["cause_note"]
 
 
 def test_cause_of_the_generation_after_a_downgrade_is_not_partitions_added() -> None:

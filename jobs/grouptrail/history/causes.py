@@ -10,6 +10,7 @@ from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
 from grouptrail.history.evidence import CAUSES, ENDINGS, POLLED_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
+from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
 
 # A leader asks for the metadata of topics that are new to its group at once (ConsumerCoordinator.onLeaderElected).
@@ -95,8 +96,8 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
         return False
     if after.kind == "classic":
         return after.generation <= 1
-    if after.generation > LATEST_FIRST_EPOCH:
-        return False
+    if after.generation > LATEST_FIRST_EPOCH or not after.members:
+        return False  # the first epoch is that of the first member
     if any(member.session_timeout_ms for member in after.members.values()):
         return False  # members of the classic protocol: the group was a classic one before
     described = {record.name for record in change.operation if record.type.endswith("MemberMetadata")}
@@ -135,12 +136,23 @@ def _find(rebalance: Rebalance) -> Finding:
     if rebalance.is_first and not rebalance.is_beginning:
         return Finding(Evidence.FIRST_RECORD, "history begins here")
     if change.is_conversion:
-        evidence = Evidence.PROTOCOL_CONVERTED if change.before.members else Evidence.EMPTY_GROUP_REPLACED
-        return Finding(evidence, f"from {change.before.kind} to {change.after.kind}")
+        return Finding(_by_conversion(change), f"from {change.before.kind} to {change.after.kind}")
+    if change.after.kind != "classic" and change.skipped and change.after.members:
+        return Finding(Evidence.EPOCHS_MISSING, f"epochs missing before it: {change.skipped}")
     by_members = _by_members(rebalance)
     if by_members is not None:
         return by_members
     return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(change)
+
+
+def _by_conversion(change: Change) -> Evidence:
+    if not change.before.members:
+        return Evidence.EMPTY_GROUP_REPLACED
+    removed = (
+        CLASSIC if change.before.kind == "classic" else f"{(change.before.kind or '').capitalize()}GroupMetadata"
+    )
+    is_removed = any(record.type == removed and record.body is None for record in change.operation)
+    return Evidence.PROTOCOL_CONVERTED if is_removed else Evidence.OTHER_PROTOCOL
 
 
 # Evidence in the members that joined and left
@@ -309,7 +321,10 @@ def _by_metadata(before: Group, after: Group) -> Finding:
 
 def _of_streams_epoch(change: Change) -> Finding:
     before, after = change.before, change.after
-    facts = ("topology_epoch", "validated_topology_epoch", "settings")
+    # The first epoch on 4.2 shows two facts that were not written before.
+    was_validated_by_4_1 = (before.validated_topology_epoch or 0) < 0 and before.has_tasks
+    facts = ["topology_epoch", *(() if was_validated_by_4_1 else ("validated_topology_epoch",))]
+    facts += ["settings"] if before.settings else []
     if any(getattr(before, fact) != getattr(after, fact) for fact in facts):
         return Finding(Evidence.STREAMS_TOPOLOGY_DIFFERS)
     described = [

@@ -21,7 +21,9 @@ class Evidence(Enum):
 
     FIRST_RECORD = auto()
     PROTOCOL_CONVERTED = auto()
+    OTHER_PROTOCOL = auto()
     EMPTY_GROUP_REPLACED = auto()
+    EPOCHS_MISSING = auto()
     NO_MEMBERS = auto()
     FIRST_MEMBERS = auto()
     FIRST_MEMBERS_READ = auto()
@@ -111,6 +113,19 @@ CAUSES: dict[Evidence, Conclusion] = {
         "likely",
         "tombstones of an empty group of one kind, values of another",
         "or the empty group was deleted, and another began in the same millisecond",
+        "3.7 and newer",
+    ),
+    Evidence.OTHER_PROTOCOL: Conclusion(
+        "protocol_migrated",
+        "likely",
+        "values of another kind of group, without the tombstone of the one before",
+        "or that group was deleted and another began: compaction took the tombstones",
+    ),
+    Evidence.EPOCHS_MISSING: Conclusion(
+        "unknown",
+        "ambiguous",
+        "an epoch that is not the next one: each is written, so compaction took some",
+        "taken by compaction: what they changed may show only in this one",
         "3.7 and newer",
     ),
     Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
@@ -291,7 +306,7 @@ CAUSES: dict[Evidence, Conclusion] = {
         "likely",
         "an epoch, and nothing else that differs",
         "4.1 does not write which topology was validated, nor the settings",
-        "4.1",
+        "4.1, and the first epoch on 4.2",
     ),
     Evidence.SHARE_EPOCH_ALONE: Conclusion(
         "share_state_ready", "likely", "an epoch with the same hash", None, "4.1 and newer"

@@ -71,11 +71,17 @@ def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
 
 
 def _is_described_again(change: Change, member: Member) -> bool:
-    """Whether a consumer group's member is only new because its earlier records were compacted away: who joins gets
-    an assignment at once, from epoch 0 on."""
-    if change.after.kind != "consumer" or change.after.is_polled or change.is_conversion:
+    """Whether a broker-assigned group's member is only new because its earlier records were compacted away.
+
+    Who joins a consumer group gets an assignment at once, from epoch 0 on, and has none before; who joins another
+    group bumps its epoch.
+    """
+    before, after = change.before, change.after
+    if after.kind == "classic" or after.is_polled or change.is_conversion:
         return False
-    return not any(
+    if after.kind != "consumer":
+        return before.generation == after.generation
+    return member.member_id in before.fragments or not any(
         record.type == "ConsumerGroupCurrentMemberAssignment"
         and record.name == member.member_id
         and (record.body or {}).get("previousMemberEpoch") == 0
