@@ -125,6 +125,75 @@ def judge(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
     ]
 
 
+def judge_compacted(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
+    """Return a verdict on what the rows of a compacted log claim: causes, missing generations, members' times.
+
+    What compaction took is missing from the rows. A beginning that its cause calls `likely` may be a wrong guess.
+    """
+    tables: dict[str, list[Row]] = {}
+    for table, row in rows:
+        tables.setdefault(table, []).append(row)
+    truth = _Truth(run.moments)
+    rebalances = tables.get("rebalances", [])
+    causes = [fact for fact in _rebalances(truth, rebalances) if fact.about.startswith("cause")]
+    guessed = {
+        row["incarnation"]: row["at"] for row in rebalances if (row["cause"], row["certainty"]) == _LIKELY_BEGINNING
+    }
+    generations = sorted(tables.get("generations", []), key=lambda row: row["record_offset"])
+    return [
+        *causes,
+        *(_compacted_skipped(truth, before, row, guessed) for before, row in pairwise([None, *generations]) if row),
+        *(fact for row in tables.get("memberships", []) for fact in _compacted_membership(truth, row, guessed)),
+    ]
+
+
+_LIKELY_BEGINNING = ("group_started", "likely")
+
+
+def _claim(about: str, row: Row, at: int, guessed: Mapping[int, int], *, is_right: bool, detail: str) -> Fact:
+    if is_right:
+        return Fact(about, "right")
+    return Fact(about, "wrong guess" if at <= guessed.get(row["incarnation"], -1) else "wrong", detail)
+
+
+def _compacted_skipped(truth: _Truth, before: Row | None, row: Row, guessed: Mapping[int, int]) -> Fact:
+    about, skipped, offset = "generation.skipped", row["skipped"], row["record_offset"]
+    if skipped is None:
+        return Fact(about, "unknown")
+    index = next(at for at, one in enumerate(truth.moments) if one.offset <= offset < one.end_offset)
+    moment, previous = truth.moments[index], truth.previous_start(index)
+    if before is not None and before["incarnation"] == row["incarnation"]:
+        is_right = skipped == max(0, (moment.generation or 0) - before["generation"] - 1)
+    else:
+        is_first = previous is None or truth.moments[previous].generation == 0
+        is_right = moment.is_new_generation and is_first and skipped == moment.hidden
+    detail = f"generation {row['generation']} at {offset}: skipped {skipped}"
+    return _claim(about, row, row["started_at"], guessed, is_right=is_right, detail=detail)
+
+
+def _compacted_membership(truth: _Truth, row: Row, guessed: Mapping[int, int]) -> Iterator[Fact]:
+    name, joined_at, where = row["member_id"], row["joined_at"], f"{row['member_id']} from {row['record_offset']}"
+    covering = [
+        (since, until)
+        for one, since, until in _true_memberships(truth)
+        if one == name
+        and truth.moments[since].at <= joined_at
+        and (until is None or joined_at <= truth.moments[until].at)
+    ]
+    if not covering:
+        yield Fact("membership", "wrong", f"{where}: was no member then")
+        return
+    since, until = max(covering)
+    start = truth.moments[since]
+    if row["began"] == "there":
+        yield Fact("membership.began", "unknown")
+    else:
+        detail = f"{where}: {row['began']} at {joined_at}, true {start.at}"
+        yield _claim("membership.joined", row, joined_at, guessed, is_right=start.at == joined_at, detail=detail)
+        yield _began(truth, since, start.members[name], row["began"], where)
+    yield from _end_of_membership(truth, name, until, row, where)
+
+
 def tally(facts: Iterable[Fact]) -> Counter[tuple[str, Verdict]]:
     """Return how many facts of each kind got each verdict."""
     return Counter((fact.about, fact.verdict) for fact in facts)
@@ -283,24 +352,28 @@ def _generation(truth: _Truth, index: int, row: Row) -> Iterator[Fact]:
 
 
 def _memberships(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
-    expected: dict[tuple[int, str], tuple[int, int | None]] = {}
-    open_since: dict[str, int] = {}
-    for index, moment in enumerate(truth.moments):
-        before = truth.before(index)
-        had = before.members if before is not None else {}
-        for name in had.keys() - moment.members.keys():
-            since = open_since.pop(name)
-            expected[(truth.moments[since].offset, name)] = (since, index)
-        for name in moment.members.keys() - had.keys():
-            open_since[name] = index
-    for name, since in open_since.items():
-        expected[(truth.moments[since].offset, name)] = (since, None)
+    expected = {
+        (truth.moments[since].offset, name): (since, until) for name, since, until in _true_memberships(truth)
+    }
     for match in _matched("membership", expected, rows, lambda row: (row["record_offset"], row["member_id"])):
         if isinstance(match, Fact):
             yield match
         else:
             (_, name), (since, until), row = match
             yield from _membership(truth, name, since, until, row)
+
+
+def _true_memberships(truth: _Truth) -> list[tuple[str, int, int | None]]:
+    """Each member, and the moments with which it came and went."""
+    found: list[tuple[str, int, int | None]] = []
+    open_since: dict[str, int] = {}
+    for index, moment in enumerate(truth.moments):
+        before = truth.before(index)
+        had = before.members if before is not None else {}
+        found += [(name, open_since.pop(name), index) for name in had.keys() - moment.members.keys()]
+        for name in moment.members.keys() - had.keys():
+            open_since[name] = index
+    return [*found, *((name, since, None) for name, since in open_since.items())]
 
 
 def _membership(truth: _Truth, name: str, since: int, until: int | None, row: Row) -> Iterator[Fact]:
@@ -310,6 +383,10 @@ def _membership(truth: _Truth, name: str, since: int, until: int | None, row: Ro
         "membership.joined", (start.at, start.generation), (row["joined_at"], row["joined_generation"]), where
     )
     yield _began(truth, since, start.members[name], row["began"], where)
+    yield from _end_of_membership(truth, name, until, row, where)
+
+
+def _end_of_membership(truth: _Truth, name: str, until: int | None, row: Row, where: str) -> Iterator[Fact]:
     if until is None:
         yield _compare("membership.left", (None, None), (row["left_at"], row["ended"]), where)
         return
@@ -327,7 +404,7 @@ def _membership(truth: _Truth, name: str, since: int, until: int | None, row: Ro
         is_right = how in _ENDINGS.get(row["ended"], set())
     yield Fact("membership.ended", "right" if is_right else "wrong", f"{where}: recorded {row['ended']}, true {how}")
     left_at = end.at if row["ended"] == "replaced" else boundary(end, before)
-    left_at = max(left_at, start.at)
+    left_at = max(left_at, row["joined_at"])
     yield _compare("membership.left", (left_at, end.generation), (row["left_at"], row["left_generation"]), where)
 
 
