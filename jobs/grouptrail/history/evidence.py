@@ -338,7 +338,13 @@ CAUSES: dict[Evidence, Conclusion] = {
         "or its topics changed at the same time",
         "4.1 and newer",
     ),
-    Evidence.EPOCH_ALONE: Conclusion("unknown", "ambiguous", "an epoch, and nothing else that differs"),
+    Evidence.EPOCH_ALONE: Conclusion(
+        "unknown",
+        "ambiguous",
+        "an epoch, and nothing else that differs",
+        "nothing else differs: compaction took what did, such as a member that went and came back under its id",
+        "3.7 and newer",
+    ),
     Evidence.TOPIC_IDS_DIFFER: Conclusion(
         "topic_metadata_changed", "recorded", "the targets name another topic id for the same name"
     ),
