@@ -48,7 +48,8 @@ def _generation(group: str, number: int, since: float, **more: Any) -> dict[str,
 
 
 def _rebalance(minute: float, cause: str, moved: int = 0) -> dict[str, Any]:
-    return {"to_generation": 1, "at": at(minute), "cause": cause, "certainty": "recorded", "partitions_moved": moved}
+    certainty = "likely" if cause == "member_left" else "recorded"
+    return {"to_generation": 1, "at": at(minute), "cause": cause, "certainty": certainty, "partitions_moved": moved}
 
 
 def _state(group: str, state: str, since: float, until: float | None, **more: Any) -> dict[str, Any]:
