@@ -531,6 +531,16 @@ def test_cause_of_an_epoch_after_missing_ones_is_unknown(change: str) -> None:
     assert "epochs missing before it: 4" in last["cause_note"]
 
 
+def test_cause_of_the_epoch_after_an_unread_group_had_the_same_epoch_is_no_join() -> None:
+    """While nothing was read, the group was deleted and began again; its epoch is 2 again, with another member."""
+    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), current(2, 1_000, "a", 2, [0], previous=0)]
+    records += [*leaves(10, 5_000, "a"), joins(90, 9_000, "b"), current(91, 9_100, "b", 1, [0], previous=0)]
+    records += [joins(95, 9_500, "c", clientHost="/10.0.0.2"), epoch(96, 9_500, 2)]
+    records += [current(97, 9_500, "c", 2, [], previous=0), *leaves(100, 15_000, "b"), epoch(103, 15_000, 3)]
+    last = fold(records)["rebalances"][-1]
+    assert (last["cause"], last["members_joined"]) == ("member_left_or_expired", [])
+
+
 def test_cause_of_the_generation_after_a_downgrade_is_not_partitions_added() -> None:
     """GMM convertToClassicGroup starts a rebalance at once, which reassigns the last KIP-848 member's partitions."""
     converted, last = fold(downgrade(), names={"T": "orders"})["rebalances"][-2:]

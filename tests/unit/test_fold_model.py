@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -81,6 +82,34 @@ def wrong_after_compaction(schedule: Schedule, moment: int, *, keeps_tombstones:
     return [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
 
 
+@settings(max_examples=5 * settings().max_examples)
+@given(SCHEDULES, st.integers(0, 100), st.integers(0, 100))
+def test_causes_after_compaction_during_a_stop_never_contradict_the_model(
+    schedule: Schedule, moment: int, another: int
+) -> None:
+    assert not wrong_causes_after_a_stop(schedule, moment, another), schedule.to_json()
+
+
+def wrong_causes_after_a_stop(schedule: Schedule, moment: int, another: int) -> list[str]:
+    """Compact the records between two moments, which are read together; tombstones are still there."""
+    done = run(schedule)
+    if not done.moments:
+        return []
+    stop, start = sorted(done.moments[one % len(done.moments)].offset for one in (moment, another))
+    before = [record for record in done.records if record.offset < stop]
+    after = [one for one in compacted(done.records, start, keeps_tombstones=True) if one.offset >= stop]
+    reasons = frozenset[str]()
+    moments = []
+    for one in done.moments:
+        is_within = stop <= one.offset <= start and one.is_new_generation
+        # A cause is that of all that happened since the generation before that is in the log.
+        reasons |= one.reasons if is_within else frozenset()
+        moments.append(replace(one, reasons=reasons) if is_within else one)
+    rows = fold_in_pieces([*before, *after], [len(before)], done.names)
+    facts = judge_compacted(replace(done, moments=moments), rows)
+    return [fact.detail for fact in facts if fact.verdict == "wrong" and fact.about.startswith("cause")]
+
+
 def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
     """Return what the log cleaner leaves below an offset: the last record of each key, and recent tombstones."""
     last = {(record.type, record.name): record for record in records if record.offset < start}
@@ -101,6 +130,7 @@ def test_history_of_ten_thousand_compacted_runs_never_contradicts_the_model(seed
         random = Random(seed)
         schedule, moment = random_schedule(random), random.randrange(101)
         wrong = wrong_after_compaction(schedule, moment, keeps_tombstones=random.random() < 0.5)
+        wrong += wrong_causes_after_a_stop(schedule, moment, random.randrange(101))
         assert not wrong, f"{seed}: {wrong} {schedule.to_json()}"
 
 

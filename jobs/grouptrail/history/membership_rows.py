@@ -44,7 +44,9 @@ def note_early_members(state: FoldState, change: Change) -> None:
     """
     if change.after.kind == "classic":
         return
-    for member in change.joined:
+    # The epoch of a group that was deleted and began again, unread, may be that of before.
+    has_epoch = any(record.type.endswith("GroupMetadata") for record in change.operation)
+    for member in () if has_epoch else change.joined:
         if state.rows.memberships[member.member_id].began == "joined":
             state.joined_before_epoch.add(member.member_id)
     if state.joined_before_epoch:
