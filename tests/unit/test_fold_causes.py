@@ -531,6 +531,13 @@ def test_cause_of_an_epoch_after_missing_ones_is_unknown(change: str) -> None:
     assert "epochs missing before it: 4" in last["cause_note"]
 
 
+def test_members_joined_of_a_pattern_subscriber_that_replaces_an_empty_classic_group_are_in_its_first_epoch() -> None:
+    records = [classic(0, 1_000, 4, {"a": {"orders": [0]}}), classic(1, 2_000, 5, {}), gone(10, 9_000)]
+    records += [joins(11, 9_000, "b", subscribedTopicRegex="o.*"), current(12, 9_000, "b", 1, [], previous=0)]
+    rows = fold([*records, regex(13, 9_100, "o.*", "orders"), epoch(14, 9_100, 2)])
+    assert rows["rebalances"][-1]["members_joined"] == ["b"]
+
+
 def test_cause_of_the_epoch_after_an_unread_group_had_the_same_epoch_is_no_join() -> None:
     """While nothing was read, the group was deleted and began again; its epoch is 2 again, with another member."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), current(2, 1_000, "a", 2, [0], previous=0)]
