@@ -139,6 +139,21 @@ def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
     assert stored == [1, 1]
 
 
+def test_lag_job_that_runs_on_does_not_store_commits_with_its_first_batch(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.append(len(rows)))
+    processor = LagProcessor(config, app=lambda: "app", report=lambda _: None, stores_at_once=False)
+    commit(config, -1, 100)
+    landing(processor, config, log(0, 150))
+    processor._store_committed(_Session())
+    assert stored == []
+    monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
+    processor._store_committed(_Session())
+    assert stored == [1]
+
+
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
     """Rows that the first attempt stored are no earlier samples."""
     commit(config, -1, 100)

@@ -92,7 +92,9 @@ def start(
     """
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
-    processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
+    processor = LagProcessor(
+        config, app=lambda: query_id(spark, config, LAG.name), report=report, stores_at_once=once
+    )
     samples = tables.read_appends(
         spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version")
     )
@@ -171,9 +173,14 @@ def keep_published(
 
 
 class LagProcessor:
-    """Writes the lag at each sample exactly once, also when a batch is retried."""
+    """Writes the lag at each sample exactly once, also when a batch is retried.
 
-    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+    `stores_at_once`: the newest commits are stored with the first batch. A start that is to be quick does it later.
+    """
+
+    def __init__(
+        self, config: Config, *, app: Callable[[], str], report: Callable[[str], None], stores_at_once: bool = True
+    ) -> None:
         self._config = config
         self._app = app
         self._report = report
@@ -182,7 +189,7 @@ class LagProcessor:
         self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
         self._calculator: LagCalculator | None = None
         self._commits: AppendedRows | None = None
-        self._stored_at = -math.inf
+        self._stored_at = -math.inf if stores_at_once else time.monotonic()
         self._has_unstored = True
         self._reported: Mapping[str, int] | None = None
         self._failure = ""
