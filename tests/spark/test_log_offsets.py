@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.log_offsets import job
-from grouptrail.log_offsets.source import FORMAT, register
+from grouptrail.log_offsets.source import FORMAT, Sampler, register
+from grouptrail.runtime.running import stopped_at_exit
+from grouptrail.spark import streams
 from grouptrail.spark.jars import silent
 from grouptrail.spark.streams import query_id, read_log_offsets, start_query
 from grouptrail.storage import tables
-from support import landed
+from support import deadlines, landed
+from support.kafka_clients import await_that
 
 pytestmark = pytest.mark.spark
 
@@ -92,6 +97,35 @@ def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(spark: Spark
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)] * 3
     folders = [path.name for path in Path(config.checkpoint_path("log-offsets")).parent.iterdir()]
     assert sorted(name.partition(".aside-")[0] for name in folders) == ["log-offsets", "log-offsets"]
+
+
+def test_log_offsets_job_new_warehouse_samples_as_soon_as_a_commit_is_there(
+    spark: SparkSession, config: Config
+) -> None:
+    """The job does not wait for its next interval, here an hour, and a stop ends its wait."""
+    slow = config.model_copy(
+        update={"log_offsets": config.log_offsets.model_copy(update={"interval_seconds": 3600.0})}
+    )
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    streams.stopping.clear()
+    query = job.start(spark, slow, once=False, report=lines.put)
+    try:
+        await_that(lambda: query.status["isTriggerActive"], deadlines.scaled(60))
+        commit(spark, slow, ("orders", 0))
+        assert lines.get(timeout=deadlines.scaled(60)).startswith("log-offsets batch 0: 1 partitions")
+    finally:
+        streams.stopping.set()
+        query.stop()
+
+
+def test_log_offsets_job_wait_for_the_first_commit_ends_with_the_queries(spark: SparkSession, config: Config) -> None:
+    tables.ensure_tables(spark, config, ("log_offsets", "offset_commits"))
+    sampler = Sampler(job.options(config))
+    with stopped_at_exit(spark, [], silent):
+        threads = ThreadPoolExecutor(1)
+        waiting = threads.submit(sampler.await_partitions, 3600.0)
+    waiting.result(deadlines.scaled(60))
+    threads.shutdown()
 
 
 def run_once(spark: SparkSession, config: Config) -> list[str]:

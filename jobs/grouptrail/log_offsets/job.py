@@ -14,6 +14,7 @@ from grouptrail.spark.streams import query_id, read_log_offsets, read_ticks, sta
 from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -57,7 +58,13 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     else:
         source.register(spark)
         triggers, sampler = read_log_offsets(spark, options(config)), None
-    sampling = Sampling(config, sampler, app=lambda: query_id(spark, config, LOG_OFFSETS.name), report=report)
+    sampling = Sampling(
+        config,
+        sampler,
+        app=lambda: query_id(spark, config, LOG_OFFSETS.name),
+        report=report,
+        wait_seconds=0 if once else config.log_offsets.interval_seconds,
+    )
     return start_query(
         triggers,
         config,
@@ -85,22 +92,30 @@ def which_partitions(config: Config) -> dict[str, str]:
 class Sampling:
     """Writes each sample exactly once, also when a batch is retried, and reports changes of the errors in it.
 
-    `sampler` takes the samples; without it they are the micro-batches' rows.
+    `sampler` takes the samples; without it they are the micro-batches' rows. Before the first commit a sample waits
+    for one for `wait_seconds`: the lag of a new warehouse is then known as soon as its commits are.
     """
 
     def __init__(
-        self, config: Config, sampler: Sampler | None, *, app: Callable[[], str], report: Callable[[str], None]
+        self,
+        config: Config,
+        sampler: Sampler | None,
+        *,
+        app: Callable[[], str],
+        report: Callable[[str], None],
+        wait_seconds: float = 0,
     ) -> None:
         self._config = config
         self._sampler = sampler
         self._app = app
         self._report = report
+        self._wait_seconds = wait_seconds
         self._reported: Mapping[str | None, int] | None = None
 
     def land(self, rows: DataFrame, batch: int) -> None:
         """Write one sample."""
         started = time.monotonic()
-        sample = rows.toArrow() if self._sampler is None else self._sampler.sample()
+        sample = rows.toArrow() if self._sampler is None else self._sample(self._sampler)
         sample = sample.sort_by([("topic", "ascending"), ("partition", "ascending")])
         tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
         # Rows of the offsets topic come and go with every transaction: they are not worth a line.
@@ -108,6 +123,10 @@ class Sampling:
         if found != self._reported:
             self._reported = found
             self._report(summary(batch, found, time.monotonic() - started))
+
+    def _sample(self, sampler: Sampler) -> pa.Table:
+        sampler.await_partitions(self._wait_seconds)
+        return sampler.sample()
 
 
 def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:

@@ -38,6 +38,7 @@ from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.spark.streams import stopping
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ TABLE = "log_offsets"
 
 _HELD_BACK = "held_back"
 _MOST_LEADERS_AT_ONCE = 32
+_LOOK_EVERY_SECONDS = 0.5
 _OPTIONS = ("assign", "committed", "cluster", _HELD_BACK)
 
 
@@ -165,6 +167,10 @@ class Planner:
         tasks = by_leader(self._places({**wanted, self._held_back: None}))
         return [replace(task, held_back=self._held_back) for task in tasks]
 
+    def has_partitions(self) -> bool:
+        """Return whether there are partitions to sample, as far as that is known without a broker."""
+        return self._committed is None or bool(self._committed.partitions())
+
     def close(self) -> None:
         """Close the connection."""
         self._cluster.close()
@@ -243,6 +249,13 @@ class Sampler:
         """`options` are those of the data source."""
         self._request = Request.of(options)
         self._planner = Planner(self._request)
+
+    def await_partitions(self, seconds: float) -> None:
+        """Wait at most that long until there are partitions to sample, or the queries are being stopped."""
+        deadline = time.monotonic() + seconds
+        while not self._planner.has_partitions() and time.monotonic() < deadline:
+            if stopping.wait(_LOOK_EVERY_SECONDS):
+                break
 
     def sample(self) -> pa.Table:
         """Return the rows of one sample; all leaders are queried at once."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import jvm
+from grouptrail.spark.streams import stopping
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -76,11 +77,13 @@ def stopped_at_exit(
 ) -> Iterator[list[StreamingQuery]]:
     """Yield a list of queries that are stopped at exit, after their current batches; also if one has failed."""
     queries: list[StreamingQuery] = []
+    stopping.clear()
     try:
         yield queries
         if signals:
             report("stopping after the current batch")
     finally:
+        stopping.set()
         if not _await_landing(queries) and signals:
             # Stopping a query waits for its batch, however long that takes.
             report("the current batch takes too long: the next run repeats it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
+
+stopping = threading.Event()
+"""Set while the queries of this process are being stopped: a batch that waits for something ends then."""
 
 # What Spark's Kafka source calls a log's start.
 _EARLIEST = -2
