@@ -154,6 +154,28 @@ def test_lag_job_that_runs_on_does_not_store_commits_with_its_first_batch(
     assert stored == [1]
 
 
+def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_reading_commits_again(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(config, -1, 100)
+    expected = landing(new_processor(config), config, log(0, 150))
+    read: list[str] = []
+    read_rows = job.read_rows
+
+    def recording(of: Config, table: str, *rest: Any) -> Any:
+        read.append(table)
+        return read_rows(of, table, *rest)
+
+    monkeypatch.setattr(job, "read_rows", recording)
+    prepared = new_processor(config)
+    prepared.prepare()
+    prepared.prepare()
+    assert read == [job.COMMITTED]
+    assert prepared.fresh_rows() is None  # there is no sample yet
+    assert prepared._lag(pa.Table.from_pylist([log(0, 150)], LOGS)).to_pylist() == expected
+    assert read.count(job.COMMITTED) == 1
+
+
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
     """Rows that the first attempt stored are no earlier samples."""
     commit(config, -1, 100)

@@ -102,6 +102,8 @@ def start(
         samples = samples.where(
             f"cluster <> {spark_literal(config.cluster)} OR sampled_at > {spark_literal(begun['after'])}"
         )
+    if not once:
+        threading.Thread(target=processor.prepare, name="lag-prepare", daemon=True).start()
     query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(processor, query, publish, live, report)
@@ -188,6 +190,7 @@ class LagProcessor:
         self._records = RecordReader(config.kafka_settings(), _BROKER_TIMEOUT_SECONDS)
         self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
         self._calculator: LagCalculator | None = None
+        self._prepared: LagCalculator | None = None
         self._commits: AppendedRows | None = None
         self._stored_at = -math.inf if stores_at_once else time.monotonic()
         self._has_unstored = True
@@ -195,6 +198,12 @@ class LagProcessor:
         self._failure = ""
         self._has_news = False
         self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Read the commits before the first sample is there; the first batch reports what prevents it."""
+        with self._lock, contextlib.suppress(Exception):
+            if self._calculator is None and self._prepared is None:
+                self._prepared = self._with_commits()
 
     def land(self, samples: DataFrame, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
@@ -273,16 +282,31 @@ class LagProcessor:
     def _read_commits(self) -> bool:
         """Read the new commits; return whether there were any."""
         assert self._calculator is not None
+        return self._add_commits(self._calculator)
+
+    def _add_commits(self, calculator: LagCalculator) -> bool:
         assert self._commits is not None
         count = 0
         for commits in self._commits.fresh():
             count += len(commits)
-            self._calculator.positions.add(commits)
+            calculator.positions.add(commits)
         self._has_unstored |= count > 0
         return count > 0
 
     def _resume(self, *, before: int) -> None:
         """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
+        calculator, self._prepared = self._prepared or self._with_commits(), None
+        for sample in self._kept_samples(before):
+            calculator.add_sample(sample)
+        since = before - round(self._config.lag.window_seconds * _MICROS)
+        recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
+        lag = pa.concat_tables([COLUMNS.empty_table(), *read_rows(self._config, TABLE, COLUMNS, recent)])
+        for sample in split_samples(lag, ints(lag["sampled_at"]), self._apart_seconds):
+            calculator.add_stored_lag(sample)
+        self._calculator = calculator
+
+    def _with_commits(self) -> LagCalculator:
+        """Return a calculator that knows the newest commits in the tables."""
         calculator = LagCalculator(self._config.cluster, rules_of(self._config), self._last_commits)
         committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED)])
         commits, newest = from_stored(committed)
@@ -292,14 +316,8 @@ class LagProcessor:
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
         commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, own_rows(self._config, is_newer)
         self._commits = AppendedRows(*commits_of, self._config.storage_options())
-        for sample in self._kept_samples(before):
-            calculator.add_sample(sample)
-        since = before - round(self._config.lag.window_seconds * _MICROS)
-        recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
-        lag = pa.concat_tables([COLUMNS.empty_table(), *read_rows(self._config, TABLE, COLUMNS, recent)])
-        for sample in split_samples(lag, ints(lag["sampled_at"]), self._apart_seconds):
-            calculator.add_stored_lag(sample)
-        self._calculator = calculator
+        self._add_commits(calculator)
+        return calculator
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
