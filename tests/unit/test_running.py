@@ -162,6 +162,20 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
     assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
 
 
+def test_return_memory_sooner_allocates_arrow_buffers_by_malloc() -> None:
+    """In a separate process, because the pool is that of all of Arrow."""
+    program = """
+        import pyarrow as pa
+        from grouptrail.runtime.running import return_memory_sooner
+
+        before = pa.default_memory_pool().backend_name
+        return_memory_sooner()
+        print(before != "system", pa.default_memory_pool().backend_name)
+    """
+    run = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.split() == ["True", "system"]
+
+
 def test_end_process_while_a_thread_waits_for_the_jvm_prints_no_stack_trace() -> None:
     """As when a batch takes longer than a stop may: py4j's threads print what the killed JVM did to their calls."""
     script = textwrap.dedent("""

@@ -80,6 +80,17 @@ def test_begun_session_only_run_on_few_cores_does_without_the_second_compiler(
     assert ("TieredStopAtLevel=1" in settings["spark.driver.defaultJavaOptions"]) is is_quick
 
 
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.parametrize(("given", "arenas"), [({}, "2"), ({"MALLOC_ARENA_MAX": "4"}, "4")])
+def test_embedded_session_java_and_workers_keep_little_freed_memory(given: dict[str, str], arenas: str) -> None:
+    """Unless the user has chosen otherwise."""
+    for name in ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL"):
+        os.environ.pop(name, None)
+    os.environ.update(given)
+    settings_of(load_config(None, {}, {}))
+    assert (os.environ["MALLOC_ARENA_MAX"], os.environ["ARROW_DEFAULT_MEMORY_POOL"]) == (arenas, "system")
+
+
 def test_begun_session_pyspark_is_imported_by_one_thread() -> None:
     """A job's check, in this thread, imports pyspark too, and its modules import each other."""
     code = """

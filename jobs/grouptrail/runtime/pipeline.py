@@ -21,6 +21,7 @@ from grouptrail.runtime.running import (
     end_taken_over,
     end_without_spark,
     failure,
+    return_memory_sooner,
     stop_signals,
     stopped_at_exit,
     storage_errors_explained,
@@ -55,6 +56,7 @@ def run(
     from grouptrail.spark import jvm
     from grouptrail.spark.session import begun_session, start_session
 
+    return_memory_sooner()
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
         _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs

@@ -304,6 +304,9 @@ def _embedded(config: Config, report: Report, *, is_run: bool) -> dict[str, str]
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's workers take python3 from PATH otherwise, which may lack numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The JVM and its workers keep less freed memory; Arrow's own allocator is for many threads.
+    os.environ.setdefault("MALLOC_ARENA_MAX", str(jvm.MALLOC_ARENAS))
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     folders = [connector_jars(report)]
     if object_stores.is_s3(config.warehouse):
         folders.append(s3_jars(report))
