@@ -109,7 +109,7 @@ class Bench:
 
         return seconds(
             lambda: start_query(
-                writer.one_task_a_core(self._spark, records), config, "copy", land=land, once=True
+                writer.in_few_tasks(self._spark, records, is_small=False), config, "copy", land=land, once=True
             ).awaitTermination()
         )
 
@@ -137,7 +137,7 @@ class Bench:
             batch.write.mode("append").parquet(path)
 
         start_query(
-            writer.one_task_a_core(self._spark, records), config, "records", land=land, once=True
+            writer.in_few_tasks(self._spark, records, is_small=False), config, "records", land=land, once=True
         ).awaitTermination()
         source = self._spark.read.parquet(path)
         writer.set_batches(self._spark)

@@ -34,12 +34,12 @@ _BATCHES = {
 _FEW_RECORDS = 50_000
 
 
-def one_task_a_core(spark: SparkSession, records: DataFrame) -> DataFrame:
-    """Return the records in one task per core; otherwise each partition would start a separate Python worker.
+def in_few_tasks(spark: SparkSession, records: DataFrame, *, is_small: bool) -> DataFrame:
+    """Return the records in one task per core, those of a small batch in one; each task needs a Python worker.
 
     Cores are counted for each batch, as a cluster's executors come and go.
     """
-    return records.coalesce(spark.sparkContext.defaultParallelism)
+    return records.coalesce(1 if is_small else spark.sparkContext.defaultParallelism)
 
 
 class DecodeBatchWriter:
@@ -76,9 +76,10 @@ class DecodeBatchWriter:
         start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
         set_batches(records.sparkSession)
         most = sum(offset - start.get(partition, 0) for partition, offset in end.items())
-        interpret(records.sparkSession, is_small=most < _FEW_RECORDS)
+        is_small = most < _FEW_RECORDS
+        interpret(records.sparkSession, is_small=is_small)
         found = land_records(
-            one_task_a_core(self._spark, records),
+            in_few_tasks(self._spark, records, is_small=is_small),
             self._config,
             app=app,
             batch=batch,
