@@ -103,7 +103,9 @@ def start(
             f"cluster <> {spark_literal(config.cluster)} OR sampled_at > {spark_literal(begun['after'])}"
         )
     if not once:
-        threading.Thread(target=processor.prepare, name="lag-prepare", daemon=True).start()
+        preparing = threading.Thread(target=processor.prepare, name="lag-prepare", daemon=True)
+        preparing.start()
+        _await_at_exit(preparing)
     query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
     if publish is not None:
         keep_published(processor, query, publish, live, report)
@@ -166,12 +168,13 @@ def keep_published(
     publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
     publishing.start()
 
-    def end() -> None:
-        ended.set()
-        publishing.join(timeout=5)
+    _await_at_exit(publishing)
+    atexit.register(ended.set)  # what is registered last runs first
 
-    # A thread in native code at the end of the interpreter would crash it.
-    atexit.register(end)
+
+def _await_at_exit(thread: threading.Thread) -> None:
+    """A thread in native code at the end of the interpreter would crash it."""
+    atexit.register(thread.join, 5)
 
 
 class LagProcessor:
