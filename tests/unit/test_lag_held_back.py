@@ -95,6 +95,16 @@ def test_held_back_short_transaction_is_tolerated() -> None:
     assert not samples.needs_progress
 
 
+@pytest.mark.parametrize(
+    ("stop", "interval", "tolerated"), [(300, 1, 15), (20, 1, 10), (20, 10, 25)], ids=["default", "early", "rarely"]
+)
+def test_rules_of_tolerated_transactions_depend_on_when_a_group_has_stopped_and_on_the_samples(
+    stop: float, interval: float, tolerated: float
+) -> None:
+    config = Config(lag={"stop_seconds": stop}, log_offsets={"interval_seconds": interval})
+    assert job.rules_of(config).held_back_seconds == tolerated
+
+
 def test_held_back_unchanged_last_stable_offset_is_held_back() -> None:
     samples = HeldBackPartitions()
     sampled(samples, 0)

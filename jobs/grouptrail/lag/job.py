@@ -132,7 +132,11 @@ def rules_of(config: Config) -> Rules:
         lag.read_committed_groups,
         lag.exact_groups,
         config.admin.interval_seconds,
-        max(_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds),
+        # A group must not seem to have stopped before its partition counts as held back.
+        max(
+            min(_HELD_BACK_SECONDS, lag.stop_seconds / 2),
+            _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds,
+        ),
     )
 
 
