@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from operator import methodcaller
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import kafka
@@ -65,7 +65,7 @@ class OffsetsTopic(Cluster):
         while True:
             group = f"{GROUP_PREFIX}-{uuid4()}"
             try:
-                self._ask(_committed_by(group))
+                self._ask(methodcaller("list_group_offsets", group))
             except (KafkaDeniedError, KafkaUnreachableError):
                 raise
             except ClusterError:
@@ -79,7 +79,8 @@ class OffsetsTopic(Cluster):
         """Return the bounds of every partition's log, in three requests to each broker that leads one."""
         partitions = [kafka.TopicPartition(OFFSETS_TOPIC, partition) for partition in self.partitions()]
         start, stable, end = (
-            self._ask(_offsets(dict.fromkeys(partitions, spec), level)) for spec, level in BOUND_REQUESTS
+            self._ask(methodcaller("list_partition_offsets", dict.fromkeys(partitions, spec), isolation_level=level))
+            for spec, level in BOUND_REQUESTS
         )
         return {at.partition: LogBounds(start[at].offset, stable[at].offset, end[at].offset) for at in partitions}
 
@@ -94,15 +95,3 @@ class OffsetsTopic(Cluster):
             consumer.assign([at])
             consumer.seek(at, offset)
             return len(consumer.poll(timeout_ms=int(seconds * 1000), max_records=100).get(at, ()))
-
-
-def _committed_by(group: str) -> Callable[[Any], Any]:
-    return lambda admin: admin.list_group_offsets(group)
-
-
-def _offsets(asked: dict[Any, Any], isolation: Any) -> Callable[[Any], dict[Any, Any]]:
-    def ask(admin: Any) -> dict[Any, Any]:
-        found: dict[Any, Any] = admin.list_partition_offsets(asked, isolation_level=isolation)
-        return found
-
-    return ask
