@@ -79,6 +79,7 @@ _NAMED: dict[str, set[str]] = {
     "group was downgraded": {"downgraded"},
     "got more partitions": {"partitions_added"},
     "it had expired, left or been removed": {"member_joined", *_GONE},
+    "went and came back under its id": {"member_joined", *_GONE},
     "changed back": {"subscription_changed"},
     "gave partitions up join again": {"cooperative_follow_up"},
 }
@@ -165,7 +166,8 @@ def _compacted_skipped(truth: _Truth, before: Row | None, row: Row, guessed: Map
     if before is not None and before["incarnation"] == row["incarnation"]:
         is_right = skipped == max(0, (moment.generation or 0) - before["generation"] - 1)
     else:
-        is_first = previous is None or truth.moments[previous].generation == 0
+        # Generation 0 begins another count, also where it replaces an empty group.
+        is_first = previous is None or 0 in (moment.generation, truth.moments[previous].generation)
         is_right = moment.is_new_generation and is_first and skipped == moment.hidden
     detail = f"generation {row['generation']} at {offset}: skipped {skipped}"
     return _claim(about, row, row["started_at"], guessed, is_right=is_right, detail=detail)
