@@ -9,7 +9,7 @@ import pytest
 
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.times import from_time
-from grouptrail.history.evidence import CAUSES, Evidence
+from grouptrail.history.evidence import CAUSES, REMOVALS, Evidence, RemovalEvidence
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
@@ -96,7 +96,11 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
     rows = fold_both_ways(
         [classic(1, 1_000, 9, {"a": {"orders": [0, 1]}}), *tombstone, classic(5, 3_000, 1, {"a": ORDERS_0})]
     )
-    ended, why = (2_000, REMOVED) if with_tombstone else (3_000, "recreated: its removal is not in the log")
+    ended, why = (
+        (2_000, REMOVALS[RemovalEvidence.HAD_MEMBERS])
+        if with_tombstone
+        else (3_000, "recreated: its removal is not in the log")
+    )
     columns = ("incarnation", "generation", "started_at", "ended_at", "skipped")
     assert lines(rows, "generations", *columns) == [(1, 9, 1_000, ended, None), (2, 1, 3_000, None, 0)]
     assert lines(rows, "memberships", "incarnation", "began", "left_at", "ended", "ended_because") == [

@@ -730,6 +730,12 @@ def test_cause_note_of_members_that_are_gone_names_an_administrator() -> None:
     assert "or an administrator removed it" in last["cause_note"]
 
 
+def test_dead_note_of_a_group_that_had_members_names_a_conversion() -> None:
+    """Only an empty group is deleted: compaction took records, perhaps those of an upgrade after its tombstone."""
+    rows = fold([classic(1, 1_000, 1, {"a": {"orders": [0]}}), gone(90, 9_000)])
+    assert "converted to another protocol" in rows["group_states"][-1]["note"]
+
+
 def test_dead_note_of_a_group_removed_after_the_retention_names_an_administrator() -> None:
     """DeleteGroups may be sent between the end of the retention and the broker's next check."""
     records = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {})]

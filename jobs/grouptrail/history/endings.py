@@ -68,6 +68,8 @@ def removal_note(group: Group, operation: Operation, *, has_offsets: bool, reten
     """
     if operation[-1].is_polled:
         return REMOVALS[RemovalEvidence.POLLED]
+    if group.members:
+        return REMOVALS[RemovalEvidence.HAD_MEMBERS]
     if not has_offsets:
         return REMOVALS[RemovalEvidence.NEVER_SEEN if group.kind is None else RemovalEvidence.NO_OFFSETS]
     since = group.state_at if group.kind == "classic" and not group.members else None

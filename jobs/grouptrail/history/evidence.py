@@ -426,6 +426,7 @@ class RemovalEvidence(Enum):
     """What the records show when a group is removed."""
 
     POLLED = auto()
+    HAD_MEMBERS = auto()
     NEVER_SEEN = auto()
     NO_OFFSETS = auto()
     OFFSETS = auto()
@@ -436,6 +437,11 @@ class RemovalEvidence(Enum):
 
 REMOVALS: dict[RemovalEvidence, str] = {
     RemovalEvidence.POLLED: "polled: deleted or expired since the previous poll",
+    # Only an empty group is deleted or expires (GMM.validateDeleteGroup).
+    RemovalEvidence.HAD_MEMBERS: (
+        "removed, but the last record read has members, so compaction took others: deleted, expired, or converted to "
+        "another protocol"
+    ),
     # A conversion writes the same tombstone; compaction may take what follows (GMM.convertToConsumerGroup).
     RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or converted to another protocol",
     RemovalEvidence.NO_OFFSETS: (
