@@ -112,6 +112,16 @@ def test_held_back_unchanged_last_stable_offset_is_held_back() -> None:
     assert sampled(samples, 20, held(20, end=700)) == {7}
 
 
+def test_held_back_lasts_through_two_samples_that_count_as_one() -> None:
+    """As after a late sample; the newer one counts, whatever the order of the rows."""
+    samples = HeldBackPartitions()
+    sampled(samples, 0)
+    assert sampled(samples, 20, held(20), held(20.3)) == {7}
+    assert sampled(samples, 30, held(30.3, end=700), held(30, end=600)) == {7}
+    samples.release({7: 650})
+    assert samples.partitions() == {7}
+
+
 def test_held_back_first_sample_or_one_after_a_long_pause_is_held_back() -> None:
     """The transaction may have been open for long."""
     assert sampled(HeldBackPartitions(), 0, held(0)) == {7}

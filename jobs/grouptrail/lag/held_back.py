@@ -52,10 +52,12 @@ class HeldBackPartitions:
 
     def add_sample(self, rows: pa.Table, at: int) -> None:
         """Add the rows of `log_offsets` of one sample; a partition of the offsets topic without a row is stable."""
-        rows = rows.filter(pc.equal(rows["topic"], OFFSETS_TOPIC))
+        rows = rows.filter(pc.equal(rows["topic"], OFFSETS_TOPIC)).sort_by("sampled_at")
         columns = (ints(rows[name]).tolist() for name in ("partition", "last_stable_offset", "log_end_offset"))
+        # After a late sample the next one may be so close that both count as one: its rows come last.
+        bounds = {partition: (stable, end) for partition, stable, end in zip(*columns, strict=True)}
         before, self._open = self._open, {}
-        for partition, stable, end in zip(*columns, strict=True):
+        for partition, (stable, end) in bounds.items():
             known = before.pop(partition, None)
             if UNKNOWN in (stable, end):  # the leader did not answer: keep what is known
                 if known is not None:
