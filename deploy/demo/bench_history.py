@@ -148,7 +148,7 @@ def measure(
         records = groups * length * (commits + 1)
         print(f"{records:,} records of {groups:,} groups are there, {groups * length:,} generations", flush=True)
         with PeakMemory() as peak:
-            took = seconds(lambda own=own: rebuild(spark, own, silent))  # type: ignore[misc]
+            took = seconds(lambda own=own: rebuild(lambda: spark, own, silent))  # type: ignore[misc]
         print(
             f"rebuild history: {took:.1f} s, {records / took:,.0f} records a second, peak {peak.bytes / 1e6:,.0f} MB",
             flush=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,6 +18,8 @@ from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history import job as history_job
+from grouptrail.history import rebuild as history_rebuild
+from grouptrail.history import records
 from grouptrail.history.batch import ensure_tables, fold
 from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
@@ -26,10 +29,16 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
+from grouptrail.storage.buckets import OPEN_BUCKETS, bucket_of
 from grouptrail.storage.progress import PROGRESS
+from grouptrail.storage.rows import select_arrow
+from grouptrail.storage.schema import ADMIN
 from support import landed
 from support.exporter_tables import figures
+from support.frozen_warehouse import ORDERS, thaw
 from support.history_batches import BATCHES, COLUMNS, NOON, Raw, commit, gone, metadata
+from support.small_tables import lay
+from support.wire_vectors import RECORDS as RECORD_VECTORS
 
 pytestmark = pytest.mark.spark
 
@@ -75,6 +84,10 @@ def history(config: Config) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def no_spark() -> SparkSession:
+    pytest.fail("Spark was started")
+
+
 @pytest.mark.parametrize("few_rows", [pytest.param(0, marks=pytest.mark.full), 1_000])
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
@@ -92,7 +105,10 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     streamed = history(config)
     written = take(config, patience_seconds=0).versions
     assert all(written[table].written_at_ms for table in WRITES)
-    rebuild(spark, config, silent)
+    rebuild(no_spark, config, silent)
+    assert history(config) == streamed
+    monkeypatch.setattr(history_rebuild, "_FEW_RECORDS", 0)
+    rebuild(lambda: spark, config, silent)
     assert history(config) == streamed
 
     billing = [row for row in streamed["rebalances"] if row["group_id"] == "billing"]
@@ -123,16 +139,116 @@ def test_history_job_batches_of_commits_only_are_not_folded(
     assert folded == [0, 2, 3]
 
 
-@pytest.mark.full
-def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(spark: SparkSession, config: Config) -> None:
+def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(spark: SparkSession, config: Config) -> None:
+    """Spark adds the columns that its tables lack, and looks for the name of a topic id; then it is not needed."""
+    thaw(config)
+    started = []
+    rebuild(lambda: started.append(1) or spark, config, silent)  # type: ignore[func-returns-value]
+    with_spark = history(config)
+    assert started
+    name = {"topic_id": ORDERS, "topic": "orders", "told_by": "broker", "told_at": NOON}
+    tables.append_new(spark, [{"cluster": config.cluster, **name}], config, "topic_names")
+    rebuild(no_spark, config, silent)
+    owned = [row for row in history(config)["partition_ownership"] if row["group_id"] == "search"]
+    assert {row["topic"] for row in owned} == {"orders"}
+    named = {table: [row for row in rows if row["group_id"] != "search"] for table, rows in history(config).items()}
+    assert named == {
+        table: [row for row in rows if row["group_id"] != "search"] for table, rows in with_spark.items()
+    }
+
+
+def test_rebuild_without_spark_replaces_only_rows_of_its_cluster(spark: SparkSession, config: Config) -> None:
+    log = Log(spark, config)
+    log.land(0)
+    other = config.model_copy(update={"cluster": "o'clock"})
+    for table in WRITES:
+        lay(other, table, {"cluster": other.cluster, "group_id": "theirs"})
+        lay(config, table, {"cluster": config.cluster, "group_id": "outdated"})
+    theirs = history(other)
+    rebuild(no_spark, config, silent)
+    assert history(other) == theirs
+    assert {row["group_id"] for rows in history(config).values() for row in rows} == {"billing"}
+
+
+def test_rebuild_fed_more_than_fits_in_memory_starts_spark(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log(spark, config).land(0)
+    for limit in ("_FEW_RECORDS", "_FEW_COMMITS", "_FEW_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(history_rebuild, limit, 0)
+            assert history_rebuild.FewRecords.read(config) is None, limit
+    assert history_rebuild.FewRecords.read(config) is not None
+
+
+def test_records_of_all_kinds_are_read_alike_with_and_without_spark(spark: SparkSession, config: Config) -> None:
+    """Records written by Kafka's own classes, and rows with nulls, empty lists and names that need escapes."""
+    log = Log(spark, config, [[(vector.key, vector.value) for vector in RECORD_VECTORS]])
+    log.land(0)
+    hostile = 'a"b\\c\n\u2028\u00e9\U0001f600$.x'
+    member = {"member_id": hostile, "client_id": "", "subscription": None, "assignment": {"partitions": []}}
+    partitions = [{"topic": hostile, "partitions": []}, {"topic": None, "partitions": None}]
+    connect = {"subscription": {"connect": '{"a": "\\u00e9"}', "owned_partitions": partitions}, "assignment": None}
+    polled = {"cluster": config.cluster, "source": ADMIN, "not_before": NOON, "record_at": NOON}
+    groups = [
+        {**polled, "is_tombstone": False, "members": [member, connect], "state_at": NOON},
+        {**polled, "is_tombstone": False, "members": [], "state_at": None, "source": None, "not_before": None},
+        {**polled, "is_tombstone": False, "members": None, "protocol": hostile},
+    ]
+    tables.append_new(spark, groups, config, "group_metadata")
+    pattern = '{"groupId": "g", "regularExpression": "^\\"\\\\d+\\u00e9$"}'
+    kind = {**polled, "record_type": "ConsumerGroupRegularExpression", "value_json": None}
+    others = [{**kind, "member_id": None, "key_json": pattern}, {**kind, "key_json": "{}"}]
+    tables.append_new(spark, others, config, "group_records")
+    for table, convert in (
+        ("group_metadata", records.classic_records),
+        ("group_records", records.other_records),
+        ("offset_commits", records.commit_tombstones),
+    ):
+        with_spark = convert(tables.read(spark, config, table)).toArrow().to_pylist()
+        rest = "AND is_tombstone" if table == "offset_commits" else ""
+        columns = records.COLUMNS[table]
+        found = [
+            row
+            for rows in select_arrow(config, table, columns, rest, rows_at_a_time=2)
+            for row in records.from_rows(table, rows).to_pylist()
+        ]
+        assert found
+        assert in_order(found) == in_order(with_spark)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[Any]:
+    """Return the rows of records sorted, with their bodies as values."""
+    read = ({**row, "body": row["body"] and json.loads(row["body"])} for row in rows)
+    return sorted(read, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def test_bucket_of_hostile_names_is_sparks_hash(spark: SparkSession) -> None:
+    """Names of all lengths modulo 4, with bytes above 127 in whole words and in the rest."""
+    odd = ["", "\0", "\x7f", "\x80", "\u00ff", "\u65e5\u672c", "\U0001f600", "\U0010ffff", "o'clock", '"', "\n"]
+    names = [prefix * times + name for name in odd for prefix in ("a", "\u00e9", "\U0001f600") for times in range(6)]
+    names += [f"group-{number}" for number in range(500)] + ["x" * 249]
+    hashed = spark.createDataFrame([(name,) for name in names], "group_id string").select(
+        "group_id", F.pmod(F.hash("group_id"), F.lit(OPEN_BUCKETS)).alias("bucket")
+    )
+    wanted = {row.group_id: row.bucket for row in hashed.collect()}
+    assert {name: bucket_of(name) for name in names} == wanted
+    assert set(wanted.values()) == set(range(OPEN_BUCKETS))
+
+
+@pytest.mark.parametrize("few_records", [pytest.param(0, marks=pytest.mark.full), 1_000])
+def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_records: int
+) -> None:
     """The job refuses tables that are only partly rebuilt, and accepts them after a complete rebuild."""
+    monkeypatch.setattr(history_rebuild, "_FEW_RECORDS", few_records)
     log = Log(spark, config)
     log.land(0)
     with landed.dying_before("memberships"):
-        rebuild(spark, config, silent)
+        rebuild(lambda: spark, config, silent)
     with pytest.raises(HistoryError, match="run grouptrail rebuild history"):
         refuse_half_rebuilt(spark, config)
-    rebuild(spark, config, silent)
+    rebuild(lambda: spark, config, silent)
     refuse_half_rebuilt(spark, config)
     assert [row["member_id"] for row in history(config)["memberships"]] == ["a"]
 
@@ -161,7 +277,7 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
     assert figures(found, "kafka_consumer_group_generation") == {("billing",): 4, ("audit",): 1}
     assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 2}
     spark.sql(f"OPTIMIZE delta.`{config.table_path('offset_commits')}`").collect()
-    rebuild(spark, config, silent)
+    rebuild(lambda: spark, config, silent)
     after = group_families(reader.read())
     for name in ("rebalances_total", "partitions_moved_total", "offset_commits_total", "members", "state"):
         metric = f"kafka_consumer_group_{name}"

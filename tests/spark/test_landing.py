@@ -25,6 +25,7 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
+from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import arrow_type
 from support import landed
@@ -227,10 +228,11 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
     def update(config: Config, version: int, **told_to: int) -> None:
         rows = [
             {"record_partition": 0, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
+            | {"open_bucket": bucket_of(group)}
             for group, offset in told_to.items()
         ]
-        there = tables.with_open_bucket(spark.createDataFrame(rows)).toArrow()
-        tables.merge(there, set(there["open_bucket"].to_pylist()), config, table.name, app="test", version=version)
+        buckets = {bucket_of(group) for group in told_to}
+        tables.merge(pa.Table.from_pylist(rows), buckets, config, table.name, app="test", version=version)
 
     def processed(config: Config) -> dict[str, int]:
         return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}

@@ -139,7 +139,7 @@ def test_maintain_retention_keeps_open_rows_and_passes_check(spark: SparkSession
 
     healthy = check.run(spark, config, patience_seconds=0)
     assert [(one.table, result) for one in healthy for result in one.failures] == []
-    rebuild(spark, config, silent)
+    rebuild(lambda: spark, config, silent)
     found = rows(config, "SELECT DISTINCT group_id FROM generations WHERE is_open ORDER BY group_id")
     assert [row["group_id"] for row in found] == sorted({row["group_id"] for row in live["generations"]})
 

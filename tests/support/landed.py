@@ -90,7 +90,7 @@ def dying_before(table: str) -> Iterator[None]:
         return dies
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("append", "append_made", "merge", "update", "replace"):
+        for name in ("append", "append_made", "merge", "update", "replace", "replace_few"):
             patch.setattr(tables, name, dying(getattr(tables, name)))
         with pytest.raises(RuntimeError, match="killed here"):
             yield

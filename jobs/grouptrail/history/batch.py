@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 DECODED = ("offset_commits", "group_metadata", "group_records")
 
+READ_OR_WRITTEN = (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS)
+
 _RECORDS_AT_A_TIME = 2_048
 
 
 def ensure_tables(spark: SparkSession, config: Config) -> None:
     """Create every table that the job reads or writes, so that it can start before the decode job."""
-    tables.ensure_tables(spark, config, (*DECODED, PROGRESS, *TABLES, NAMES, POSITIONS))
+    tables.ensure_tables(spark, config, READ_OR_WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,13 @@ def fold(
     """Return the changed rows of all tables (`tasks.output_ddl`)."""
     # A classic group's record holds all its members: Spark's default batch of them would fill a worker's memory.
     group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
-    retention_ms = round(config.history.offsets_retention_minutes * 60_000)
-    folds = fold_groups(complete_to, names, retention_ms)
-    return tables.with_open_bucket(records.by_group(group_records, tasks).mapInArrow(folds, output_ddl()))
+    folds = fold_groups(complete_to, names, retention_ms(config))
+    return records.by_group(group_records, tasks).mapInArrow(folds, output_ddl())
+
+
+def retention_ms(config: Config) -> int:
+    """Return how long the brokers keep the offsets of an empty group."""
+    return round(config.history.offsets_retention_minutes * 60_000)
 
 
 def rows_of(changed: DataFrame, table: str, found: BatchSummary, config: Config) -> DataFrame:
@@ -89,13 +95,19 @@ def rows_of(changed: DataFrame, table: str, found: BatchSummary, config: Config)
     return fill_commits_with_spark(rows, found.handovers, commits, _lookback(config))
 
 
-def few_rows_of(changed: pa.Table, table: str, found: BatchSummary, config: Config) -> pa.Table:
-    """Return the same as `rows_of` from Arrow, with `open_bucket`."""
-    own = changed.filter(pc.equal(changed["of"], table))
-    rows = pa.Table.from_struct_array(own[table])
-    is_open = rows["is_open"] if "is_open" in rows.column_names else pa.scalar(value=True)
-    rows = rows.append_column("open_bucket", pc.if_else(is_open, own["open_bucket"], None))
-    if table != "rebalances" or found.handovers is None:
+def few_rows_of(changed: pa.Table, table: str, config: Config) -> pa.Table:
+    """Return the same as `rows_of` from Arrow."""
+    return with_commits(own_rows(changed, table), table, config)
+
+
+def own_rows(changed: pa.Table, table: str) -> pa.Table:
+    """Return one table's rows among those that changed, before `with_commits`."""
+    return pa.Table.from_struct_array(changed.filter(pc.equal(changed["of"], table))[table])
+
+
+def with_commits(rows: pa.Table, table: str, config: Config) -> pa.Table:
+    """Fill the commits of handovers in rows of `rebalances`; return those of other tables as they are."""
+    if table != "rebalances":
         return rows
     return fill_commits(rows, dataset(config, "offset_commits"), config.cluster, _lookback(config))
 

@@ -76,6 +76,8 @@ def fill_commits(rebalances: pa.Table, commits: ds.Dataset, cluster: str, lookba
     """Fill the commit columns of `handed_over` in rows of `rebalances` from the table `offset_commits`."""
     lists = rebalances["handed_over"].combine_chunks()
     handovers = lists.flatten()
+    if not len(handovers):
+        return rebalances
     whose = rebalances.select(["record_partition", "group_id", "record_offset"]).take(pc.list_parent_indices(lists))
     handed = pa.table(
         {

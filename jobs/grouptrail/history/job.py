@@ -55,7 +55,7 @@ def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> S
     """
     tables.ensure_table(spark, config, PROGRESS)
     version = tables.versions(spark, config, PROGRESS)[0][0]
-    rebuild(spark, config, report)
+    rebuild(lambda: spark, config, report)
     return {"version": version}
 
 
@@ -139,7 +139,7 @@ class HistoryBatchWriter:
                 rows = rows_of(changed, table, found, self._config)
                 tables.update(rows, buckets, self._config, table, app=app, version=batch)
             else:
-                arrow = few_rows_of(few, table, found, self._config)
+                arrow = few_rows_of(few, table, self._config)
                 tables.merge(arrow, buckets, self._config, table, app=app, version=batch)
 
         with ThreadPoolExecutor(len(TABLES)) as pool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +28,23 @@ _NAMING = {
 _ID = r'"topicId":"([^"]+)"'
 
 
+def known_names(spark: SparkSession | None, config: Config) -> dict[str, str]:
+    """Return the names by topic id in the table; Spark is used only for stores that delta-rs does not support."""
+    return {row["topic_id"]: row["topic"] for row in tables.select(spark, config, TABLE, "topic_id, topic")}
+
+
+def topic_ids(bodies: Iterable[str | None]) -> set[str]:
+    """Return the topic ids in the bodies of records."""
+    return {topic_id for body in bodies if body for topic_id in re.findall(_ID, body)}
+
+
 class TopicNames:
     """Names by topic id, kept in the table `topic_names`, so that a deleted topic keeps its name."""
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
         self._spark = spark
         self._config = config
-        rows = tables.select(spark, config, TABLE, "topic_id, topic")
-        self._names: dict[str, str] = {row["topic_id"]: row["topic"] for row in rows}
+        self._names = known_names(spark, config)
         self._nameless: set[str] = set()
 
     def known(self) -> dict[str, str]:

@@ -1,21 +1,42 @@
-"""Recompute all group history from the decoded records."""
+"""Recompute all group history from the decoded records: with Spark, or without a JVM if there are few."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from grouptrail.console.progress import waiting
-from grouptrail.history.batch import BatchSummary, ensure_tables, fold, fresh_records, rows_of
-from grouptrail.history.names import TopicNames
+from grouptrail.history import records
+from grouptrail.history.batch import (
+    READ_OR_WRITTEN,
+    BatchSummary,
+    ensure_tables,
+    fold,
+    fresh_records,
+    own_rows,
+    retention_ms,
+    rows_of,
+    with_commits,
+)
+from grouptrail.history.names import TopicNames, known_names, topic_ids
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.tasks import POSITIONS, fold_groups
 from grouptrail.jobs import Progress
+from grouptrail.spark import object_stores
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS, OffsetRanges
+from grouptrail.storage.appending import append_without_spark
+from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
+from grouptrail.storage.rows import has_columns, select_arrow
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
 
@@ -24,24 +45,33 @@ _RECORDS_A_TASK = 250_000
 REBUILDING = -1
 """The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 
+# With these limits the driver takes up to 25 s and 1.2 GB (docs/performance.md).
+_FEW_RECORDS = 50_000
+_FEW_BYTES = 256 << 20
+_FEW_COMMITS = 2_000_000
 
-def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
+# A record of a classic group has all its members.
+_RECORDS_AT_A_TIME = 256
+
+
+def rebuild(start_spark: Callable[[], SparkSession], config: Config, report: Progress) -> None:
     """Replace the rows of the history tables by rows made from all decoded records, and report how many.
 
-    The history job must not run meanwhile. After an interruption, rebuild again before the job is started.
+    Spark is started only if the driver cannot do it alone: see `FewRecords`. The history job must not run meanwhile.
+    After an interruption, rebuild again before the job is started.
     """
     started = time.monotonic()
-    ensure_tables(spark, config)
-    covered = OffsetRanges.of(tables.read(spark, config, PROGRESS))
-    if not covered.ranges:
+    with waiting("reading the decoded records"):
+        found: _Records | None = FewRecords.read(config)
+    if found is None:
+        spark = start_spark()
+        with waiting("reading the decoded records"):
+            found = ManyRecords.read(spark, config)
+    if found is None:
         report("no records have landed yet: nothing to rebuild")
         return
-    with waiting("reading the decoded records"):
-        everything = fresh_records(spark, config, covered)
-        names = TopicNames(spark, config).of(everything)
-        count = everything.count()
-    report(f"folding {count:,} records of groups")
-    marker = [
+    report(f"folding {found.count:,} records of groups")
+    found.mark(
         {
             "cluster": config.cluster,
             "record_partition": REBUILDING,
@@ -51,18 +81,148 @@ def rebuild(spark: SparkSession, config: Config, report: Progress) -> None:
             "state": "",
             "open_bucket": 0,
         }
-    ]
-    tables.append_new(spark, marker, config, POSITIONS)
-    tasks = max(spark.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
-    changed = fold(everything, covered.complete_to, names, config, tasks).persist()
+    )
     try:
         with waiting("folding them"):
-            found = BatchSummary.of(changed)
+            rows = found.fold()
         for table in (*TABLES, POSITIONS):
             with waiting(f"writing {table}"):
-                tables.replace(rows_of(changed, table, found, config), config, table)
-            report(f"{table}: {found.rows.get(table, 0):,} rows")
+                found.replace(table)
+            report(f"{table}: {rows.get(table, 0):,} rows")
     finally:
-        changed.unpersist()
+        found.close()
     seconds = time.monotonic() - started
-    report(f"{count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
+    report(f"{found.count:,} records in {seconds:.1f} s, {found.count / seconds:,.0f} a second")
+
+
+class _Records(Protocol):
+    """All decoded records of groups; `count` is their number."""
+
+    count: int
+
+    def mark(self, marker: dict[str, object]) -> None:
+        """Add the row to `history_positions` that marks a rebuild."""
+
+    def fold(self) -> dict[str, int]:
+        """Compute the rows of all tables; return how many each has."""
+
+    def replace(self, table: str) -> None:
+        """Replace the rows of a table."""
+
+    def close(self) -> None:
+        """Release what `fold` has computed."""
+
+
+class FewRecords:
+    """So few records that the driver folds them, without a JVM."""
+
+    def __init__(self, config: Config, found: pa.Table, covered: OffsetRanges, names: dict[str, str]) -> None:
+        self._config = config
+        self._found = found
+        self._covered = covered
+        self._names = names
+        self.count = len(found)
+        self._rows: defaultdict[str, list[pa.Table]] = defaultdict(list)
+
+    @classmethod
+    def read(cls, config: Config) -> Self | None:
+        """Return the records; None if Spark is needed.
+
+        It is needed for no or many records, if a topic id has no name yet, if a table does not exist or lacks a
+        column, and in a store that delta-rs does not support.
+        """
+        if not object_stores.is_known(config.warehouse):
+            return None
+        if not all(has_columns(config, name, table_schema(name)) for name in READ_OR_WRITTEN):
+            return None
+        columns = (*RANGE_COLUMNS, "offset_commits")
+        batches = list(select_arrow(config, PROGRESS, columns, "", rows_at_a_time=_RECORDS_AT_A_TIME))
+        if not batches:
+            return None
+        progress = pa.concat_tables(batches)
+        *of_groups, of_commits = (pc.sum(progress[name]).as_py() for name in records.COLUMNS)
+        if sum(of_groups) > _FEW_RECORDS or of_commits > _FEW_COMMITS:
+            return None
+        covered = OffsetRanges.of_rows(progress)
+        names = known_names(None, config)
+        found = _input(config, covered)
+        if found is None or not names.keys() >= topic_ids(found["body"].to_pylist()):
+            return None
+        return cls(config, found, covered, names)
+
+    def mark(self, marker: dict[str, object]) -> None:
+        """See `_Records`."""
+        append_without_spark(self._config, POSITIONS, [marker])
+
+    def fold(self) -> dict[str, int]:
+        """See `_Records`."""
+        folds = fold_groups(self._covered.complete_to, self._names, retention_ms(self._config))
+        in_order = self._found.sort_by([(name, "ascending") for name in records.ORDER])
+        for batch in folds(in_order.to_batches(_RECORDS_AT_A_TIME)):
+            # A row of the batch has the columns of all tables, and takes ten times the memory of its own.
+            changed = pa.Table.from_batches([batch])
+            for table in pc.unique(changed["of"]).to_pylist():
+                self._rows[table].append(own_rows(changed, table))
+        return {table: sum(map(len, parts)) for table, parts in self._rows.items()}
+
+    def replace(self, table: str) -> None:
+        """See `_Records`."""
+        rows = pa.concat_tables(self._rows.pop(table, [table_schema(table).empty_table()]))
+        tables.replace_few(with_commits(rows, table, self._config), self._config, table)
+
+    def close(self) -> None:
+        """See `_Records`."""
+
+
+class ManyRecords:
+    """Any number of records, folded by Spark."""
+
+    def __init__(self, spark: SparkSession, config: Config, found: DataFrame, covered: OffsetRanges) -> None:
+        self._spark = spark
+        self._config = config
+        self._found = found
+        self._covered = covered
+        self._names = TopicNames(spark, config).of(found)
+        self.count = found.count()
+
+    @classmethod
+    def read(cls, spark: SparkSession, config: Config) -> Self | None:
+        """Return the records, after creating the tables that do not exist; None if nothing has landed."""
+        ensure_tables(spark, config)
+        covered = OffsetRanges.of(tables.read(spark, config, PROGRESS))
+        return cls(spark, config, fresh_records(spark, config, covered), covered) if covered.ranges else None
+
+    def mark(self, marker: dict[str, object]) -> None:
+        """See `_Records`."""
+        tables.append_new(self._spark, [marker], self._config, POSITIONS)
+
+    def fold(self) -> dict[str, int]:
+        """See `_Records`."""
+        tasks = max(self._spark.sparkContext.defaultParallelism, self.count // _RECORDS_A_TASK + 1)
+        changed = fold(self._found, self._covered.complete_to, self._names, self._config, tasks)
+        self._changed = changed.persist()
+        self._summary = BatchSummary.of(self._changed)
+        return self._summary.rows
+
+    def replace(self, table: str) -> None:
+        """See `_Records`."""
+        tables.replace(rows_of(self._changed, table, self._summary, self._config), self._config, table)
+
+    def close(self) -> None:
+        """See `_Records`."""
+        self._changed.unpersist()
+
+
+def _input(config: Config, covered: OffsetRanges) -> pa.Table | None:
+    """Return the groups' records (`tasks.INPUT_DDL`); None if they take too much memory."""
+    where = f"AND ({covered.condition(datafusion_literal)})"
+    found: list[pa.Table] = []
+    size = 0
+    for table, columns in records.COLUMNS.items():
+        rest = f"{where} AND is_tombstone" if table == "offset_commits" else where
+        for rows in select_arrow(config, table, columns, rest, rows_at_a_time=_RECORDS_AT_A_TIME):
+            found.append(records.from_rows(table, rows))
+            size += found[-1].nbytes
+            if size > _FEW_BYTES:
+                return None
+    return pa.concat_tables(found)

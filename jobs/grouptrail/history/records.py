@@ -1,8 +1,13 @@
-"""Convert rows of the decoded tables to the fold's input (`tasks.INPUT_DDL`)."""
+"""Convert rows of the decoded tables to the fold's input (`tasks.INPUT_DDL`), in Spark or on the driver."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
 from grouptrail.history.tasks import STATE_OFFSET
@@ -14,40 +19,56 @@ if TYPE_CHECKING:
 _AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
 _POLL = (f"source <=> '{ADMIN}' AS is_polled", "unix_millis(not_before) AS not_before")
 
-# The fields of a classic group's record that the fold needs, without raw bytes.
-_MEMBER = """named_struct(
-    'member_id', member.member_id, 'group_instance_id', member.group_instance_id, 'client_id', member.client_id,
-    'client_host', member.client_host, 'rebalance_timeout_ms', member.rebalance_timeout_ms,
-    'session_timeout_ms', member.session_timeout_ms,
-    'subscription', named_struct(
-        'topics', member.subscription.topics, 'owned_partitions', member.subscription.owned_partitions,
-        'generation_id', member.subscription.generation_id, 'rack_id', member.subscription.rack_id,
-        'previous_partitions', member.subscription.previous_partitions,
-        'previous_generation', member.subscription.previous_generation, 'connect', member.subscription.connect,
-        'error', member.subscription.error),
-    'assignment', named_struct(
-        'layout', member.assignment.layout, 'version', member.assignment.version,
-        'partitions', member.assignment.partitions, 'connect', member.assignment.connect,
-        'error', member.assignment.error))"""
-_CLASSIC_BODY = f"""to_json(named_struct(
-    'protocol_type', protocol_type, 'generation', generation, 'protocol', protocol, 'leader', leader,
-    'state_at', unix_millis(state_at), 'members', transform(members, member -> {_MEMBER})))"""
+# The fields of a classic group's record that the fold needs, without raw bytes; a dict has the fields of a struct.
+_MEMBER: Mapping[str, Any] = {
+    **dict.fromkeys(("member_id", "group_instance_id", "client_id", "client_host")),
+    **dict.fromkeys(("rebalance_timeout_ms", "session_timeout_ms")),
+    "subscription": {
+        **dict.fromkeys(("topics", "owned_partitions", "generation_id", "rack_id")),
+        **dict.fromkeys(("previous_partitions", "previous_generation", "connect", "error")),
+    },
+    "assignment": dict.fromkeys(("layout", "version", "partitions", "connect", "error")),
+}
+_PLAIN = ("protocol_type", "generation", "protocol", "leader")
+_PATTERN = "regularExpression"
+
+_ORIGIN = ("record_partition", "group_id", "record_offset", "record_at", "source", "not_before")
+ORDER = ("record_partition", "group_id", "record_offset")
+"""The order of the fold's input."""
+
+COLUMNS = {
+    "group_metadata": (*_ORIGIN, "is_tombstone", *_PLAIN, "state_at", "members"),
+    "group_records": (*_ORIGIN, "record_type", "member_id", "key_json", "value_json"),
+    "offset_commits": (*_ORIGIN, "is_tombstone"),
+}
+"""The columns of each decoded table that `from_rows` needs."""
+
+
+def _spark_struct(fields: Mapping[str, Any], of: str) -> str:
+    values = (
+        f"'{name}', {f'{of}.{name}' if inner is None else _spark_struct(inner, f'{of}.{name}')}"
+        for name, inner in fields.items()
+    )
+    return f"named_struct({', '.join(values)})"
 
 
 def classic_records(group_metadata: DataFrame) -> DataFrame:
     """Return the records in rows of `group_metadata`."""
+    plain = ", ".join(f"'{name}', {name}" for name in _PLAIN)
+    members = f"transform(members, member -> {_spark_struct(_MEMBER, 'member')})"
+    body = f"to_json(named_struct({plain}, 'state_at', unix_millis(state_at), 'members', {members}))"
     return group_metadata.selectExpr(
         *_AT,
         f"'{CLASSIC}' AS type",
         "CAST(null AS string) AS name",
-        f"IF(is_tombstone, null, {_CLASSIC_BODY}) AS body",
+        f"IF(is_tombstone, null, {body}) AS body",
         *_POLL,
     )
 
 
 def other_records(group_records: DataFrame) -> DataFrame:
     """Return the records in rows of `group_records`."""
-    name = "coalesce(member_id, get_json_object(key_json, '$.regularExpression')) AS name"
+    name = f"coalesce(member_id, get_json_object(key_json, '$.{_PATTERN}')) AS name"
     return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body", *_POLL)
 
 
@@ -75,5 +96,56 @@ def saved_states(positions: DataFrame) -> DataFrame:
 
 def by_group(records: DataFrame, tasks: int) -> DataFrame:
     """Return the records in order, those of a group in one task."""
-    order = ("record_partition", "group_id", "record_offset")
-    return records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*order)
+    return records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*ORDER)
+
+
+def from_rows(table: str, rows: pa.Table) -> pa.Table:
+    """Return the same as the functions for Spark from rows of a decoded table that have its `COLUMNS`.
+
+    Rows of `offset_commits` must be tombstones.
+    """
+    type_ = pa.repeat(COMMIT_TOMBSTONE if table == "offset_commits" else CLASSIC, len(rows))
+    name = body = pa.nulls(len(rows), pa.string())
+    if table == "group_metadata":
+        values = rows.set_column(rows.column_names.index("state_at"), "state_at", _ms(rows["state_at"]))
+        values = values.select(["is_tombstone", *_PLAIN, "state_at", "members"])
+        body = pa.array(map(_classic_body, values.to_pylist()), pa.string())
+    elif table == "group_records":
+        type_, body = rows["record_type"], rows["value_json"]
+        keys = zip(rows["member_id"].to_pylist(), rows["key_json"].to_pylist(), strict=True)
+        name = pa.array((json.loads(key).get(_PATTERN) if one is None else one for one, key in keys), pa.string())
+    return pa.table(
+        {
+            **{column: rows[column] for column in ("record_partition", "group_id", "record_offset")},
+            "at": _ms(rows["record_at"]),
+            "type": type_,
+            "name": name,
+            "body": body,
+            "is_polled": pc.fill_null(pc.equal(rows["source"], ADMIN), fill_value=False),
+            "not_before": _ms(rows["not_before"]),
+        }
+    )
+
+
+def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+
+
+def _classic_body(row: Mapping[str, Any]) -> str | None:
+    if row["is_tombstone"]:
+        return None
+    members = row["members"] and [_picked(_MEMBER, member) for member in row["members"]]
+    values = {name: row[name] for name in (*_PLAIN, "state_at")} | {"members": members}
+    return json.dumps(_without_nulls(values))
+
+
+def _picked(fields: Mapping[str, Any], struct: Mapping[str, Any] | None) -> dict[str, Any]:
+    of = struct or {}
+    return {name: of.get(name) if inner is None else _picked(inner, of.get(name)) for name, inner in fields.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the fields that are null, as `to_json` writes it."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

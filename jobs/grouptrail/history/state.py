@@ -146,7 +146,7 @@ def encode_state(state: FoldState) -> str:
         "last_at": state.last_at,
         "commit_tombstone_at": state.commit_tombstone_at,
         "open": _open_values(state.rows),
-        "counts": state.partition_counts,
+        "counts": dict(sorted(state.partition_counts.items())),
         "owners": [[*place, one.identity, one.member_id, one.until] for place, one in state.owners.items()],
         "revoked": sorted(state.revoked),
         "given_up": sorted(state.given_up),

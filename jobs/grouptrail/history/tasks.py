@@ -13,8 +13,9 @@ import pyarrow as pa
 from grouptrail import contracts
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.rows import TABLES, Values
+from grouptrail.history.rows import TABLES, Row, Values
 from grouptrail.history.state import decode_state, encode_state
+from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import arrow_type
 
 POSITIONS = "history_positions"
@@ -30,8 +31,8 @@ Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ROWS_A_BATCH = 4096
 
-# Columns that are added when the rows are written.
-_ADDED_LATER = ("cluster", "open_bucket")
+# Added when the rows are written.
+_ADDED_LATER = ("cluster",)
 
 
 def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention_ms: int) -> Fold:
@@ -55,23 +56,22 @@ def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention
                 names=names,
                 retention_ms=retention_ms,
             )
-            rows += [
-                {"of": row.table, "group_id": group_id, row.table: _micros(row.table, row.values())}
-                for row in result.rows
-            ]
+            bucket = bucket_of(group_id)
+            whose = {"group_id": group_id, "open_bucket": bucket}
+            rows += [{"of": row.table, **whose, row.table: _table_row(row, bucket)} for row in result.rows]
             position = {
+                **whose,
                 "record_partition": partition,
-                "group_id": group_id,
                 "told_to": result.state.processed_to,
                 "waits": result.waits,
                 "state": encode_state(result.state),
             }
-            rows.append({"of": POSITIONS, "group_id": group_id, POSITIONS: position})
+            rows.append({"of": POSITIONS, **whose, POSITIONS: position})
             while len(rows) >= _ROWS_A_BATCH:
-                yield pa.RecordBatch.from_pylist(rows[:_ROWS_A_BATCH], schema=_output_schema())
+                yield pa.RecordBatch.from_pylist(rows[:_ROWS_A_BATCH], schema=output_schema())
                 rows = rows[_ROWS_A_BATCH:]
         if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=_output_schema())
+            yield pa.RecordBatch.from_pylist(rows, schema=output_schema())
 
     return fold
 
@@ -95,10 +95,11 @@ def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
 def output_ddl() -> str:
     """Return the Spark DDL of the output of `fold_groups`.
 
-    `of` names the table, and the column of that name holds the row.
+    `of` names the table, and the column of that name holds the row; `open_bucket` is the group's, also for rows that
+    are not open.
     """
     fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
-    return ", ".join(["of string, group_id string", *fields])
+    return ", ".join(["of string, group_id string, open_bucket int", *fields])
 
 
 def _struct_fields(table: str) -> str:
@@ -110,12 +111,14 @@ def _columns(table: str) -> list[contracts.Column]:
 
 
 @cache
-def _output_schema() -> pa.Schema:
+def output_schema() -> pa.Schema:
+    """Return `output_ddl` as an Arrow schema."""
     structs = [
         pa.field(table, pa.struct([pa.field(column.name, arrow_type(column.type)) for column in _columns(table)]))
         for table in (*TABLES, POSITIONS)
     ]
-    return pa.schema([pa.field("of", pa.string()), pa.field("group_id", pa.string()), *structs])
+    own = [pa.field("of", pa.string()), pa.field("group_id", pa.string()), pa.field("open_bucket", pa.int32())]
+    return pa.schema([*own, *structs])
 
 
 @cache
@@ -123,12 +126,13 @@ def _time_columns(table: str) -> tuple[str, ...]:
     return tuple(column.name for column in _columns(table) if column.type == "timestamp")
 
 
-def _micros(table: str, row: Values) -> Values:
-    """Return a row with its times converted from ms to the microseconds of Arrow's timestamps."""
-    times = {name: None if row[name] is None else row[name] * 1000 for name in _time_columns(table)}
-    if row.get("handed_over"):
+def _table_row(row: Row, bucket: int) -> Values:
+    """Return a row with its `open_bucket`, and its times in the microseconds of Arrow's timestamps instead of ms."""
+    values = row.values()
+    times = {name: None if values[name] is None else values[name] * 1000 for name in _time_columns(row.table)}
+    if values.get("handed_over"):
         times["handed_over"] = [
             {**one, "given_up_at": one["given_up_at"] * 1000, "taken_at": one["taken_at"] * 1000}
-            for one in row["handed_over"]
+            for one in values["handed_over"]
         ]
-    return {**row, **times}
+    return {**values, **times, "open_bucket": bucket if row.is_open else None}

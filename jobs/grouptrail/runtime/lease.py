@@ -48,7 +48,7 @@ class AlreadyRunningError(GrouptrailError):
 
 @contextlib.contextmanager
 def sole_driver(
-    spark: SparkSession,
+    spark: SparkSession | None,
     config: Config,
     jobs: Collection[str],
     report: Report,
@@ -56,7 +56,8 @@ def sole_driver(
 ) -> Iterator[None]:
     """Hold the jobs' checkpoints. Raises AlreadyRunningError if another driver holds one.
 
-    `on_loss` is called from another thread, with a message, when another driver has taken one over.
+    Without `spark` the checkpoints must be in a local folder. `on_loss` is called from another thread, with a
+    message, when another driver has taken one over.
     """
     with contextlib.ExitStack() as held:
         leases = []
@@ -65,6 +66,7 @@ def sole_driver(
             if not is_uri(path):
                 held.enter_context(_locked(Path(f"{path}.lock"), job))
                 continue
+            assert spark is not None
             lease = Lease(HadoopFile(spark, f"{path}.lease"), job)
             leases.append(lease)
             held.callback(lease.release)

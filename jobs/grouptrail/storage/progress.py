@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import ScalarAggregateOptions
 
@@ -28,7 +29,7 @@ PROGRESS = "ingest_progress"
 Ends = Mapping[str | None, Mapping[int, int]]
 """End offsets by `source` and partition."""
 
-_RANGE_COLUMNS = (
+RANGE_COLUMNS = (
     *("record_partition", "start_offset", "end_offset", "last_stable_offset", "earliest_record_at"),
     *("latest_record_at", "group_metadata", "group_records", "batch_id", "landed_at"),
 )
@@ -73,7 +74,12 @@ class OffsetRanges:
     @classmethod
     def of(cls, progress: DataFrame) -> OffsetRanges:
         """Return the ranges in rows of `ingest_progress`."""
-        rows = progress.select(*_RANGE_COLUMNS).toArrow().sort_by("end_offset")
+        return cls.of_rows(progress.select(*RANGE_COLUMNS).toArrow())
+
+    @classmethod
+    def of_rows(cls, progress: pa.Table) -> OffsetRanges:
+        """Return the ranges in rows of `ingest_progress` with `RANGE_COLUMNS`."""
+        rows = progress.sort_by("end_offset")
         last = ScalarAggregateOptions(skip_nulls=False)
         by_partition = rows.group_by("record_partition", use_threads=False).aggregate(
             [("start_offset", "min"), ("end_offset", "last"), ("last_stable_offset", "last", last)]

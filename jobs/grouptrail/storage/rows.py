@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pyarrow.fs import PyFileSystem
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine
-from grouptrail.storage.schema import gathered
+from grouptrail.storage.schema import gathered, table_schema
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -48,6 +48,22 @@ def select(config: Config, name: str, columns: str, rest: str = "") -> list[dict
     query = f"SELECT {columns} FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} {rest}"
     found: list[dict[str, Any]] = pa.table(query_engine({name: table}).execute(query)).to_pylist()
     return found
+
+
+def select_arrow(
+    config: Config, name: str, columns: Sequence[str], rest: str, *, rows_at_a_time: int
+) -> Iterator[pa.Table]:
+    """Yield some rows at a time of what `select` returns. Raises TableError if the table cannot be read."""
+    if (table := open_table(config, name)) is None:
+        return
+    engine = query_engine({name: table}, {"datafusion.execution.batch_size": str(rows_at_a_time)})
+    schema = pa.schema([table_schema(name).field(column) for column in columns])
+    ours = f"cluster = {datafusion_literal(config.cluster)}"
+    try:
+        for batch in engine.execute(f"SELECT {', '.join(columns)} FROM {name} WHERE {ours} {rest}"):
+            yield pa.Table.from_batches([pa.record_batch(batch)]).cast(schema)
+    except READ_ERRORS as error:
+        raise TableError(f"{config.table_path(name)} cannot be read: {first_cause(error)}") from error
 
 
 def has_columns(config: Config, name: str, columns: pa.Schema) -> bool:

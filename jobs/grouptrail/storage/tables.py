@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from grouptrail.contracts import Column, Table, tables
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OPEN_BUCKETS = 8
-
 TRIES = 5
 
 # So many rows are collected on the driver: some hundred megabytes at most.
 _FEW_ROWS = 200_000
+
+_COMPRESSED = WriterProperties(compression="ZSTD")
 
 # For the clusters of one application; conflicts with other applications are retried.
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -233,24 +233,14 @@ def _append_frame(
     writer.save(config.table_path(name))
 
 
-def with_open_bucket(rows: DataFrame) -> DataFrame:
-    """Add `open_bucket`, by which the open rows of a few groups are found and rewritten."""
-    from pyspark.sql import functions as F
-
-    bucket = F.pmod(F.hash("group_id"), F.lit(OPEN_BUCKETS))
-    is_open = F.col("is_open") if "is_open" in rows.columns else F.lit(True)
-    return rows.withColumn("open_bucket", F.when(is_open, bucket))
-
-
 def are_few(config: Config, rows: int) -> bool:
     """Return whether so few rows are to be written by `merge`, which takes a tenth of the time of `update`."""
     return rows <= _FEW_ROWS and object_stores.is_known(config.warehouse)
 
 
 def merge(rows: pa.Table, buckets: Collection[int], config: Config, name: str, *, app: str, version: int) -> None:
-    """Do `update` by delta-rs for a few rows that are on the driver and have their `open_bucket`."""
-    # Java omits the offsets of empty lists, which Rust reads all the same; `take` restores them.
-    changed = with_all_columns(rows, _location(config, name, None)).take(np.arange(len(rows)))
+    """Do `update` by delta-rs for a few rows that are on the driver."""
+    changed = _for_rust(rows, config, name)
     once = Transaction(_app_id(app, name), version)
     _one_writer(lambda: _merge(changed, buckets, config, name, once), config, name)
 
@@ -260,13 +250,19 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
 
     The rows are of `buckets` only; the cost depends on the open rows of these, not on the table's size.
     """
-    changed = _whole(with_open_bucket(rows), config, name)
+    changed = _whole(rows, config, name)
     key = tables()[name].key
     ours = f"{own_rows(config)} AND {_among(buckets)}"
     there = read_all(changed.sparkSession, config, name).where(ours)
     kept = there.join(changed.select(*key), list(key), "left_anti")
     rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
     _overwrite(rewritten, ours, config, name, {"txnAppId": _app_id(app, name), "txnVersion": version})
+
+
+def _for_rust(rows: pa.Table, config: Config, name: str) -> pa.Table:
+    """Return rows with all of the table's columns, as delta-rs writes them."""
+    # Java omits the offsets of empty lists, which Rust reads all the same; `take` restores them.
+    return with_all_columns(rows, _location(config, name, None)).take(np.arange(len(rows)))
 
 
 def _among(buckets: Collection[int]) -> str:
@@ -283,7 +279,7 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
         f"there.cluster = {datafusion_literal(config.cluster)} AND there.{_among(buckets)} AND {same}",
         source_alias="changed",
         target_alias="there",
-        writer_properties=WriterProperties(compression="ZSTD"),
+        writer_properties=_COMPRESSED,
         commit_properties=CommitProperties(app_transactions=[once]),
     )
     merger.when_matched_update_all().when_not_matched_insert_all().execute()
@@ -291,7 +287,24 @@ def _merge(changed: pa.Table, buckets: Collection[int], config: Config, name: st
 
 def replace(rows: DataFrame, config: Config, name: str) -> None:
     """Replace all rows of this cluster."""
-    _overwrite(_whole(with_open_bucket(rows), config, name), own_rows(config), config, name, {})
+    _overwrite(_whole(rows, config, name), own_rows(config), config, name, {})
+
+
+def replace_few(rows: pa.Table, config: Config, name: str) -> None:
+    """Do `replace` by delta-rs for a few rows that are on the driver."""
+    path, options = config.table_path(name), config.storage_options()
+    ours = _for_rust(rows, config, name)
+
+    def write() -> None:
+        write_deltalake(
+            DeltaTable(path, storage_options=options),
+            ours,
+            mode="overwrite",
+            predicate=f"cluster = {datafusion_literal(config.cluster)}",
+            writer_properties=_COMPRESSED,
+        )
+
+    _one_writer(write, config, name)
 
 
 def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: str, config: Config, name: str) -> None:
