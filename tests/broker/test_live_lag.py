@@ -80,8 +80,8 @@ def test_run_beside_a_hanging_transaction_serves_the_coordinators_lag_and_never_
         await_that(lambda: served.held_back() == 0)
         await_that(lambda: committed_in_table(config, held)[-1] > begun + longer_than_stop)
     assert served.seen == {(held, "OK"), (held, "UNKNOWN"), (elsewhere, "OK")}, "\n".join(judged(config, held))
-    # They commit and are sampled every second.
-    assert served.most_lag <= 10 * RECORDS_A_SECOND
+    # It did not grow for as long as the transaction was open.
+    assert served.most_lag < longer_than_stop
     commits = committed_in_table(config, held)
     assert len(commits) == len(set(commits))
 
