@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -493,7 +493,8 @@ def _states(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
         return offset, row["state"]
 
     starts = {one.offset: one for one in truth.moments}
-    for match in _matched("state", _true_states(truth), rows, key):
+    shown = _shown_states(_true_states(truth), {key(row) for row in rows})
+    for match in _matched("state", shown, rows, key):
         if isinstance(match, Fact):
             yield match
             continue
@@ -507,6 +508,22 @@ def _states(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
             yield Fact("state.not_before", "right" if is_right else "wrong", detail)
         if state == "Dead":
             yield _removal(ends[offset].removal, row["note"])
+
+
+def _shown_states(
+    states: Mapping[tuple[int, str], tuple[int, int | None]], rows: Collection[tuple[int, str]]
+) -> dict[tuple[int, str], tuple[int, int | None]]:
+    """Return the states without those of 0 ms that a row reads as one with the next.
+
+    Two heartbeats of one member in one millisecond write what one may write.
+    """
+    found = dict(states)
+    for (one, (since, until)), (two, (next_since, _)) in pairwise(states.items()):
+        merged = (one[0], two[1])
+        if since == until == next_since and one not in rows and merged in rows and merged not in states:
+            del found[one]
+            found[merged] = found.pop(two)
+    return found
 
 
 def _true_states(truth: _Truth) -> dict[tuple[int, str], tuple[int, int | None]]:
