@@ -517,6 +517,15 @@ def test_cause_of_another_protocol_without_the_groups_tombstone_is_likely() -> N
     assert "compaction" in last["cause_note"]
 
 
+@pytest.mark.parametrize(("number", "certainty"), [(2, "likely"), (5, "recorded"), (7, "likely")])
+def test_cause_of_a_conversion_is_recorded_only_with_the_next_epoch(number: int, certainty: str) -> None:
+    """Else the group may have been emptied before, in records that compaction took, and replaced."""
+    records = [classic(0, 1_000, 4, {"a": {"orders": [0]}}), gone(10, 9_000), joins(11, 9_000, "b")]
+    records += [epoch(12, 9_000, number), target(13, 9_000, "b", [0]), target_epoch(14, 9_000, number)]
+    last = fold([*records, current(15, 9_000, "b", number, [0], previous=0)])["rebalances"][-1]
+    assert (last["cause"], last["certainty"]) == ("protocol_migrated", certainty)
+
+
 @pytest.mark.parametrize("change", ["member", "metadata"])
 def test_cause_of_an_epoch_after_missing_ones_is_unknown(change: str) -> None:
     """Every epoch is written: what led to this one may have been in those that compaction took."""

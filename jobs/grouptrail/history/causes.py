@@ -152,7 +152,8 @@ def _by_conversion(change: Change) -> Evidence:
         CLASSIC if change.before.kind == "classic" else f"{(change.before.kind or '').capitalize()}GroupMetadata"
     )
     is_removed = any(record.type == removed and record.body is None for record in change.operation)
-    return Evidence.PROTOCOL_CONVERTED if is_removed else Evidence.OTHER_PROTOCOL
+    is_next = change.after.generation == (change.before.generation or 0) + 1
+    return Evidence.PROTOCOL_CONVERTED if is_removed and is_next else Evidence.OTHER_PROTOCOL
 
 
 # Evidence in the members that joined and left

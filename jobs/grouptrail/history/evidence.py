@@ -118,8 +118,8 @@ CAUSES: dict[Evidence, Conclusion] = {
     Evidence.OTHER_PROTOCOL: Conclusion(
         "protocol_migrated",
         "likely",
-        "values of another kind of group, without the tombstone of the one before",
-        "or that group was deleted and another began: compaction took the tombstones",
+        "values of another kind of group, without the tombstone of the one before or not with its next number",
+        "or that group was emptied or deleted and another began: compaction took the records of that",
     ),
     Evidence.EPOCHS_MISSING: Conclusion(
         "unknown",
