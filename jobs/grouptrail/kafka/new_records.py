@@ -44,14 +44,17 @@ class NewRecords(OffsetsTopic):
         partitions = [kafka.TopicPartition(OFFSETS_TOPIC, partition) for partition in self.partitions()]
         consumer = self._consumer(**_FETCH, auto_offset_reset="latest", isolation_level="read_committed")
         consumer.assign(partitions)
-        consumer.seek_to_end(*partitions)
-        deadline = time.monotonic() + _ENDS_SECONDS
-        for partition in partitions:  # otherwise the ends would be those of the next poll
-            consumer.position(partition, timeout_ms=max(0, round(1000 * (deadline - time.monotonic()))))
+        self._seek_to_ends(consumer)
         return consumer
 
     @staticmethod
-    def _read(consumer: Any) -> list[Any]:
+    def _seek_to_ends(consumer: Any) -> None:
+        consumer.seek_to_end()
+        deadline = time.monotonic() + _ENDS_SECONDS
+        for partition in consumer.assignment():  # otherwise the ends would be those of a later poll
+            consumer.position(partition, timeout_ms=max(0, round(1000 * (deadline - time.monotonic()))))
+
+    def _read(self, consumer: Any) -> list[Any]:
         records: list[Any] = []
         deadline = time.monotonic() + _POLLS_SECONDS
         while time.monotonic() < deadline:
@@ -59,7 +62,7 @@ class NewRecords(OffsetsTopic):
             for some in found.values():
                 records += some
             if len(records) >= MOST_RECORDS:
-                consumer.seek_to_end()
+                self._seek_to_ends(consumer)
             if not found or len(records) >= MOST_RECORDS:
                 break
         return records
