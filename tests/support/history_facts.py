@@ -341,8 +341,10 @@ def held_facts(group_id: str, member: Member, history: History) -> Iterator[Fact
     """A partition is owned for as long as its member had it."""
     rows = history.of("partition_ownership", group_id)
     # A cooperative member gives up partitions when it receives the generation, a moment after its record; librdkafka
-    # joins again before it has called its user back, which it may do only after the next generation.
-    delay_ms = 2_000 + member.spec.heartbeat_ms if member.spec.client == "librdkafka" else 0
+    # joins again before it has called its user back, which it may do only after the next generation. The broker takes
+    # the partitions of a KIP-848 member that unsubscribes from a topic at once, and the answer tells the member.
+    is_called_back_later = member.spec.client in ("librdkafka", "kip-848")
+    delay_ms = 2_000 + member.spec.heartbeat_ms if is_called_back_later else 0
     for partition, member_id, since, until in held_intervals(member.events):
         owned = [
             (row["owned_from"], row["owned_until"])
