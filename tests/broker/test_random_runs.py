@@ -9,6 +9,7 @@ import pytest
 
 from demo.kafka import Broker, ensure_offsets_topic
 from support.history_facts import check_facts
+from support.observed_groups import NotStableError
 from support.random_calibration import differences, follow
 from support.random_runs import PROPERTIES, Barrier, run_all, schedules
 from support.recorded_runs import Environment, Run, group_records
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.full]
 RUNS = 50
 WANTED_FACTS = 1_000
 WANTED_AGREEING = 35
+MOST_GIVEN_UP = 3
 _AT_ONCE = 25
 
 
@@ -26,6 +28,7 @@ _AT_ONCE = 25
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     names: dict[str, str] = {}
     runs: list[Run] = []
+    given_up: list[NotStableError] = []
     with Broker(tmp_path_factory.mktemp("kafka"), properties=PROPERTIES) as broker:
         ensure_offsets_topic(broker.bootstrap)
 
@@ -37,8 +40,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
         for start in range(0, RUNS, _AT_ONCE):
             part = dict(listed[start : start + _AT_ONCE])
             barrier = Barrier(len(part), restart)
-            runs += run_all(Environment(broker, names, barrier.wait), part, barrier)
+            complete, hung = run_all(Environment(broker, names, barrier.wait), part, barrier)
+            runs += complete
+            given_up += hung
         made = Recording(broker.version, runs, group_records(broker), names)
+    sys.stdout.writelines(f"given up: {error}\n" for error in given_up)
+    assert len(given_up) <= MOST_GIVEN_UP
     save(made, tmp_path_factory.getbasetemp(), "random")
     return made
 
@@ -54,10 +61,12 @@ def test_model_predicts_what_the_broker_wrote(recording: Recording, capsys: pyte
             unlike[run.group_id] = f"followed for {followed.matched} steps"
         elif found := differences(run.schedule, records, run.group_id, followed.seeds):
             unlike[run.group_id] = "; ".join(found)
+    runs = len(recording.runs)
+    agreeing = runs - len(unlike)
     with capsys.disabled():
-        sys.stdout.write(f"\nKafka {recording.version}: the model agrees with {RUNS - len(unlike)} of {RUNS} runs\n")
+        sys.stdout.write(f"\nKafka {recording.version}: the model agrees with {agreeing} of {runs} runs\n")
         sys.stdout.writelines(f"  {group_id}: {how}\n" for group_id, how in unlike.items())
-    assert RUNS - len(unlike) >= WANTED_AGREEING
+    assert agreeing >= WANTED_AGREEING
 
 
 def test_history_of_random_runs_is_never_wrong(recording: Recording, capsys: pytest.CaptureFixture[str]) -> None:

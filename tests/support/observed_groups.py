@@ -430,13 +430,17 @@ class StableState:
     group: GroupDescription
 
 
+class NotStableError(AssertionError):
+    """A group did not become stable in time."""
+
+
 def await_stable(
     describe: Callable[[], GroupDescription | None],
     status: Callable[[], object],
     *,
     pause_seconds: float = POLL_SECONDS,
 ) -> StableState:
-    """Wait until `describe` returns the same twice in a row; the error contains `status()` if it never does."""
+    """Wait until `describe` returns the same twice in a row; NotStableError contains `status()` if it never does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while True:
@@ -447,7 +451,8 @@ def await_stable(
                 return StableState(at_ms, seen)
         except (kafka.errors.KafkaError, KafkaException) as error:
             fault = error
-        assert time.monotonic() < deadline, f"group did not become stable: {status()}; {fault!r}"
+        if time.monotonic() > deadline:
+            raise NotStableError(f"group did not become stable: {status()}; {fault!r}")
         pause.wait(pause_seconds)
 
 
