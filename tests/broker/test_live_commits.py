@@ -23,6 +23,7 @@ from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_process import Grouptrail
+from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
 pytestmark = pytest.mark.broker
@@ -128,7 +129,7 @@ def test_run_serves_a_commit_that_no_table_has_yet_and_sql_over_the_tables(
         def is_served(offset: int) -> bool:
             return str(offset) in served.findall(answer_of(url))
 
-        await_that(lambda: is_served(7))
+        await_that(lambda: is_served(7), scaled(240))  # a JVM starts, beside the tests of other processes
         commit(broker.bootstrap, group, 9)
         await_that(lambda: is_served(9))
         in_table = [row for row in landed.rows(config, "offset_commits") if row["group_id"] == group]

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.broker
 
 RECORDS_A_SECOND = 20
 STOP_SECONDS = 45
+# `run` starts a JVM, beside the tests of other processes.
+START_SECONDS = scaled(240)
 ENVIRON = {
     "GROUPTRAIL_LOG_OFFSETS__INTERVAL_SECONDS": "1",
     "GROUPTRAIL_LAG__STOP_SECONDS": str(STOP_SECONDS),
@@ -71,7 +73,7 @@ def test_run_beside_a_hanging_transaction_serves_the_coordinators_lag_and_never_
             begun = served.value("kafka_consumer_group_committed_offset", held)
             await_that(
                 lambda: served.value("kafka_consumer_group_committed_offset", held) >= begun + longer_than_stop,
-                scaled(180),
+                START_SECONDS,
             )
             assert served.held_back() > STOP_SECONDS
             landed_to = committed_in_table(config, held)[-1]
@@ -96,7 +98,7 @@ def test_ready_after_a_restart_is_not_served_before_the_lag_of_what_was_written_
         with running(config) as url:
             before = ServedGroups(url, (group,))
             await_that(
-                lambda: before.is_ready() and before.value("kafka_consumer_group_lag", group) == 0, scaled(120)
+                lambda: before.is_ready() and before.value("kafka_consumer_group_lag", group) == 0, START_SECONDS
             )
     with producer(broker) as producing:
         for _ in range(unread):
@@ -111,7 +113,7 @@ def test_ready_after_a_restart_is_not_served_before_the_lag_of_what_was_written_
             lags[ready] |= {after.value("kafka_consumer_group_lag", group)}
             return ready
 
-        await_that(is_ready, scaled(120))
+        await_that(is_ready, START_SECONDS)
     assert lags[True] == {unread}
     # The tables' lag is served from the start, and said to be old.
     assert 0 in lags[False]
@@ -213,7 +215,7 @@ class ServedGroups:
             return found[-1] == wanted
 
         try:
-            await_that(is_so, scaled(120))
+            await_that(is_so, START_SECONDS)
         except AssertionError:
             pytest.fail(f"{found[-1]} instead of {wanted}")
 
