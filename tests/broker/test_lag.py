@@ -22,9 +22,7 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, hanging_tran
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.groups import Coordinators
-from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
 from support import landed
 from support.cli_in_process import Cli, succeeded
@@ -32,7 +30,15 @@ from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.exporter_tables import figures as figures_of
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
-from support.lag_figures import PARTITIONS, classic_member, described, figures, kip848_member, newest
+from support.lag_figures import (
+    PARTITIONS,
+    classic_member,
+    described,
+    figures,
+    groups_around_a_transaction,
+    kip848_member,
+    newest,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -142,12 +148,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
     with producer(broker) as producing:
         for _ in range(40):
             producing.produce(topic, b"x", partition=0)
-    with OffsetsTopic(config) as offsets_topic:
-        partitions = len(offsets_topic.partitions())
-    found = [coordinator_partition(f"{topic}-{number}", partitions) for number in range(40)]
-    held = f"{topic}-0"
-    transactional = next(f"{topic}-{number}" for number in range(1, 40) if found[number] == found[0])
-    elsewhere = next(f"{topic}-{number}" for number in range(1, 40) if found[number] != found[0])
+    held, transactional, elsewhere, partition = groups_around_a_transaction(config, topic)
 
     def commit_all(admin: KafkaAdminClient, offset: int) -> None:
         for group in (held, elsewhere):
@@ -157,7 +158,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
         succeeded(cli(config, "run", "--once", environ=patient))
         rows = {group: row for (group, _, _), row in newest(config, held, elsewhere).items()}
         families = pipeline_families(SnapshotReader(config).read(), dropped={})
-        return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(found[0]),)]
+        return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(partition),)]
 
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
         commit_all(offsets, 1)
@@ -165,12 +166,14 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
             commit_all(offsets, 38)
             rows, held_back = run_once()
             truth = described(broker, held)
-            denied = asked_as_reader(broker, held, found[0])
+            denied = asked_as_reader(broker, held, partition)
             for right in (("GROUP", held), ("TOPIC", topic)):
                 broker.allow("reader", "DESCRIBE", *right)
-            allowed = asked_as_reader(broker, held, found[0])
+            allowed = asked_as_reader(broker, held, partition)
         after, held_back_after = run_once()
-    why = f"an open transaction holds back __consumer_offsets-{found[0]}: this offset is from the group's coordinator"
+    why = (
+        f"an open transaction holds back __consumer_offsets-{partition}: this offset is from the group's coordinator"
+    )
     assert (rows[held]["status"], rows[held]["status_reason"], rows[held]["problem"]) == ("UNKNOWN", why, why)
     assert (rows[held]["committed_offset"], rows[held]["log_end_offset"], rows[held]["lag"]) == (38, 40, 2)
     assert truth[held, topic, 0] == (38, 40, 2)

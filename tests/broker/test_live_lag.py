@@ -21,12 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from demo.kafka import Broker, ensure_offsets_topic, hanging_transaction
 from demo.probe import answer_of
 from grouptrail.config import Config
-from grouptrail.kafka.coordinator import coordinator_partition
-from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.lag_figures import groups_around_a_transaction
 
 pytestmark = pytest.mark.broker
 
@@ -57,15 +56,10 @@ def test_run_beside_a_hanging_transaction_serves_the_coordinators_lag_and_never_
 ) -> None:
     """From before the transaction until after its abort; the group behind it goes on consuming for longer than a
     group may be without commits before it is STOP."""
-    with OffsetsTopic(config) as offsets_topic:
-        partitions = len(offsets_topic.partitions())
-    found = [coordinator_partition(f"{topic}-{number}", partitions) for number in range(40)]
-    held = f"{topic}-0"
-    transactional = next(f"{topic}-{number}" for number in range(1, 40) if found[number] == found[0])
-    elsewhere = next(f"{topic}-{number}" for number in range(1, 40) if found[number] != found[0])
+    held, transactional, elsewhere, partition = groups_around_a_transaction(config, topic)
     longer_than_stop = round(1.5 * STOP_SECONDS * RECORDS_A_SECOND)
     with records(broker, topic), consuming(broker, topic, [held, elsewhere]), running(config) as url:
-        served = ServedGroups(url, (held, elsewhere), str(found[0]))
+        served = ServedGroups(url, (held, elsewhere), str(partition))
         served.await_statuses({held: "OK", elsewhere: "OK"})
         served.seen.clear()
         with hanging_transaction(broker.bootstrap, transactional, topic, 0, patience_seconds=PATIENCE_SECONDS):

@@ -13,6 +13,8 @@ from kafka import TopicPartition as Partition
 
 from demo.kafka import Broker
 from grouptrail.config import Config
+from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.kafka_clients import await_that, poll
 
@@ -55,6 +57,18 @@ def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Cons
         commits = [TopicPartition(name, at, 3 + at) for name in names for at in (0, 1)]
         consumer.commit(offsets=commits, asynchronous=False)
         yield consumer
+
+
+def groups_around_a_transaction(config: Config, prefix: str) -> tuple[str, str, str, int]:
+    """Return names of groups: one that a transaction of the second holds back, and one in another partition of the
+    offsets topic; and the partition of the first two."""
+    with OffsetsTopic(config) as offsets_topic:
+        partitions = len(offsets_topic.partitions())
+    names = [f"{prefix}-{number}" for number in range(40)]
+    held, *others = ((name, coordinator_partition(name, partitions)) for name in names)
+    transactional = next(name for name, partition in others if partition == held[1])
+    elsewhere = next(name for name, partition in others if partition != held[1])
+    return held[0], transactional, elsewhere, held[1]
 
 
 def described(broker: Broker, *groups: str) -> dict[Position, Figures]:

@@ -326,10 +326,7 @@ def test_fetch_offsets_without_any_broker_is_reported_once(
 def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_decoded(
     processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = processor._config
-    small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
-    small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
-    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
+    config = lay_held_group(processor, monkeypatch)
 
     def lags(now: float, *logs: Row) -> list[tuple[int | None, str]]:
         return batch_at(processor, monkeypatch, now, *logs)
@@ -347,10 +344,7 @@ def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them
     processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decode job writes them after the batch has read commits, and before it reads how far all is decoded."""
-    config = processor._config
-    small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
-    small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
-    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
+    config = lay_held_group(processor, monkeypatch)
     assert batch_at(processor, monkeypatch, 1, log(0, 534), held(0)) == [(4, "UNKNOWN")]
 
     def land_before_reading(*_: object) -> Mapping[str | None, Mapping[int, int]]:
@@ -359,6 +353,15 @@ def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them
 
     monkeypatch.setattr(job, "read_ends", land_before_reading)
     assert batch_at(processor, monkeypatch, 11, log(10, 534)) == [(3, "OK")]
+
+
+def lay_held_group(processor: LagProcessor, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Lay the last commit of a group that landed before the transaction, and let its coordinator know a later one."""
+    config = processor._config
+    small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
+    small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
+    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
+    return config
 
 
 def batch_at(

@@ -151,11 +151,9 @@ class FewRecords:
         return cls(config, found, covered, names)
 
     def mark(self, marker: dict[str, object]) -> None:
-        """See `_Records`."""
         append_without_spark(self._config, POSITIONS, [marker])
 
     def fold(self) -> dict[str, int]:
-        """See `_Records`."""
         folds = fold_groups(self._covered.complete_to, self._names, retention_ms(self._config))
         in_order = self._found.sort_by([(name, "ascending") for name in records.ORDER])
         for batch in folds(in_order.to_batches(_RECORDS_AT_A_TIME)):
@@ -166,12 +164,11 @@ class FewRecords:
         return {table: sum(map(len, parts)) for table, parts in self._rows.items()}
 
     def replace(self, table: str) -> None:
-        """See `_Records`."""
         rows = pa.concat_tables(self._rows.pop(table, [table_schema(table).empty_table()]))
         tables.replace_few(with_commits(rows, table, self._config), self._config, table)
 
     def close(self) -> None:
-        """See `_Records`."""
+        """Each table's rows were released as they were written."""
 
 
 class ManyRecords:
@@ -193,11 +190,9 @@ class ManyRecords:
         return cls(spark, config, fresh_records(spark, config, covered), covered) if covered.ranges else None
 
     def mark(self, marker: dict[str, object]) -> None:
-        """See `_Records`."""
         tables.append_new(self._spark, [marker], self._config, POSITIONS)
 
     def fold(self) -> dict[str, int]:
-        """See `_Records`."""
         tasks = max(self._spark.sparkContext.defaultParallelism, self.count // _RECORDS_A_TASK + 1)
         changed = fold(self._found, self._covered.complete_to, self._names, self._config, tasks)
         self._changed = changed.persist()
@@ -205,11 +200,9 @@ class ManyRecords:
         return self._summary.rows
 
     def replace(self, table: str) -> None:
-        """See `_Records`."""
         tables.replace(rows_of(self._changed, table, self._summary, self._config), self._config, table)
 
     def close(self) -> None:
-        """See `_Records`."""
         self._changed.unpersist()
 
 

@@ -1,7 +1,7 @@
 """The offsets topic's log segments on a disk: find them and read their committed records.
 
-As under read_committed, a transaction's
-records count when its commit marker follows, those of an aborted or unfinished one do not.
+As under read_committed, a transaction's records count when its commit marker follows, those of an aborted or
+unfinished one do not.
 """
 
 from __future__ import annotations
