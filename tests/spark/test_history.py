@@ -194,6 +194,7 @@ def test_records_of_all_kinds_are_read_alike_with_and_without_spark(spark: Spark
         {**polled, "is_tombstone": False, "members": [member, connect], "state_at": NOON},
         {**polled, "is_tombstone": False, "members": [], "state_at": None, "source": None, "not_before": None},
         {**polled, "is_tombstone": False, "members": None, "protocol": hostile},
+        *({**polled, "source": None, "is_tombstone": True, "read_at": NOON + delay} for delay in READ_AFTER),
     ]
     tables.append_new(spark, groups, config, "group_metadata")
     pattern = '{"groupId": "g", "regularExpression": "^\\"\\\\d+\\u00e9$"}'
@@ -215,6 +216,9 @@ def test_records_of_all_kinds_are_read_alike_with_and_without_spark(spark: Spark
         ]
         assert found
         assert in_order(found) == in_order(with_spark)
+
+
+READ_AFTER = (timedelta(seconds=15), timedelta(seconds=15, milliseconds=1))
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[Any]:

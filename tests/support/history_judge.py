@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.state import FoldState, decode_state, encode_state
@@ -186,6 +187,14 @@ def _compacted_membership(truth: _Truth, row: Row, guessed: Mapping[int, int]) -
         yield Fact("membership", "wrong", f"{where}: was no member then")
         return
     since, until = max(covering)
+    # A client that chooses its id may go and come back under it, and compaction may take all records of that.
+    left_at = row["left_at"]
+    later = [
+        end
+        for one, begin, end in _true_memberships(truth)
+        if one == name and begin >= since and (left_at is None or truth.moments[begin].at < left_at)
+    ]
+    until = None if None in later else max((end for end in later if end is not None), default=until)
     start = truth.moments[since]
     if row["began"] == "there":
         yield Fact("membership.began", "unknown")
@@ -389,6 +398,9 @@ def _membership(truth: _Truth, name: str, since: int, until: int | None, row: Ro
 
 
 def _end_of_membership(truth: _Truth, name: str, until: int | None, row: Row, where: str) -> Iterator[Fact]:
+    if row["ended"] == "unknown":
+        yield Fact("membership.ended", "unknown")
+        return
     if until is None:
         yield _compare("membership.left", (None, None), (row["left_at"], row["ended"]), where)
         return
@@ -704,7 +716,8 @@ def _cause(moment: Moment, before: Moment | None, row: Row, where: str) -> Fact:
     if certainty == "likely":
         verdict: Verdict = "right" if is_true else "wrong guess" if note else "wrong"
         return Fact(f"cause likely: {cause}", verdict, detail)
-    if cause == "unknown" and note.startswith(("history begins here", "epochs missing")):
+    is_unknown = cause == "unknown" and note.startswith(("history begins here", "epochs missing"))
+    if is_unknown or note.endswith(COMPACTED_NOTE):
         # The records before are missing: nothing can be ruled out, so there are no alternatives to name.
         return Fact("cause ambiguous: unknown", "unknown", detail)
     named = set().union(*(reasons for phrase, reasons in _NAMED.items() if re.search(phrase, note)))

@@ -47,10 +47,11 @@ class Coordinator:
         self._epoch = 0
         self._members: list[str] = []
         self._joined = 0
+        self._read_late_at: int | None = None
 
     def _write(self, *records: Record) -> None:
         for record in records:
-            self.records.append(record._replace(offset=self._offset, at=self.at))
+            self.records.append(record._replace(offset=self._offset, at=self.at, read_late_at=self._read_late_at))
             self._offset += 1
 
     def do(self, operation: str, which: int) -> None:
@@ -66,6 +67,8 @@ class Coordinator:
             self._write(regex(0, 0, "^o.*", "orders", *("other" for _ in range(which % 2))))
         elif operation == "gap":
             self._offset += 1 + which
+        elif operation == "late":
+            self._read_late_at = which or None
         elif operation == "classic":
             self._write(classic(0, 0, which, {"a": {"orders": [0]}, "b": {"orders": [1]}}))
         elif operation == "removal":
@@ -92,24 +95,13 @@ class Coordinator:
             self._write(current(0, 0, name, self._epoch, [], state=1, pending=([self._members.index(name)], "T")))
 
 
-_KINDS = ("join", "join", "leave", "metadata", "settle", "settle", "revoke", "pattern", "gap", "classic", "removal")
+_KINDS = (
+    *("join", "join", "leave", "metadata", "settle", "settle"),
+    *("revoke", "pattern", "gap", "classic", "removal", "late"),
+)
 _OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(
-            [
-                "join",
-                "join",
-                "leave",
-                "metadata",
-                "settle",
-                "settle",
-                "revoke",
-                "pattern",
-                "gap",
-                "classic",
-                "removal",
-            ]
-        ),
+        st.sampled_from(_KINDS),
         st.integers(0, 5),
         st.sampled_from([0, 0, 1, 500, 70_000, -20_000]),
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
-from grouptrail.decode.schema import RECORD_COLUMNS, TABLES, row_ddl
+from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark.session import session
@@ -56,6 +56,8 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
             continue
         origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
         origin["not_before"] = F.lit(None).cast("timestamp")  # only polled rows have one, and they are decodable
+        if table != COMMITS:
+            origin["read_at"] = F.current_timestamp()
         decoded = (
             records.mapInArrow(rows_of(table, config.decode.max_record_bytes), row_ddl(table))
             .withColumns(origin)

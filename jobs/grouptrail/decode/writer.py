@@ -135,19 +135,21 @@ def land_records(
     """
     most = max_record_bytes or config.decode.max_record_bytes
     spark = records.sparkSession
+    same: dict[str, Any] = {"source": source}
     reports = spark.sparkContext.accumulator({}, BY_TASK)
 
     def append_made(table: str, rows: Rows) -> None:
-        tables.append_made(records, rows, row_ddl(table), config, table, source=source, app=app, version=batch)
+        tables.append_made(records, rows, row_ddl(table), config, table, same=same, app=app, version=batch)
 
     append_made(COMMITS, commits_reporting(reports, most))
     if not reports.value:  # they were written before
         rows = records.mapInArrow(commits_reporting(reports, most), row_ddl(COMMITS))
         rows.write.format("noop").mode("append").save()
+    same["read_at"] = datetime.now(UTC)
     found = BatchReport.of(reports.value)
     for table in RARE_TABLES:
         if found.too_many and found.has(table):
             append_made(table, rows_of(table, most))
         elif found.has(table):
-            tables.append(spark, found.rare[table], config, table, source=source, app=app, version=batch)
+            tables.append(spark, found.rare[table], config, table, same=same, app=app, version=batch)
     return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
-from grouptrail.history.evidence import CAUSES, ENDINGS, POLLED_NOTE, Evidence
+from grouptrail.history.evidence import CAUSES, COMPACTED_NOTE, ENDINGS, POLLED_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
@@ -117,11 +117,16 @@ def _is_in_first_epoch(member: Member, group: Group) -> bool:
 
 def cause_of(rebalance: Rebalance) -> Cause:
     """Return the cause of a rebalance, as far as its records show."""
-    cause = concluded(_find(rebalance))
-    if not rebalance.change.after.is_polled:
-        return cause
+    cause, change = concluded(_find(rebalance)), rebalance.change
+    if change.after.is_polled:
+        return with_doubt(cause, POLLED_NOTE)
+    return with_doubt(cause, COMPACTED_NOTE) if change.may_hide_another_group else cause
+
+
+def with_doubt(cause: Cause, note: str) -> Cause:
+    """Return the cause with a reason why it is not certain."""
     certainty = "likely" if cause.certainty == "recorded" else cause.certainty
-    return Cause(cause.name, certainty, f"{cause.note}; {POLLED_NOTE}" if cause.note else POLLED_NOTE)
+    return Cause(cause.name, certainty, f"{cause.note}; {note}" if cause.note else note)
 
 
 def concluded(finding: Finding) -> Cause:

@@ -54,6 +54,33 @@ class Change:
         return max(0, after.generation - before.generation - 1)
 
     @property
+    def may_miss_records(self) -> bool:
+        """Whether compaction may have taken records of the group since its newest generation's record.
+
+        It keeps the newest record of each key, so that records read together have none of their own in between.
+        """
+        read_late_at, before = self.operation[-1].read_late_at, self.before
+        is_apart = before.kind is not None and read_late_at not in (None, before.read_late_at)
+        is_complete = self._is_same_group and self.skipped == 0 and not self._has_static
+        return is_apart and not is_complete
+
+    @property
+    def may_hide_another_group(self) -> bool:
+        """Whether these records may have been the deletion of the group and the beginning of this one."""
+        return self.may_miss_records and not self._is_same_group
+
+    @property
+    def _has_static(self) -> bool:
+        """Whether a generation's record may have been replaced when a static member came back."""
+        return any(member.instance_id for member in self.after.members.values())
+
+    @property
+    def _is_same_group(self) -> bool:
+        """Whether members show that the group was not deleted: a classic coordinator gives no member id twice."""
+        before, after = self.before, self.after
+        return before.kind == after.kind == "classic" and bool(before.members.keys() & after.members.keys())
+
+    @property
     def boundary(self) -> int:
         """The time (ms) of the change; of a classic rebalance the end of its join phase."""
         before, after = self.before, self.after

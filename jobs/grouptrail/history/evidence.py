@@ -461,3 +461,5 @@ REMOVALS: dict[RemovalEvidence, str] = {
 }
 
 POLLED_NOTE = "polled: all changes since the previous poll are shown as one rebalance"
+
+COMPACTED_NOTE = "unless the group was deleted and began again before this was read: compaction may have taken that"

@@ -161,11 +161,13 @@ class _Fold:
 
     def _end_incarnation(self, operation: Operation, note: str) -> None:
         state, at = self._state, operation[-1].at
+        is_apart = operation[-1].read_late_at not in (None, state.group.read_late_at)
         describe_generation(state)
         for member in state.group.members.values():
             for partition in sorted(member.owned or ()):
                 give_up(state, member, partition, at, generation=None, ended="group_ended")
-            end_membership(state, member, at, generation=None, ended="group_ended", because=note)
+            ended = "unknown" if is_apart else "group_ended"
+            end_membership(state, member, at, generation=None, ended=ended, because=note)
         end_generation(state, at)
         end_state(state, at)
         end_rebalances(state)

@@ -71,7 +71,7 @@ class Group:
     so that its topology was valid; 4.1 does not write which topology is.
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
-    then the number of changes that polls showed.
+    then the number of changes that polls showed. `read_late_at`: that of its newest generation's record.
     """
 
     kind: Kind | None = None
@@ -95,6 +95,7 @@ class Group:
     settled: Mapping[int, int] = field(default_factory=dict)
     keeps_back: bool = False
     is_polled: bool = False
+    read_late_at: int | None = None
 
     @property
     def is_cooperative(self) -> bool:

@@ -16,6 +16,9 @@ _EPOCH_BEFORE_THE_FIRST = 1
 def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) -> None:
     """End and begin the rows of members that came and went."""
     generation, left_at = change.after.generation, change.boundary
+    if change.may_miss_records:
+        _update_over_a_gap(state, change)
+        return
     for member in change.left:
         found = ending(member, change)
         end_membership(state, member, left_at, generation=generation, ended=found.ended, because=found.because)
@@ -31,6 +34,20 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
         _begin(state, change, new, "rejoined")
     for _, new in change.replaced:
         _begin(state, change, new, "replaced")
+    _update_clients(state, change)
+
+
+def _update_over_a_gap(state: FoldState, change: Change) -> None:
+    """Do the same where records in between may be missing: nothing shows who followed whom, or when."""
+    for member in (*change.left, *(old for old, _ in (*change.rejoined, *change.replaced))):
+        because = "compaction may have taken the records that show how it left, and when"
+        end_membership(state, member, change.boundary, generation=None, ended="unknown", because=because)
+    for member in (*change.joined, *(new for _, new in (*change.rejoined, *change.replaced))):
+        _begin(state, change, member, "there")
+    _update_clients(state, change)
+
+
+def _update_clients(state: FoldState, change: Change) -> None:
     for name in change.touched:
         row, known = state.rows.memberships.get(name), change.after.members.get(name)
         if row is not None and known is not None:

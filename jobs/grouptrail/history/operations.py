@@ -19,7 +19,8 @@ class Record(NamedTuple):
     """One record: its offset, its timestamp in ms, Kafka's name of its type, and its value (None: a tombstone).
 
     `name` is the part of the key besides the group: a member id or a regular expression. For a polled group a record
-    is what a poll found at that time and what changed after `not_before` (ms; None: not known).
+    is what a poll found at that time and what changed after `not_before` (ms; None: not known). `read_late_at` (ms)
+    is when it was read, if that was so long after it was written that compaction may have taken records before it.
     """
 
     offset: int
@@ -29,6 +30,7 @@ class Record(NamedTuple):
     body: dict[str, Any] | None
     is_polled: bool = False
     not_before: int | None = None
+    read_late_at: int | None = None
 
 
 Operation = tuple[Record, ...]

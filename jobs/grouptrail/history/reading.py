@@ -22,10 +22,15 @@ _REVOKING = {"consumer": 1, "streams": 2}
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf) -> Group:
     """Return the group after an operation."""
+    read_late_at = group.read_late_at
     for record in operation:
         group = _apply(group, record, name_of)
+        if record.body is not None and record.type.endswith("GroupMetadata"):
+            read_late_at = record.read_late_at
+    if group.kind is None:
+        return group
     is_polled = any(record.is_polled for record in operation)
-    return replace(group, is_polled=is_polled) if group.kind is not None else group
+    return replace(group, is_polled=is_polled, read_late_at=read_late_at)
 
 
 def kind_of(record_type: str) -> Kind:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from grouptrail.history.causes import Cause, Rebalance, cause_by_targets, cause_of, cause_superseded, recent_topics
+from grouptrail.history.causes import (
+    Cause,
+    Rebalance,
+    cause_by_targets,
+    cause_of,
+    cause_superseded,
+    recent_topics,
+    with_doubt,
+)
 from grouptrail.history.changes import Change
+from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
@@ -94,6 +103,8 @@ def update_rebalance(state: FoldState, change: Change) -> None:
 def _refine(state: FoldState, cause: Cause) -> None:
     row = state.rows.rebalance
     if row is not None:
+        if (row.cause_note or "").endswith(COMPACTED_NOTE):
+            cause = with_doubt(cause, COMPACTED_NOTE)
         state.rows.update(row, cause=cause.name, certainty=cause.certainty, cause_note=cause.note)
 
 

@@ -16,8 +16,15 @@ from grouptrail.storage.schema import ADMIN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# A log cleaner looks for work every 15 s by default (log.cleaner.backoff.ms), and never in the newest segment.
+_SOONEST_COMPACTION_MS = 15_000
+
 _AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
 _POLL = (f"source <=> '{ADMIN}' AS is_polled", "unix_millis(not_before) AS not_before")
+_READ = (
+    f"IF(unix_millis(read_at) - unix_millis(record_at) > {_SOONEST_COMPACTION_MS}, unix_millis(read_at), null) "
+    "AS read_late_at"
+)
 
 # The fields of a classic group's record that the fold needs, without raw bytes; a dict has the fields of a struct.
 _MEMBER: Mapping[str, Any] = {
@@ -33,12 +40,13 @@ _PLAIN = ("protocol_type", "generation", "protocol", "leader")
 _PATTERN = "regularExpression"
 
 _ORIGIN = ("record_partition", "group_id", "record_offset", "record_at", "source", "not_before")
+_OF_GROUP = (*_ORIGIN, "read_at")
 ORDER = ("record_partition", "group_id", "record_offset")
 """The order of the fold's input."""
 
 COLUMNS = {
-    "group_metadata": (*_ORIGIN, "is_tombstone", *_PLAIN, "state_at", "members"),
-    "group_records": (*_ORIGIN, "record_type", "member_id", "key_json", "value_json"),
+    "group_metadata": (*_OF_GROUP, "is_tombstone", *_PLAIN, "state_at", "members"),
+    "group_records": (*_OF_GROUP, "record_type", "member_id", "key_json", "value_json"),
     "offset_commits": (*_ORIGIN, "is_tombstone"),
 }
 """The columns of each decoded table that `from_rows` needs."""
@@ -63,19 +71,25 @@ def classic_records(group_metadata: DataFrame) -> DataFrame:
         "CAST(null AS string) AS name",
         f"IF(is_tombstone, null, {body}) AS body",
         *_POLL,
+        _READ,
     )
 
 
 def other_records(group_records: DataFrame) -> DataFrame:
     """Return the records in rows of `group_records`."""
     name = f"coalesce(member_id, get_json_object(key_json, '$.{_PATTERN}')) AS name"
-    return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body", *_POLL)
+    return group_records.selectExpr(*_AT, "record_type AS type", name, "value_json AS body", *_POLL, _READ)
 
 
 def commit_tombstones(offset_commits: DataFrame) -> DataFrame:
     """Return the tombstones in rows of `offset_commits`, which show whether a removed group had offsets."""
     return offset_commits.where("is_tombstone").selectExpr(
-        *_AT, f"'{COMMIT_TOMBSTONE}' AS type", "CAST(null AS string) AS name", "CAST(null AS string) AS body", *_POLL
+        *_AT,
+        f"'{COMMIT_TOMBSTONE}' AS type",
+        "CAST(null AS string) AS name",
+        "CAST(null AS string) AS body",
+        *_POLL,
+        "CAST(null AS bigint) AS read_late_at",
     )
 
 
@@ -91,6 +105,7 @@ def saved_states(positions: DataFrame) -> DataFrame:
         "state AS body",
         "false AS is_polled",
         "CAST(null AS bigint) AS not_before",
+        "CAST(null AS bigint) AS read_late_at",
     )
 
 
@@ -106,6 +121,12 @@ def from_rows(table: str, rows: pa.Table) -> pa.Table:
     """
     type_ = pa.repeat(COMMIT_TOMBSTONE if table == "offset_commits" else CLASSIC, len(rows))
     name = body = pa.nulls(len(rows), pa.string())
+    at = _ms(rows["record_at"])
+    read_late_at = pa.nulls(len(rows), pa.int64())
+    if "read_at" in rows.column_names:
+        read_at = _ms(rows["read_at"])
+        is_late = pc.greater(pc.subtract(read_at, at), _SOONEST_COMPACTION_MS)
+        read_late_at = pc.if_else(is_late, read_at, None)
     if table == "group_metadata":
         values = rows.set_column(rows.column_names.index("state_at"), "state_at", _ms(rows["state_at"]))
         values = values.select(["is_tombstone", *_PLAIN, "state_at", "members"])
@@ -117,12 +138,13 @@ def from_rows(table: str, rows: pa.Table) -> pa.Table:
     return pa.table(
         {
             **{column: rows[column] for column in ("record_partition", "group_id", "record_offset")},
-            "at": _ms(rows["record_at"]),
+            "at": at,
             "type": type_,
             "name": name,
             "body": body,
             "is_polled": pc.fill_null(pc.equal(rows["source"], ADMIN), fill_value=False),
             "not_before": _ms(rows["not_before"]),
+            "read_late_at": read_late_at,
         }
     )
 

@@ -43,7 +43,7 @@ class TableLocation:
     table: str
     path: str
     options: Mapping[str, str]
-    same: Mapping[str, str | None]
+    same: Mapping[str, Any]
 
 
 def with_all_columns(rows: pa.Table, location: TableLocation) -> pa.Table:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -42,6 +43,8 @@ TRIES = 5
 
 # So many rows are collected on the driver: some hundred megabytes at most.
 _FEW_ROWS = 200_000
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 
@@ -151,21 +154,21 @@ def append(
     config: Config,
     name: str,
     *,
-    source: str | None = None,
+    same: Mapping[str, Any] = _NOTHING,
     app: str | None = None,
     version: int = 0,
 ) -> None:
     """Append rows that are on the driver, unless this `app` has already appended this `version`.
 
-    A batch that is repeated is thus written once. The rows get this cluster and `source`; other missing columns that
-    may be null are null.
+    A batch that is repeated is thus written once. The rows get this cluster and the values in `same` for columns of
+    these names that the table has; other missing columns that may be null are null.
     """
     if not _takes_files(config, name):
-        _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, source=source, app=app, version=version)
+        _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, same=same, app=app, version=version)
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
-        append.commit(list(write(rows.to_batches(), _location(config, name, source))))
+        append.commit(list(write(rows.to_batches(), _location(config, name, same))))
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
@@ -174,18 +177,26 @@ def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, 
 
 
 def append_made(
-    records: DataFrame, rows: Rows, ddl: str, config: Config, name: str, *, source: str | None, app: str, version: int
+    records: DataFrame,
+    rows: Rows,
+    ddl: str,
+    config: Config,
+    name: str,
+    *,
+    same: Mapping[str, Any],
+    app: str,
+    version: int,
 ) -> None:
     """Append what tasks compute from records by `rows`, with columns `ddl`, as `append` does.
 
     No task runs if this `app` has already appended this `version`.
     """
     if not _takes_files(config, name):
-        _append_frame(records.mapInArrow(rows, ddl), config, name, source=source, app=app, version=version)
+        _append_frame(records.mapInArrow(rows, ddl), config, name, same=same, app=app, version=version)
         return
     append = _append(records.sparkSession, config, name, app, version)
     if not append.is_done:
-        added = records.mapInArrow(writing(rows, _location(config, name, source)), ADDED).collect()
+        added = records.mapInArrow(writing(rows, _location(config, name, same)), ADDED).collect()
         append.commit([row.added for row in added])
 
 
@@ -210,21 +221,20 @@ def _append(spark: SparkSession, config: Config, name: str, app: str | None, ver
     return delta.Append(spark, config.table_path(name), config.storage_options(), app=once, version=version)
 
 
-def _location(config: Config, name: str, source: str | None) -> TableLocation:
-    same = {"cluster": config.cluster, "source": source}
-    return TableLocation(name, config.table_path(name), config.storage_options(), same)
+def _location(config: Config, name: str, same: Mapping[str, Any] = _NOTHING) -> TableLocation:
+    return TableLocation(name, config.table_path(name), config.storage_options(), {"cluster": config.cluster, **same})
 
 
 def _append_frame(
-    rows: DataFrame, config: Config, name: str, *, source: str | None, app: str | None, version: int
+    rows: DataFrame, config: Config, name: str, *, same: Mapping[str, Any], app: str | None, version: int
 ) -> None:
     from pyspark.sql import functions as F
 
-    same = {"cluster": config.cluster, "source": source}
+    known = {"cluster": config.cluster, **same}
     absent = {
-        column.name: F.lit(same.get(column.name)).cast(column.type)
+        column.name: F.lit(known.get(column.name)).cast(column.type)
         for column in tables()[name].columns
-        if column.name not in rows.columns and (column.null_means is not None or column.name in same)
+        if column.name not in rows.columns and (column.null_means is not None or column.name in known)
     }
     filled = rows.withColumns(absent).select(*(column.name for column in tables()[name].columns))
     writer = filled.write.format("delta").mode("append")
@@ -262,7 +272,7 @@ def update(rows: DataFrame, buckets: Collection[int], config: Config, name: str,
 def _for_rust(rows: pa.Table, config: Config, name: str) -> pa.Table:
     """Return rows with all of the table's columns, as delta-rs writes them."""
     # Java omits the offsets of empty lists, which Rust reads all the same; `take` restores them.
-    return with_all_columns(rows, _location(config, name, None)).take(np.arange(len(rows)))
+    return with_all_columns(rows, _location(config, name)).take(np.arange(len(rows)))
 
 
 def _among(buckets: Collection[int]) -> str:

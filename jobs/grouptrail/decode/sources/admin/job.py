@@ -196,7 +196,7 @@ class PolledState:
         for table, batches in by_table.items():
             rows = pa.Table.from_batches(batches)
             landed[table] = len(rows)
-            self._append_rows(spark, config, table, rows, found=found, first=first, app=app)
+            self._append_rows(spark, config, table, rows, found=found, first=first, polled_at=polled_at, app=app)
         progress = self._progress(landed, first + len(found), polled_at if found else None, app, batch)
         tables.append_new(spark, [progress | {"cluster": config.cluster}], config, PROGRESS)
         for change in found:
@@ -213,6 +213,7 @@ class PolledState:
         *,
         found: Sequence[PolledChange],
         first: int,
+        polled_at: datetime,
         app: str,
     ) -> None:
         offsets = rows["record_offset"].to_pylist()
@@ -220,7 +221,9 @@ class PolledState:
         micros = [None if time is None else int(time * 1000) * 1000 for time in since]
         times = pa.array(micros, pa.int64()).cast(table_schema(table).field("not_before").type)
         whole = rows.append_column("not_before", times)
-        tables.append(spark, whole, config, table, source=ADMIN, app=app, version=first)
+        tables.append(
+            spark, whole, config, table, same={"source": ADMIN, "read_at": polled_at}, app=app, version=first
+        )
 
     def _progress(
         self, landed: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int
