@@ -17,12 +17,19 @@ from deltalake import write_deltalake
 
 from grouptrail import contracts
 from grouptrail.config import Config
+from grouptrail.history.evidence import CAUSES, Certainty
+from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import table_schema
 
 Row = dict[str, Any]
 Partition = tuple[str, int]
 
 _SYNC_MS = 400
+_BY_CERTAINTY: tuple[Certainty, ...] = ("ambiguous", "likely", "recorded")
+_MOST_CERTAIN = {
+    conclusion.cause: conclusion.certainty
+    for conclusion in sorted(CAUSES.values(), key=lambda one: _BY_CERTAINTY.index(one.certainty))
+}
 _EMPTY: dict[str, Any] = {"string": "", "smallint": 0, "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
 
 
@@ -62,13 +69,13 @@ class InventedGroup:
         *,
         joined: Iterable[Client] = (),
         left: Mapping[str, tuple[str, str]] | None = None,
-        certainty: str = "recorded",
+        certainty: Certainty | None = None,
         note: str | None = None,
         join_phase: timedelta = timedelta(seconds=3),
         skipped: int = 0,
     ) -> None:
         """Begin the next generation at that time; `left` gives how each member id's membership ended, and the
-        rule."""
+        rule. By default, the cause is as certain as the history can be of it."""
         self.generation += 1 + skipped
         left = left or {}
         newcomers = list(joined)
@@ -88,7 +95,13 @@ class InventedGroup:
                 "from_generation": self.generation - 1 - skipped,
                 "to_generation": self.generation,
             }
-            | {"at": at, "cause": cause, "certainty": certainty, "cause_note": note, "skipped": skipped}
+            | {
+                "at": at,
+                "cause": cause,
+                "certainty": certainty or _MOST_CERTAIN[cause],
+                "cause_note": note,
+                "skipped": skipped,
+            }
             | {"members_joined": [client.member_id for client in newcomers], "members_left": list(left), **changes}
             | {"previous_at": self._last, "duration_ms": _SYNC_MS, "duration_of": "sync phase", "ended_at": at}
             | {"seconds_since_previous": (at - self._last).total_seconds() if self._last else None},
@@ -107,6 +120,8 @@ class InventedGroup:
 
     def lay(self, config: Config) -> None:
         """Write the rows; missing columns are null, or empty if they may not be null."""
+        for row in (*self._open.values(), *self.rows["rebalances"][-1:]):
+            row |= {"is_open": True, "open_bucket": bucket_of(self.group_id)}
         for table, rows in self.rows.items():
             lay_rows(config, table, rows)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import console_on, displayed, markdown_text, write_markdown
 
 
@@ -30,12 +31,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of texts. `numbers` are columns aligned to the right; `long` ones are wrapped to fit the terminal."""
+    """A table of texts. `numbers` are columns aligned to the right.
+
+    On a narrow terminal, the cells of `long` columns are wrapped. If there are `movable` columns, the `long` ones are
+    shortened instead, and these go below their line (`FittedTable`).
+    """
 
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[str] = ()
     long: Sequence[str] = ()
+    movable: Sequence[str] = ()
 
 
 Block = Heading | Line | Grid
@@ -53,7 +59,10 @@ def write_document(blocks: Iterable[Block], out: TextIO, *, format: Literal["tab
 
 
 def _print(block: Block, console: Console) -> None:
-    if isinstance(block, Grid):
+    if isinstance(block, Grid) and block.movable and block.rows:
+        lines = [(dict(zip(block.names, map(displayed, row), strict=True)), "") for row in block.rows]
+        console.print(FittedTable(lines, tuple(block.long), tuple(block.numbers), tuple(block.movable)))
+    elif isinstance(block, Grid):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in block.names:
             justify: Literal["left", "right"] = "right" if name in block.numbers else "left"

@@ -55,8 +55,9 @@ class FittedTable:
                 del widths[name]
                 below.append(name)
                 excess = _total(widths) - width
-        for _ in range(excess):
-            longest = max((name for name in self.names if name in widths), key=lambda name: widths[name])
+        shortened_ones = [name for name in self.names if name in widths]
+        for _ in range(excess if shortened_ones else 0):
+            longest = max(shortened_ones, key=lambda name: widths[name])
             widths[longest] = max(widths[longest] - 1, _LEAST_NAME)
         return below
 

@@ -35,7 +35,8 @@ _MEMBERLESS = (
     "it has no members in its history: its offsets are committed by a client that assigns itself partitions, "
     "or by an administrator"
 )
-_LONG = ("topic", "metadata", "client", "instance", "host", "partitions", "member id", "cause", "members")
+_LONG = ("topic", "client", "instance", "host")
+_MOVABLE = ("members", "member id", "metadata", "partitions", "kept", "moved")
 _NUMBERS = ("partition", "committed", "moved", "kept", "took", "after")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
@@ -354,4 +355,4 @@ def _time(text: str) -> str:
 
 
 def _grid(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Grid:
-    return Grid(names, list(rows), _NUMBERS, _LONG)
+    return Grid(names, list(rows), _NUMBERS, _LONG, _MOVABLE)

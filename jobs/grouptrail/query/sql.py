@@ -17,6 +17,7 @@ from rich.table import Table
 
 from grouptrail import contracts
 from grouptrail.query.errors import QueryError
+from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import (
     MAX_TABLE_ROWS,
     Format,
@@ -45,6 +46,8 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CATALOG_QUESTION = re.compile(r"\bshow\b|\binformation_schema\b", re.IGNORECASE)
+
+_ABOUT = "one row is"
 
 ONLY_QUERIES = "only queries are answered: begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW"
 
@@ -129,37 +132,27 @@ def print_tables(config: Config, out: TextIO, *, format: RowsFormat = "table") -
         names = [field.name for field in fields(TableSummary)]
         write_rows(names, (astuple(summary) for summary in summaries), out, format=format)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, justify in (("table", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("newest (UTC)", no_wrap=True)
-    table.add_column("one row is")
-    for summary in summaries:
-        table.add_row(*_cells(summary))
     console = console_on(out)
-    console.print(table)
+    console.print(FittedTable([(_line(one), "") for one in summaries], (), ("rows", "files", "size"), (_ABOUT,)))
     console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
-    functions = Table("view", "one row is", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for view in contracts.views().values():
-        functions.add_row(escape(view.signature), first_sentence(view.about))
-    console.print(functions)
+    views = [
+        ({"view": view.signature, _ABOUT: first_sentence(view.about)}, "") for view in contracts.views().values()
+    ]
+    console.print(FittedTable(views, (), (), (_ABOUT,)))
     if all(summary.rows is None for summary in summaries):
         console.print("Nothing has landed there yet: run `grouptrail run`, or check --warehouse.")
 
 
-def _cells(summary: TableSummary) -> list[str]:
-    if summary.rows is None:
-        return [summary.name, "-", "-", "-", "-", first_sentence(summary.about)]
-    newest = (summary.newest_at or "-").removesuffix("Z").replace("T", " ")
-    size = _size(summary.size_bytes or 0)
-    return [
-        summary.name,
-        f"{summary.rows:,}",
-        f"{summary.files:,}",
-        size,
-        newest,
-        first_sentence(summary.about),
-    ]
+def _line(summary: TableSummary) -> dict[str, str]:
+    has_rows = summary.rows is not None
+    return {
+        "table": summary.name,
+        "rows": f"{summary.rows:,}" if has_rows else "-",
+        "files": f"{summary.files:,}" if has_rows else "-",
+        "size": _size(summary.size_bytes or 0) if has_rows else "-",
+        "newest (UTC)": (summary.newest_at or "-").removesuffix("Z").replace("T", " "),
+        _ABOUT: first_sentence(summary.about),
+    }
 
 
 def first_sentence(text: str) -> str:

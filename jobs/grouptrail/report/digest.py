@@ -98,7 +98,7 @@ def _storm(row: Row) -> str:
 
 
 def _reset(row: Row) -> str:
-    moved = "" if row["moved"] is None else f" by {row['moved']:+,}"
+    moved = "" if row["moved"] is None else f" by {abs(row['moved']):,}"
     partitions = f"{row['partitions']:,} partition{'' if row['partitions'] == 1 else 's'}"
     who = "by a member" if row["by_member"] else "by no member"
     topic = shortened(visible(row["topic"]), _LONGEST_NAME)
