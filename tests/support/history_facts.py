@@ -97,7 +97,9 @@ def _while_stable(run: Run, stable: StableState, history: History) -> Iterator[F
         return
     generations = history.at("generations", group_id, at_ms, "started_at", "ended_at")
     if group.generation is not None:
-        yield fact("generation", [group.generation], [row["generation"] for row in generations] or None)
+        said = [row["generation"] for row in generations] or None
+        truth = said if said in ([one] for one in _learned_just_after(run, at_ms)) else [group.generation]
+        yield fact("generation", truth, said)
     if group.members:
         yield fact("protocol", [group.protocol], [row["protocol"] for row in generations] or None)
     memberships = history.at("memberships", group_id, at_ms, "joined_at", "left_at")
@@ -120,6 +122,21 @@ def _while_stable(run: Run, stable: StableState, history: History) -> Iterator[F
         owned.setdefault((row["topic"], row["partition"]), []).append(row["member_id"])
     for partition in sorted(owners.keys() | owned.keys()):
         yield fact("owner", (partition, [owners.get(partition)]), (partition, owned.get(partition)))
+
+
+def _learned_just_after(run: Run, at_ms: int) -> set[int]:
+    """The epochs that KIP-848 members report after a stable state: the answer to a heartbeat had not been polled yet,
+    while the admin client already described the group in its new epoch."""
+    return {
+        event.generation
+        for member in run.members
+        if member.spec.client == "kip-848"
+        for event in member.events
+        if event.kind == "joined" and at_ms < event.at_ms <= at_ms + _UNTIL_POLLED_MS
+    }
+
+
+_UNTIL_POLLED_MS = 500
 
 
 # Of an action: what happened between two stable states
@@ -158,10 +175,17 @@ def _cause(run: Run, before: StableState | None, step: Step, rows: list[Row]) ->
     named = [row for row in rows if row["certainty"] == "ambiguous" and truths & _alternatives(row)]
     verdict: Verdict = "right" if exact else "admitted" if named or unsure else "wrong"
     yield Fact(run.group_id, f"cause of {type(step.action).__name__}", truths, said, verdict)
+    # A client that was away for longer than its session may come back, under another id, in the next step.
+    came_and_went = {"members_joined_and_left", "member_rejoined"} if _are_exchanged(before, step.stable) else set()
     for row in rows:
-        possible = truths | FOLLOW_UPS
+        possible = truths | FOLLOW_UPS | came_and_went
         if row["certainty"] == "recorded" and row["cause"] not in possible:
             yield Fact(run.group_id, "recorded cause", possible, said, "wrong")
+
+
+def _are_exchanged(before: StableState | None, stable: StableState) -> bool:
+    had, has = _members(before), _members(stable)
+    return bool(had - has) and bool(has - had)
 
 
 def _alternatives(row: Row) -> set[str]:
