@@ -8,7 +8,7 @@ import pytest
 
 from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.operations import Record
-from support.fold_records import Rows, classic, current, epoch, fold, joins, leaves, member, target, target_epoch
+from support.fold_records import DAY, Rows, classic, current, epoch, fold, joins, leaves, member, target, target_epoch
 from support.group_records import gone
 
 FIRST_READ, NEXT_READ = 1_000_000, 2_000_000
@@ -77,6 +77,28 @@ def test_memberships_and_cause_of_an_epoch_read_late_are_not_certain() -> None:
     found = {row["member_id"]: row for row in rows["memberships"]}
     assert (found["a"]["ended"], found["a"]["left_generation"], found["b"]["began"]) == ("unknown", None, "there")
     assert last_cause(rows)[1] == "likely"
+
+
+@pytest.mark.parametrize(
+    ("stopped_ms", "later_ms", "is_gone"),
+    [(2 * DAY, 200_000, True), (2 * DAY, 1_000, False), (DAY // 2, 200_000, False)],
+    ids=["long", "its session may not have ended", "its tombstone would be there"],
+)
+def test_member_whose_tombstone_is_gone_ends_once_it_does_not_reach_the_epoch(
+    stopped_ms: int, later_ms: int, is_gone: bool
+) -> None:
+    """`a` leaves while nothing is read, and `b` takes over: all that is left is what `b` has."""
+    began = [joins(1, 1_000, "a"), epoch(2, 1_000, 1), target(3, 1_000, "a", [0]), target_epoch(4, 1_000, 1)]
+    began.append(current(5, 1_000, "a", 1, [0], previous=0))
+    at = 1_000 + stopped_ms
+    unread = [joins(30, at, "b"), epoch(31, at, 3), target(32, at, "b", [0]), target_epoch(33, at, 3)]
+    unread.append(current(34, at, "b", 3, [0]))
+    rows = fold([*began, *(late(record, at + 60_000) for record in unread), joins(40, at + later_ms, "b")])
+    found = {row["member_id"]: row for row in rows["memberships"]}
+    assert (found["a"]["ended"], found["a"]["left_at"]) == (("unknown", at + later_ms) if is_gone else (None, None))
+    owners = [row["member_id"] for row in rows["partition_ownership"] if row["owned_until"] is None]
+    assert owners == (["b"] if is_gone else ["a", "b"])
+    assert found["b"]["ended"] is None
 
 
 def test_memberships_of_a_group_with_members_removed_unread_are_unknown() -> None:

@@ -59,7 +59,7 @@ class Change:
 
         It keeps the newest record of each key, so that records read together have none of their own in between.
         """
-        read_late_at, before = self.operation[-1].read_late_at, self.before
+        read_late_at, before = self.operation[0].read_late_at, self.before
         is_apart = before.kind is not None and read_late_at not in (None, before.read_late_at)
         is_complete = self._is_same_group and self.skipped == 0 and not self._has_static
         return is_apart and not is_complete

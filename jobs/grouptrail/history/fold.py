@@ -30,6 +30,13 @@ from grouptrail.history.rows import Row
 from grouptrail.history.state import FoldState
 from grouptrail.history.state_rows import add_dead, end_state, update_state
 
+# Defaults of delete.retention.ms, and of group.consumer.max.session.timeout.ms with as much again for a restart.
+_TOMBSTONES_MS = 24 * 3600 * 1000
+_LONGEST_SESSION_MS = 120_000
+
+_UNREAD = -1
+"""The `read_late_at` of a record that compaction took before it could be read."""
+
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
@@ -89,6 +96,8 @@ class _Fold:
         if all(record.type == COMMIT_TOMBSTONE for record in operation):
             state.commit_tombstone_at = at
             return
+        self._doubt_members(operation)
+        operation = (*self._lost_tombstones(operation), *operation)
         after = apply_operation(state.group, operation, self._name_of)
         if after.kind is None and state.group.kind is None and not _removes_a_group(operation):
             return
@@ -103,6 +112,34 @@ class _Fold:
         else:
             self._update(change_of(state.group, after, operation))
         state.last_at = at
+
+    def _doubt_members(self, operation: Operation) -> None:
+        """Note the members of a broker-assigned group before a stop so long that their tombstones may be gone."""
+        state, read_at = self._state, operation[0].read_late_at
+        if read_at is None or read_at == state.doubted_at or state.last_at is None:
+            return
+        state.doubted_at = read_at
+        if state.group.kind != "classic" and read_at - state.last_at > _TOMBSTONES_MS:
+            state.unconfirmed = set(state.group.members)
+
+    def _lost_tombstones(self, operation: Operation) -> Operation:
+        """Return tombstones of members that must be gone: a member that is there writes each epoch that it reaches.
+
+        One that does not reach it is removed after its session or its time to give up partitions.
+        """
+        state, group, generation = self._state, self._state.group, self._state.rows.generation
+        if not state.unconfirmed or generation is None or group.kind is None:
+            return ()
+        waited_ms = operation[0].at - generation.started_at
+        described = {record.name for record in operation}
+        gone = [
+            name
+            for name in sorted((state.unconfirmed & group.members.keys()) - described)
+            if (group.members[name].epoch or 0) < (generation.generation or 0)
+            and waited_ms > (group.members[name].rebalance_timeout_ms or 0) + _LONGEST_SESSION_MS
+        ]
+        first, type_ = operation[0], f"{group.kind.title()}GroupMemberMetadata"
+        return tuple(Record(first.offset, first.at, type_, name, None, read_late_at=_UNREAD) for name in gone)
 
     def _bumps_epoch(self, metadata: Record) -> bool:
         """Return whether a member's metadata, if its request was the next, called for an epoch: other topics, or
@@ -128,6 +165,7 @@ class _Fold:
 
     def _update(self, change: Change) -> None:
         state, before, after = self._state, change.before, change.after
+        state.unconfirmed.difference_update(change.touched)
         is_first = before.generation is None
         is_new = after.generation is not None and (
             is_first or change.is_conversion or after.generation != before.generation
@@ -161,7 +199,7 @@ class _Fold:
 
     def _end_incarnation(self, operation: Operation, note: str) -> None:
         state, at = self._state, operation[-1].at
-        is_apart = operation[-1].read_late_at not in (None, state.group.read_late_at)
+        is_apart = operation[0].read_late_at not in (None, state.group.read_late_at)
         describe_generation(state)
         for member in state.group.members.values():
             for partition in sorted(member.owned or ()):

@@ -78,6 +78,8 @@ class FoldState:
     - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
     - `joined_before_epoch`: members that joined in an operation without a group epoch;
     - `is_converted`: the newest generation is the first after a change of protocol;
+    - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `doubted_at`: when (ms)
+      the records after the last stop were read;
     - `unnamed`: topic ids that rows show instead of names, also if a name is found later;
     - `unexplained`: the newest assignment, until it is compared with its assignor's; not encoded, because it is never
       set at the end of a fold.
@@ -104,6 +106,8 @@ class FoldState:
     subscribed_since: dict[str, int] = field(default_factory=dict)
     joined_before_epoch: set[str] = field(default_factory=set)
     is_converted: bool = False
+    unconfirmed: set[str] = field(default_factory=set)
+    doubted_at: int | None = None
     unnamed: set[str] = field(default_factory=set)
     unexplained: Assignment | None = None
 
@@ -126,7 +130,7 @@ class FoldState:
 
 _MUTABLE = (
     *("partition_counts", "owners", "revoked", "given_up", "kept_back", "withdrawn"),
-    *("subscribed_since", "joined_before_epoch", "unnamed"),
+    *("subscribed_since", "joined_before_epoch", "unconfirmed", "unnamed"),
 )
 
 
@@ -158,6 +162,8 @@ def encode_state(state: FoldState) -> str:
         "subscribed_since": state.subscribed_since,
         "joined_before_epoch": sorted(state.joined_before_epoch),
         "is_converted": state.is_converted,
+        "unconfirmed": sorted(state.unconfirmed),
+        "doubted_at": state.doubted_at,
         "unnamed": sorted(state.unnamed),
     }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
@@ -202,6 +208,8 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         subscribed_since=values.get("subscribed_since", {}),
         joined_before_epoch=set(values.get("joined_before_epoch", ())),
         is_converted=values.get("is_converted", False),
+        unconfirmed=set(values.get("unconfirmed", ())),
+        doubted_at=values.get("doubted_at"),
         unnamed=set(values.get("unnamed", ())),
     )
     if version == 1:
