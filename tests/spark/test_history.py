@@ -17,10 +17,11 @@ from grouptrail.config import Config
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.history import few, records
 from grouptrail.history import job as history_job
 from grouptrail.history import rebuild as history_rebuild
-from grouptrail.history import records
-from grouptrail.history.batch import ensure_tables, fold
+from grouptrail.history.batch import ensure_tables
+from grouptrail.history.few import fold_few
 from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
@@ -88,11 +89,19 @@ def no_spark() -> SparkSession:
     pytest.fail("Spark was started")
 
 
-@pytest.mark.parametrize("few_rows", [pytest.param(0, marks=pytest.mark.full), 1_000])
+@pytest.mark.parametrize(
+    ("few_records", "few_rows"),
+    [
+        pytest.param(0, 0, id="Spark", marks=pytest.mark.full),
+        pytest.param(0, 1_000, id="folded by Spark, written by delta-rs"),
+        pytest.param(100, 1_000, id="without Spark"),
+    ],
+)
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_rows: int
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_records: int, few_rows: int
 ) -> None:
     """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
+    monkeypatch.setattr(history_job, "_FEW_RECORDS", few_records)
     monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
     log = Log(spark, config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
@@ -133,7 +142,7 @@ def test_history_job_batches_of_commits_only_are_not_folded(
     log = Log(spark, config, batches)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     folded = []
-    monkeypatch.setattr(history_job, "fold", lambda *given: folded.append(batch) or fold(*given))
+    monkeypatch.setattr(history_job, "fold_few", lambda *given: folded.append(batch) or fold_few(*given))
     for batch in range(len(batches)):
         writer.land(log.land(batch), batch)
     assert folded == [0, 2, 3]
@@ -174,9 +183,9 @@ def test_rebuild_fed_more_than_fits_in_memory_starts_spark(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Log(spark, config).land(0)
-    for limit in ("_FEW_RECORDS", "_FEW_COMMITS", "_FEW_BYTES"):
+    for module, limit in ((history_rebuild, "_FEW_RECORDS"), (history_rebuild, "_FEW_COMMITS"), (few, "_MOST_BYTES")):
         with monkeypatch.context() as patch:
-            patch.setattr(history_rebuild, limit, 0)
+            patch.setattr(module, limit, 0)
             assert history_rebuild.FewRecords.read(config) is None, limit
     assert history_rebuild.FewRecords.read(config) is not None
 

@@ -66,7 +66,7 @@ def fresh_records(spark: SparkSession, config: Config, covered: OffsetRanges) ->
     found = records.classic_records(covered.rows(tables.read(spark, config, "group_metadata"))).unionByName(
         records.commit_tombstones(covered.rows(tables.read(spark, config, "offset_commits")))
     )
-    if not covered.has_group_records:
+    if not covered.group_records:
         return found
     return found.unionByName(records.other_records(covered.rows(tables.read(spark, config, "group_records"))))
 
@@ -79,6 +79,11 @@ def fold(
     group_records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _RECORDS_AT_A_TIME)
     folds = fold_groups(complete_to, names, retention_ms(config))
     return records.by_group(group_records, tasks).mapInArrow(folds, output_ddl())
+
+
+def waiting(covered: OffsetRanges) -> str:
+    """Return the condition on `history_positions` for groups with an incomplete operation."""
+    return f"waits AND record_partition IN ({', '.join(map(str, covered.ranges))})"
 
 
 def retention_ms(config: Config) -> int:

@@ -66,6 +66,14 @@ class HandoverSpan:
         """Return the span in a row of the aggregates; None where nothing was handed over."""
         return cls(row["first"], row["last"], row["groups"]) if row["groups"] else None
 
+    @classmethod
+    def of_rows(cls, rebalances: pa.Table) -> Self | None:
+        """Return the span of rows of `rebalances`; None where nothing was handed over."""
+        lists = rebalances["handed_over"].combine_chunks()
+        given_up = pc.struct_field(lists.flatten(), "given_up_at")
+        groups = pc.unique(rebalances["group_id"].take(pc.list_parent_indices(lists))).to_pylist()
+        return cls(pc.min(given_up).as_py(), pc.max(given_up).as_py(), groups) if groups else None
+
     @property
     def is_short(self) -> bool:
         """Whether the commits of the time range fit the driver's memory."""

@@ -6,13 +6,26 @@ Its stream is `ingest_progress`, which the decode job writes last: records up to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from grouptrail.errors import GrouptrailError
 from grouptrail.history import records
-from grouptrail.history.batch import BatchSummary, ensure_tables, few_rows_of, fold, fresh_records, rows_of
+from grouptrail.history.batch import (
+    BatchSummary,
+    ensure_tables,
+    few_rows_of,
+    fold,
+    fresh_records,
+    rows_of,
+    waiting,
+    with_commits,
+)
+from grouptrail.history.few import are_supported, few_records, few_states, fold_few
+from grouptrail.history.handovers import HandoverSpan
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rebuild import REBUILDING, rebuild
 from grouptrail.history.rows import TABLES
@@ -27,6 +40,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
+
+
+# The fold of so many takes the driver, which also serves metrics, about a second.
+_FEW_RECORDS = 2_000
 
 
 class HistoryError(GrouptrailError):
@@ -87,7 +104,9 @@ class HistoryBatchWriter:
         covered = OffsetRanges.of(progress.where(F.col("cluster") == self._config.cluster))
         if not covered.ranges:
             return
-        counts = self._fold(spark, covered, batch) if self._has_work(spark, covered) else {}
+        counts = self._fold_few(covered, batch) if self._has_work(spark, covered) else {}
+        if counts is None:
+            counts = self._fold(spark, covered, batch)
         self._report(_summary(batch, covered.newest_batch, counts, time.monotonic() - started))
 
     def _has_work(self, spark: SparkSession, covered: OffsetRanges) -> bool:
@@ -95,12 +114,38 @@ class HistoryBatchWriter:
 
         Most batches hold only commits, which do not change any group, and Spark takes long to find nothing.
         """
-        if covered.has_classic_records or covered.has_group_records:
+        if covered.classic_records or covered.group_records:
             return True
         tombstones = f"is_tombstone AND {covered.condition(tables.literal(self._config))}"
-        return tables.has_rows(spark, self._config, POSITIONS, _waiting(covered)) or tables.has_rows(
+        return tables.has_rows(spark, self._config, POSITIONS, waiting(covered)) or tables.has_rows(
             spark, self._config, "offset_commits", tombstones
         )
+
+    def _fold_few(self, covered: OffsetRanges, batch: int) -> dict[str, int] | None:
+        """Process a small batch without Spark, in a quarter of the time; return how many rows each table got.
+
+        None if it has to be processed by Spark; nothing has been written then.
+        """
+        config = self._config
+        if not are_supported(config) or covered.classic_records + covered.group_records > _FEW_RECORDS:
+            return None
+        fresh = few_records(config, covered)
+        if fresh is None:
+            return None
+        states = few_states(config, fresh, covered)
+        names = self._names.of_few(fresh) if covered.group_records else self._names.known()
+        found = fold_few(pa.concat_tables([fresh, states]), covered.complete_to, names, config)
+        handovers = HandoverSpan.of_rows(found.of("rebalances"))
+        if not tables.are_few(config, sum(found.counts.values())) or not (handovers is None or handovers.is_short):
+            return None
+        counts, app = found.counts, self._app()
+
+        def write(table: str) -> None:
+            rows = with_commits(found.taken(table), table, config)
+            tables.merge(rows, found.buckets(table), config, table, app=app, version=batch)
+
+        _write_all(counts, write)
+        return counts
 
     def _fold(self, spark: SparkSession, covered: OffsetRanges, batch: int) -> dict[str, int]:
         fresh = fresh_records(spark, self._config, covered).persist()
@@ -113,12 +158,12 @@ class HistoryBatchWriter:
         from pyspark.sql import functions as F
 
         positions = tables.read(fresh.sparkSession, self._config, POSITIONS)
-        names = self._names.of(fresh) if covered.has_group_records else self._names.known()
+        names = self._names.of(fresh) if covered.group_records else self._names.known()
         groups = fresh.select("record_partition", "group_id").distinct()
         states = positions.join(
             F.broadcast(groups.withColumn("is_new", F.lit(True))), ["record_partition", "group_id"], "left"
         )
-        states = states.where(F.col("is_new").isNotNull() | F.expr(_waiting(covered)))
+        states = states.where(F.col("is_new").isNotNull() | F.expr(waiting(covered)))
         with_states = fresh.unionByName(records.saved_states(states))
         cores = fresh.sparkSession.sparkContext.defaultParallelism
         changed = fold(with_states, covered.complete_to, names, self._config, cores).persist()
@@ -142,15 +187,15 @@ class HistoryBatchWriter:
                 arrow = few_rows_of(few, table, self._config)
                 tables.merge(arrow, buckets, self._config, table, app=app, version=batch)
 
-        with ThreadPoolExecutor(len(TABLES)) as pool:
-            list(pool.map(write, [table for table in TABLES if table in found.rows]))
-        if POSITIONS in found.rows:
-            write(POSITIONS)
+        _write_all(found.rows, write)
 
 
-def _waiting(covered: OffsetRanges) -> str:
-    """Return the condition on `history_positions` for groups with an incomplete operation."""
-    return f"waits AND record_partition IN ({', '.join(map(str, covered.ranges))})"
+def _write_all(changed: Collection[str], write: Callable[[str], None]) -> None:
+    """Write the tables that have changed rows, at once, and the positions last."""
+    with ThreadPoolExecutor(len(TABLES)) as pool:
+        list(pool.map(write, [table for table in TABLES if table in changed]))
+    if POSITIONS in changed:
+        write(POSITIONS)
 
 
 def _summary(batch: int, newest: int, counts: dict[str, int], seconds: float) -> str:

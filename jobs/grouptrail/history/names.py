@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.storage import tables
@@ -38,6 +41,15 @@ def topic_ids(bodies: Iterable[str | None]) -> set[str]:
     return {topic_id for body in bodies if body for topic_id in re.findall(_ID, body)}
 
 
+def _names_in_records(naming: pa.Table) -> dict[str, str]:
+    return {
+        topic["topicId"]: topic["topicName"]
+        for type_, body in zip(naming["type"].to_pylist(), naming["body"].to_pylist(), strict=True)
+        for field in _NAMING[type_]
+        for topic in json.loads(body).get(field) or ()
+    }
+
+
 class TopicNames:
     """Names by topic id, kept in the table `topic_names`, so that a deleted topic keeps its name."""
 
@@ -53,16 +65,31 @@ class TopicNames:
 
     def of(self, group_records: DataFrame) -> dict[str, str]:
         """Return all known names, after looking up the new ids in these records (`tasks.INPUT_DDL`)."""
+        from pyspark.sql import functions as F
+
         wanted = self._ids(group_records) - self._names.keys() - self._nameless
         if wanted:
-            self._learn("record", self._names_in_records(group_records), wanted)
-            by_broker = self._names_from_broker()
-            self._learn("broker", by_broker, wanted)
-            self._learn("commit", self._names_in_commits(wanted - self._names.keys()), wanted)
-            # A cluster that answers has at least the offsets topic: after an empty answer the next batch tries again.
-            if by_broker:
-                self._nameless |= wanted - self._names.keys()
+            naming = group_records.where(F.col("type").isin(*_NAMING) & F.col("body").isNotNull())
+            self._look_up(wanted, naming.select("type", "body").distinct().toArrow())
         return self.known()
+
+    def of_few(self, group_records: pa.Table) -> dict[str, str]:
+        """Do the same for few records."""
+        wanted = topic_ids(group_records["body"].to_pylist()) - self._names.keys() - self._nameless
+        if wanted:
+            naming = pc.and_(pc.is_in(group_records["type"], pa.array(_NAMING)), pc.is_valid(group_records["body"]))
+            self._look_up(wanted, group_records.filter(naming))
+        return self.known()
+
+    def _look_up(self, wanted: set[str], naming: pa.Table) -> None:
+        """Find names of ids: in records that hold both (type, body), from the broker, or from commits."""
+        self._learn("record", _names_in_records(naming), wanted)
+        by_broker = self._names_from_broker()
+        self._learn("broker", by_broker, wanted)
+        self._learn("commit", self._names_in_commits(wanted - self._names.keys()), wanted)
+        # A cluster that answers has at least the offsets topic: after an empty answer the next batch tries again.
+        if by_broker:
+            self._nameless |= wanted - self._names.keys()
 
     @staticmethod
     def _ids(group_records: DataFrame) -> set[str]:
@@ -70,18 +97,6 @@ class TopicNames:
 
         ids = F.explode(F.regexp_extract_all("body", F.lit(_ID), F.lit(1)))
         return {row.id for row in group_records.select(ids.alias("id")).distinct().collect()}
-
-    @staticmethod
-    def _names_in_records(group_records: DataFrame) -> dict[str, str]:
-        from pyspark.sql import functions as F
-
-        naming = group_records.where(F.col("type").isin(*_NAMING) & F.col("body").isNotNull())
-        return {
-            topic["topicId"]: topic["topicName"]
-            for row in naming.select("type", "body").distinct().collect()
-            for field in _NAMING[row.type]
-            for topic in json.loads(row.body).get(field) or ()
-        }
 
     def _names_from_broker(self) -> dict[str, str]:
         """Return names by topic id from a broker; empty if none answers, so that the rows show ids."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -18,22 +17,19 @@ from grouptrail.history.batch import (
     ensure_tables,
     fold,
     fresh_records,
-    own_rows,
-    retention_ms,
     rows_of,
     with_commits,
 )
+from grouptrail.history.few import RECORDS_AT_A_TIME, are_supported, few_records, fold_few
 from grouptrail.history.names import TopicNames, known_names, topic_ids
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS, fold_groups
+from grouptrail.history.tasks import POSITIONS
 from grouptrail.jobs import Progress
-from grouptrail.spark import object_stores
 from grouptrail.storage import tables
 from grouptrail.storage.appending import append_without_spark
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
 from grouptrail.storage.rows import has_columns, select_arrow
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,11 +43,7 @@ REBUILDING = -1
 
 # With these limits the driver takes up to 25 s and 1.2 GB (docs/performance.md).
 _FEW_RECORDS = 50_000
-_FEW_BYTES = 256 << 20
 _FEW_COMMITS = 2_000_000
-
-# A record of a classic group has all its members.
-_RECORDS_AT_A_TIME = 256
 
 
 def rebuild(start_spark: Callable[[], SparkSession], config: Config, report: Progress) -> None:
@@ -122,7 +114,6 @@ class FewRecords:
         self._covered = covered
         self._names = names
         self.count = len(found)
-        self._rows: defaultdict[str, list[pa.Table]] = defaultdict(list)
 
     @classmethod
     def read(cls, config: Config) -> Self | None:
@@ -131,12 +122,12 @@ class FewRecords:
         It is needed for no or many records, if a topic id has no name yet, if a table does not exist or lacks a
         column, and in a store that delta-rs does not support.
         """
-        if not object_stores.is_known(config.warehouse):
+        if not are_supported(config):
             return None
         if not all(has_columns(config, name, table_schema(name)) for name in READ_OR_WRITTEN):
             return None
         columns = (*RANGE_COLUMNS, "offset_commits")
-        batches = list(select_arrow(config, PROGRESS, columns, "", rows_at_a_time=_RECORDS_AT_A_TIME))
+        batches = list(select_arrow(config, PROGRESS, columns, "", rows_at_a_time=RECORDS_AT_A_TIME))
         if not batches:
             return None
         progress = pa.concat_tables(batches)
@@ -145,7 +136,7 @@ class FewRecords:
             return None
         covered = OffsetRanges.of_rows(progress)
         names = known_names(None, config)
-        found = _input(config, covered)
+        found = few_records(config, covered)
         if found is None or not names.keys() >= topic_ids(found["body"].to_pylist()):
             return None
         return cls(config, found, covered, names)
@@ -154,18 +145,11 @@ class FewRecords:
         append_without_spark(self._config, POSITIONS, [marker])
 
     def fold(self) -> dict[str, int]:
-        folds = fold_groups(self._covered.complete_to, self._names, retention_ms(self._config))
-        in_order = self._found.sort_by([(name, "ascending") for name in records.ORDER])
-        for batch in folds(in_order.to_batches(_RECORDS_AT_A_TIME)):
-            # A row of the batch has the columns of all tables, and takes ten times the memory of its own.
-            changed = pa.Table.from_batches([batch])
-            for table in pc.unique(changed["of"]).to_pylist():
-                self._rows[table].append(own_rows(changed, table))
-        return {table: sum(map(len, parts)) for table, parts in self._rows.items()}
+        self._rows = fold_few(self._found, self._covered.complete_to, self._names, self._config)
+        return self._rows.counts
 
     def replace(self, table: str) -> None:
-        rows = pa.concat_tables(self._rows.pop(table, [table_schema(table).empty_table()]))
-        tables.replace_few(with_commits(rows, table, self._config), self._config, table)
+        tables.replace_few(with_commits(self._rows.taken(table), table, self._config), self._config, table)
 
     def close(self) -> None:
         """Each table's rows were released as they were written."""
@@ -204,18 +188,3 @@ class ManyRecords:
 
     def close(self) -> None:
         self._changed.unpersist()
-
-
-def _input(config: Config, covered: OffsetRanges) -> pa.Table | None:
-    """Return the groups' records (`tasks.INPUT_DDL`); None if they take too much memory."""
-    where = f"AND ({covered.condition(datafusion_literal)})"
-    found: list[pa.Table] = []
-    size = 0
-    for table, columns in records.COLUMNS.items():
-        rest = f"{where} AND is_tombstone" if table == "offset_commits" else where
-        for rows in select_arrow(config, table, columns, rest, rows_at_a_time=_RECORDS_AT_A_TIME):
-            found.append(records.from_rows(table, rows))
-            size += found[-1].nbytes
-            if size > _FEW_BYTES:
-                return None
-    return pa.concat_tables(found)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
-from grouptrail.history.tasks import STATE_OFFSET
+from grouptrail.history.tasks import INPUT_SCHEMA, STATE_OFFSET
 from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
@@ -93,6 +93,20 @@ def commit_tombstones(offset_commits: DataFrame) -> DataFrame:
     )
 
 
+def states_of(positions: pa.Table) -> pa.Table:
+    """Return the same as `saved_states` from rows of `history_positions`."""
+    same = {"record_offset": STATE_OFFSET, "at": 0, "type": "", "is_polled": False}
+    known = {"record_partition": positions["record_partition"], "group_id": positions["group_id"]}
+    values = known | {"body": positions["state"]}
+    return pa.table(
+        [
+            values.get(one.name, pa.repeat(pa.scalar(same.get(one.name), one.type), len(positions)))
+            for one in INPUT_SCHEMA
+        ],
+        schema=INPUT_SCHEMA,
+    )
+
+
 def saved_states(positions: DataFrame) -> DataFrame:
     """Return rows of `history_positions` as records that sort before those of their groups."""
     return positions.selectExpr(
@@ -150,7 +164,7 @@ def from_rows(table: str, rows: pa.Table) -> pa.Table:
 
 
 def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    return times.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
 
 
 def _classic_body(row: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,10 @@ INPUT_DDL = (
 )
 """One record of a group; its saved state comes first, at offset -1, in `body`."""
 
+INPUT_SCHEMA = pa.schema(
+    [pa.field(name, arrow_type(type_)) for name, type_ in (column.split() for column in INPUT_DDL.split(", "))]
+)
+
 STATE_OFFSET = -1
 
 Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

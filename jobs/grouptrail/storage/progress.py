@@ -61,14 +61,15 @@ class OffsetRanges:
     """Decoded offsets by partition [start, end), and the times of their records.
 
     `complete_to` is by partition and as for `operations`; `newest_batch` is the decode job's batch number.
+    `classic_records` and `group_records`: how many rows of `group_metadata` and `group_records` they are.
     """
 
     ranges: dict[int, tuple[int, int]]
     complete_to: dict[int, int]
     earliest: datetime | None
     latest: datetime | None
-    has_classic_records: bool
-    has_group_records: bool
+    classic_records: int
+    group_records: int
     newest_batch: int
 
     @classmethod
@@ -91,8 +92,8 @@ class OffsetRanges:
             complete_to={partition: _complete_to(end, stable) for partition, _, end, stable in ends},
             earliest=pc.min(rows["earliest_record_at"]).as_py(),
             latest=pc.max(rows["latest_record_at"]).as_py(),
-            has_classic_records=bool(pc.sum(rows["group_metadata"]).as_py()),
-            has_group_records=bool(pc.sum(rows["group_records"]).as_py()),
+            classic_records=pc.sum(rows["group_metadata"]).as_py() or 0,
+            group_records=pc.sum(rows["group_records"]).as_py() or 0,
             newest_batch=max(((row["landed_at"], row["batch_id"]) for row in batches), default=(None, -1))[1],
         )
 
