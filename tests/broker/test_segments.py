@@ -92,12 +92,13 @@ def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
 
 
 def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[str, Any]]]:
-    """Return the decoded tables' rows of some records, without `source`."""
+    """Return the decoded tables' rows of some records, without `source` and `read_at`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for table in TABLES:
         ours = [row for row in landed.rows(config, table) if (row["record_partition"], row["record_offset"]) in among]
         in_order = sorted(ours, key=lambda row: (row["record_partition"], row["record_offset"]))
-        found[table] = [{name: value for name, value in row.items() if name != "source"} for row in in_order]
+        of_reading = ("source", "read_at")
+        found[table] = [{name: value for name, value in row.items() if name not in of_reading} for row in in_order]
     return found
 
 

@@ -64,7 +64,7 @@ def test_spark_settings_limit_retained_executions_only_without_the_ui(ui: str, k
 
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize(("cores", "is_run", "is_quick"), [(2, True, True), (2, False, False), (8, True, False)])
-def test_begun_session_only_run_on_few_cores_does_without_the_second_compiler(
+def test_begun_session_of_run_on_few_cores_does_without_the_second_compiler(
     monkeypatch: pytest.MonkeyPatch, cores: int, is_run: bool, is_quick: bool
 ) -> None:
     """Other commands use Spark for one long piece of work."""

@@ -26,7 +26,7 @@ class NothingToDecodeError(GrouptrailError):
 
 def redecode(config: Config, report: Callable[[str], None] = print_now) -> None:
     """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and report it."""
-    with session(config, "grouptrail-redecode", report) as spark:
+    with session(config, "grouptrail-redecode", report, is_varied=True) as spark:
         if not table_exists(spark, config, UNDECODABLE):
             raise NothingToDecodeError(
                 f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"

@@ -40,8 +40,9 @@ _DEEP_STACK = "-Xss64m"
 _SMALL_HEAP = "-XX:+UseSerialGC -XX:NewSize=128m"
 _FEW_CORES = 4
 
-# `run` executes much code, most of it rarely: on few cores Java's second compiler takes more time than it saves. Java
-# would then halve the room for compiled code, and compile again what it had to remove (docs/performance.md).
+# `run`, and short commands, execute much code, most of it rarely: on few cores Java's second compiler takes more time
+# than it saves. Java would then halve the room for compiled code, and compile again what it had to remove
+# (docs/performance.md).
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
 
 # pyspark brings these in versions of its own; a second copy on the class path shadows Spark's.
@@ -177,7 +178,7 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
     def begin() -> None:
         try:
-            begun.set_result(_start_jvm(config, report, is_run=True))
+            begun.set_result(_start_jvm(config, report, is_varied=True))
         except Exception as error:
             begun.set_exception(error)
 
@@ -192,18 +193,24 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
 
 def start_session(
-    config: Config, app: str, report: Report = silent, *, begun: Future[dict[str, str]] | None = None
+    config: Config,
+    app: str,
+    report: Report = silent,
+    *,
+    begun: Future[dict[str, str]] | None = None,
+    is_varied: bool = False,
 ) -> SparkSession:
     """Return the Spark session of this process; the `[spark]` section overrides grouptrail's defaults.
 
     Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
     defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
-    JVM of this process. `begun`: what `begun_session` yielded for this configuration.
+    JVM of this process. `begun`: what `begun_session` yielded for this configuration. `is_varied` is as for
+    `settings_of`.
     """
     with jvm.ended_by_signals():
         from pyspark.sql import SparkSession
 
-        settings = _start_jvm(config, report) if begun is None else begun.result()
+        settings = _start_jvm(config, report, is_varied=is_varied) if begun is None else begun.result()
         builder = SparkSession.builder.appName(app)
         for name, value in settings.items():
             builder = builder.config(name, value)
@@ -213,10 +220,10 @@ def start_session(
 
 
 @contextlib.contextmanager
-def session(config: Config, app: str, report: Report = silent) -> Iterator[SparkSession]:
+def session(config: Config, app: str, report: Report = silent, *, is_varied: bool = False) -> Iterator[SparkSession]:
     """Yield a session for one command, and stop it; say meanwhile that Spark is starting, which takes seconds."""
     with waiting("starting Spark"):
-        spark = start_session(config, app, report)
+        spark = start_session(config, app, report, is_varied=is_varied)
     try:
         yield spark
     finally:
@@ -246,10 +253,10 @@ def _has_stopped(spark: SparkSession) -> bool:
         return True
 
 
-def _start_jvm(config: Config, report: Report, *, is_run: bool = False) -> dict[str, str]:
+def _start_jvm(config: Config, report: Report, *, is_varied: bool = False) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
     logging.getLogger().addFilter(_is_not_of_py4j)
-    settings = settings_of(config, report, is_run=is_run)
+    settings = settings_of(config, report, is_varied=is_varied)
     with _errors_in_one_line():
         if not _is_submitted():
             jvm.start(settings)
@@ -271,13 +278,13 @@ def _errors_in_one_line() -> Iterator[None]:
         raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
-def settings_of(config: Config, report: Report = silent, *, is_run: bool = False) -> dict[str, str]:
+def settings_of(config: Config, report: Report = silent, *, is_varied: bool = False) -> dict[str, str]:
     """Return the session's settings, secrets in clear; later sources override earlier ones.
 
-    `is_run`: the session is that of `grouptrail run`.
+    `is_varied`: it executes much code, each part of it for a short time.
     """
     of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
-    of_place = _submitted() if _is_submitted() else _embedded(config, report, is_run=is_run)
+    of_place = _submitted() if _is_submitted() else _embedded(config, report, is_varied=is_varied)
     return _SETTINGS | of_store | of_place | config.spark_settings()
 
 
@@ -298,7 +305,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _embedded(config: Config, report: Report, *, is_run: bool) -> dict[str, str]:
+def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, str]:
     java = find_java()
     os.environ.update(java_environment(java))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -311,7 +318,7 @@ def _embedded(config: Config, report: Report, *, is_run: bool) -> dict[str, str]
     if object_stores.is_s3(config.warehouse):
         folders.append(s3_jars(report))
     options = [driver_java_options(), collector_options(config)]
-    if is_run and _has_few_cores():
+    if is_varied and _has_few_cores():
         options.append(_QUICK_COMPILER)
     if len(folders) == 1:  # the whole class path must be the archive's
         options.append(class_data.options(class_data_archive(java)))

@@ -7,6 +7,7 @@ so the command can be repeated.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,6 +52,7 @@ _RECORDS = "record_partition int, record_offset bigint, record_at timestamp, key
 _ROWS_A_BATCH = 10_000
 _BYTES_A_BATCH = 16 << 20
 _FOLDERS_A_TASK_SLOT = 4
+_SMALL_BYTES = 64 << 20
 
 
 def ingest_segments(config: Config, folder: Path, report: Report = print_now) -> None:
@@ -60,7 +62,7 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
     """
     folders = partition_folders(folder)
     tables.check_warehouse(config)
-    with session(config, "grouptrail-ingest-segments", report) as spark:
+    with session(config, "grouptrail-ingest-segments", report, is_varied=True) as spark:
         ingest(spark, config, folders, report)
 
 
@@ -68,17 +70,17 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
     """Do `ingest_segments` in an existing session."""
     tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
     refuse_other_source(read_ends(spark, config), config.cluster, is_polled=False)
-    partitions = sorted({partition for partition, _ in folders})
+    partitions = len({partition for partition, _ in folders})
     at_once = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
-    app, total = f"{SUMMARY}-{uuid4()}", Outcome()
-    for number, first in enumerate(range(0, len(partitions), at_once)):
+    app, total, done = f"{SUMMARY}-{uuid4()}", Outcome(), 0
+    for number, wanted in enumerate(_parts(folders, at_once)):
         started = time.monotonic()
-        wanted = partitions[first : first + at_once]
         with waiting(f"reading the segments of {len(wanted)} partitions"):
             outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
         total.add(outcome)
+        done += len(wanted)
         report(
-            f"{first + len(wanted)} of {len(partitions)} partitions: {outcome.read:,} records read, "
+            f"{done} of {partitions} partitions: {outcome.read:,} records read, "
             f"{outcome.landed:,} landed in {time.monotonic() - started:.1f} s"
         )
         for line in outcome.remarks:
@@ -91,6 +93,20 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
             f"{total.faults:,} places could not be read (see above); all else was ingested: find another replica's "
             "copy of these segments and ingest that, too"
         )
+
+
+def _parts(folders: Folders, at_once: int) -> Iterator[set[int]]:
+    """Yield the partitions to read together: so many, or more as long as their segments are small."""
+    sizes: defaultdict[int, int] = defaultdict(int)
+    for partition, paths in folders:
+        sizes[partition] += sum(path.stat().st_size for path in paths)
+    part: set[int] = set()
+    for partition in sorted(sizes):
+        if len(part) >= at_once and sum(map(sizes.__getitem__, part)) + sizes[partition] > _SMALL_BYTES:
+            yield part
+            part = set()
+        part.add(partition)
+    yield part
 
 
 @dataclass
@@ -186,12 +202,13 @@ def read_segments(
     reports: Accumulator[dict[int, SegmentSummary]],
     max_batch_bytes: int = MAX_BATCH_BYTES,
 ) -> DataFrame:
-    """Return the committed records with the columns of the topic's; one task reads each folder.
+    """Return the committed records with the columns of the topic's; each task reads some folders.
 
     The folders must exist where the tasks run. `reports` gets the summary of each folder, by its index in the list.
     """
     places = [(number, partition, [str(path) for path in paths]) for number, (partition, paths) in enumerate(folders)]
-    spread = spark.sparkContext.parallelize(places, len(places))
+    slots = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
+    spread = spark.sparkContext.parallelize(places, min(len(places), slots))
     files = spark.createDataFrame(spread, "number int, partition int, files array<string>")
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -231,7 +248,11 @@ def without_landed(config: Config, records: DataFrame, partitions: Collection[in
     """Return the records, all of some partitions, that no decoded table has."""
     at = ["record_partition", "record_offset"]
     spark, ours = records.sparkSession, f"record_partition IN ({', '.join(map(str, partitions))})"
-    landed = [tables.read(spark, config, table).where(ours).select(*at) for table in TABLES]
+    # Most often nothing has landed, and Spark takes seconds to find that.
+    filled = [table for table in TABLES if tables.has_rows(spark, config, table, ours)]
+    if not filled:
+        return records
+    landed = [tables.read(spark, config, table).where(ours).select(*at) for table in filled]
     return records.join(reduce(type(records).unionByName, landed), at, "left_anti").select(*records.columns)
 
 
