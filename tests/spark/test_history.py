@@ -17,15 +17,15 @@ from grouptrail.config import Config
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.history import few, records
 from grouptrail.history import job as history_job
 from grouptrail.history import rebuild as history_rebuild
+from grouptrail.history import records, without_spark
 from grouptrail.history.batch import ensure_tables
-from grouptrail.history.few import fold_few
 from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half_rebuilt
 from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.without_spark import fold_few
 from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark.jars import silent
@@ -183,7 +183,11 @@ def test_rebuild_fed_more_than_fits_in_memory_starts_spark(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Log(spark, config).land(0)
-    for module, limit in ((history_rebuild, "_FEW_RECORDS"), (history_rebuild, "_FEW_COMMITS"), (few, "_MOST_BYTES")):
+    for module, limit in (
+        (history_rebuild, "_FEW_RECORDS"),
+        (history_rebuild, "_FEW_COMMITS"),
+        (without_spark, "_MOST_BYTES"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, 0)
             assert history_rebuild.FewRecords.read(config) is None, limit
@@ -227,7 +231,7 @@ def test_records_of_all_kinds_are_read_alike_with_and_without_spark(spark: Spark
         assert in_order(found) == in_order(with_spark)
 
 
-READ_AFTER = (timedelta(seconds=15), timedelta(seconds=15, milliseconds=1))
+READ_AFTER = (timedelta(seconds=60), timedelta(seconds=60, milliseconds=1))
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[Any]:

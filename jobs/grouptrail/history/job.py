@@ -24,12 +24,12 @@ from grouptrail.history.batch import (
     waiting,
     with_commits,
 )
-from grouptrail.history.few import are_supported, few_records, few_states, fold_few
 from grouptrail.history.handovers import HandoverSpan
 from grouptrail.history.names import TopicNames
 from grouptrail.history.rebuild import REBUILDING, rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.without_spark import are_supported, few_records, few_states, fold_few
 from grouptrail.jobs import HISTORY, Progress, Start
 from grouptrail.spark.streams import interpret, query_id, start_query
 from grouptrail.storage import checkpoints, tables

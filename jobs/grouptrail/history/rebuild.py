@@ -20,10 +20,10 @@ from grouptrail.history.batch import (
     rows_of,
     with_commits,
 )
-from grouptrail.history.few import RECORDS_AT_A_TIME, are_supported, few_records, fold_few
 from grouptrail.history.names import TopicNames, known_names, topic_ids
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.without_spark import RECORDS_AT_A_TIME, are_supported, few_records, fold_few
 from grouptrail.jobs import Progress
 from grouptrail.storage import tables
 from grouptrail.storage.appending import append_without_spark

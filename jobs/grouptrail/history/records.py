@@ -16,8 +16,9 @@ from grouptrail.storage.schema import ADMIN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A log cleaner looks for work every 15 s by default (log.cleaner.backoff.ms), and never in the newest segment.
-_SOONEST_COMPACTION_MS = 15_000
+# Compaction never takes records of the newest segment, and 100 MB (offsets.topic.segment.bytes) are not written to a
+# partition within a minute.
+_SOONEST_COMPACTION_MS = 60_000
 
 _AT = ("record_partition", "group_id", "record_offset", "unix_millis(record_at) AS at")
 _POLL = (f"source <=> '{ADMIN}' AS is_polled", "unix_millis(not_before) AS not_before")

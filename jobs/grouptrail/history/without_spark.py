@@ -1,4 +1,4 @@
-"""Fold few decoded records on the driver, without Spark: a small micro-batch, or a small rebuild."""
+"""Fold few decoded records on the driver: those of a small micro-batch or of a small rebuild."""
 
 from __future__ import annotations
 
