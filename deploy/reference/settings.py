@@ -42,7 +42,8 @@ def _lines(section: BaseModel, prefix: str) -> Iterator[str]:
         elif not isinstance(value, dict):
             variable = f"GROUPTRAIL_{(prefix + name).replace('.', '__').upper()}"
             shown = _shown("warehouse" if name == "warehouse" else section.model_dump(mode="json")[name])
-            yield f"| `{prefix}{name}` | `{variable}` | {shown} | {field.description} |"
+            meaning = " ".join((field.description or "").split())
+            yield f"| `{prefix}{name}` | `{variable}` | {shown} | {meaning} |"
 
 
 def _shown(value: Any) -> str:

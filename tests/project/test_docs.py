@@ -177,6 +177,12 @@ def test_settings_page_names_existing_settings_each_with_a_description() -> None
     assert {name for name, meaning in rows if not meaning.endswith(".")} == set()
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_row_of_a_table_is_one_line(path: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in text.splitlines() if line.startswith("| ") and not line.endswith("|")] == []
+
+
 EXAMPLES = [
     (str(path.relative_to(ROOT)), block)
     for path in DOCUMENTS

@@ -175,11 +175,11 @@ class WebConfig(Section):
     """Web pages and JSON on the port of the metrics."""
 
     enabled: bool = True
-    """Serve them at `exporter.listen`, like `/metrics`."""
+    """Serve web pages and JSON at `exporter.listen`, like `/metrics`."""
     token_file: Path | None = None
     """File with a token that pages and JSON require, as password of any user or as bearer token; not `/metrics`."""
     allow_anonymous: bool = False
-    """Serve them on a network address even to clients without token, password or client certificate."""
+    """Serve pages and JSON on a network address even to clients without token, password or client certificate."""
     hosts: Annotated[tuple[str, ...], SplitText] = ()
     """Host names of a proxy on the same machine. On a loopback address, requests for other names are refused."""
     sql_max_queries: int = Field(default=2, ge=0, le=6)
