@@ -104,7 +104,7 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
     columns = ("incarnation", "generation", "started_at", "ended_at", "skipped")
     assert lines(rows, "generations", *columns) == [(1, 9, 1_000, ended, None), (2, 1, 3_000, None, 0)]
     assert lines(rows, "memberships", "incarnation", "began", "left_at", "ended", "ended_because") == [
-        (1, "there", ended, "group_ended", why),
+        (1, "there", ended, "unknown", why),
         (2, "joined", None, None, None),
     ]
     assert owned(rows) == [

@@ -20,7 +20,8 @@ from support.history_judge import Fact, Verdict, fold_in_pieces, judge, judge_co
 
 _CUTS = st.lists(st.integers(1, 150), max_size=4)
 _RUNS = 10_000
-_READ_LATE_AT = 1
+_READ_LATE_AT = 2_000_000_000_000
+"""Long after the model's records (ms)."""
 
 
 def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
@@ -84,15 +85,18 @@ def wrong_after_compaction(schedule: Schedule, moment: int, *, keeps_tombstones:
 
 
 @settings(max_examples=5 * settings().max_examples)
-@given(SCHEDULES, st.integers(0, 100), st.integers(0, 100))
+@given(SCHEDULES, st.integers(0, 100), st.integers(0, 100), st.booleans())
 def test_history_after_compaction_during_a_stop_never_contradicts_the_model(
-    schedule: Schedule, moment: int, another: int
+    schedule: Schedule, moment: int, another: int, keeps_tombstones: bool
 ) -> None:
-    assert not wrong_after_a_stop(schedule, moment, another), schedule.to_json()
+    assert not wrong_after_a_stop(schedule, moment, another, keeps_tombstones=keeps_tombstones), schedule.to_json()
 
 
-def wrong_after_a_stop(schedule: Schedule, moment: int, another: int) -> list[str]:
-    """Compact the records between two moments, which are read together afterwards; tombstones are still there."""
+def wrong_after_a_stop(schedule: Schedule, moment: int, another: int, *, keeps_tombstones: bool) -> list[str]:
+    """Compact the records between two moments, which are read together afterwards.
+
+    Without their tombstones, members that are gone may stay open (docs/history.md): causes alone are judged then.
+    """
     done = run(schedule)
     if not done.moments:
         return []
@@ -100,7 +104,7 @@ def wrong_after_a_stop(schedule: Schedule, moment: int, another: int) -> list[st
     before = [record for record in done.records if record.offset < stop]
     after = [
         one._replace(read_late_at=_READ_LATE_AT if one.offset < start else None)
-        for one in compacted(done.records, start, keeps_tombstones=True)
+        for one in compacted(done.records, start, keeps_tombstones=keeps_tombstones)
         if one.offset >= stop
     ]
     reasons = frozenset[str]()
@@ -112,7 +116,8 @@ def wrong_after_a_stop(schedule: Schedule, moment: int, another: int) -> list[st
         moments.append(replace(one, reasons=reasons) if is_within else one)
     rows = fold_in_pieces([*before, *after], [len(before)], done.names)
     facts = judge_compacted(replace(done, moments=moments), rows)
-    return [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
+    judged = (fact for fact in facts if keeps_tombstones or fact.about.startswith("cause"))
+    return [f"{fact.about}: {fact.detail}" for fact in judged if fact.verdict == "wrong"]
 
 
 def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
@@ -134,8 +139,9 @@ def test_history_of_ten_thousand_compacted_runs_never_contradicts_the_model(seed
     for seed in seeds:
         random = Random(seed)
         schedule, moment = random_schedule(random), random.randrange(101)
-        wrong = wrong_after_compaction(schedule, moment, keeps_tombstones=random.random() < 0.5)
-        wrong += wrong_after_a_stop(schedule, moment, random.randrange(101))
+        keeps_tombstones = random.random() < 0.5
+        wrong = wrong_after_compaction(schedule, moment, keeps_tombstones=keeps_tombstones)
+        wrong += wrong_after_a_stop(schedule, moment, random.randrange(101), keeps_tombstones=keeps_tombstones)
         assert not wrong, f"{seed}: {wrong} {schedule.to_json()}"
 
 

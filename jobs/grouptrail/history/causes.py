@@ -40,7 +40,7 @@ class Rebalance:
     an earlier rebalance. `recent_topics`: topics that members had subscribed to so recently that their leader may not
     have known them. `is_beginning`: the group's first generation, as far as the log shows. `is_after_revocation`: the
     previous generation took partitions from members. `is_joined_at_once`: they joined in the millisecond in which the
-    previous generation began.
+    previous generation began. `is_doubtful`: compaction may have taken records that show another cause.
     """
 
     change: Change
@@ -52,6 +52,7 @@ class Rebalance:
     is_after_downgrade: bool
     is_after_revocation: bool
     is_joined_at_once: bool
+    is_doubtful: bool
 
     @classmethod
     def of(cls, state: FoldState, change: Change) -> Rebalance:
@@ -71,6 +72,7 @@ class Rebalance:
             is_after_downgrade=state.is_converted and change.after.kind == "classic",
             is_after_revocation=bool(state.given_up) or _is_revoking(change.before),
             is_joined_at_once=bool(earlier) and not change.joined and _are_joined_at_once(state, earlier),
+            is_doubtful=change.may_hide_another_group or state.unsure_from is not None,
         )
 
 
@@ -117,10 +119,10 @@ def _is_in_first_epoch(member: Member, group: Group) -> bool:
 
 def cause_of(rebalance: Rebalance) -> Cause:
     """Return the cause of a rebalance, as far as its records show."""
-    cause, change = concluded(_find(rebalance)), rebalance.change
-    if change.after.is_polled:
+    cause = concluded(_find(rebalance))
+    if rebalance.change.after.is_polled:
         return with_doubt(cause, POLLED_NOTE)
-    return with_doubt(cause, COMPACTED_NOTE) if change.may_hide_another_group else cause
+    return with_doubt(cause, COMPACTED_NOTE) if rebalance.is_doubtful else cause
 
 
 def with_doubt(cause: Cause, note: str) -> Cause:

@@ -24,8 +24,6 @@ class Ending(NamedTuple):
 def ending(member: Member, change: Change) -> Ending:
     """Return how a member left, although a leave and an expired session write the same records."""
     before, after = change.before, change.after
-    if after.kind is None:
-        return _concluded(EndingEvidence.GROUP_REMOVED)
     if before.kind == "classic":
         return _classic_ending(member, before, after)
     if member.epoch == AWAY_EPOCH:

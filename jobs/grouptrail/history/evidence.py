@@ -364,7 +364,6 @@ CAUSES: dict[Evidence, Conclusion] = {
 class EndingEvidence(Enum):
     """What the records show when a member is gone."""
 
-    GROUP_REMOVED = auto()
     STATIC = auto()
     NO_TIMES = auto()
     WITHIN_TIMEOUTS = auto()
@@ -384,7 +383,6 @@ class EndingConclusion:
 
 
 ENDINGS: dict[EndingEvidence, EndingConclusion] = {
-    EndingEvidence.GROUP_REMOVED: EndingConclusion("group_ended", Evidence.GONE, "the group was removed"),
     EndingEvidence.STATIC: EndingConclusion(
         "expired_or_removed",
         Evidence.GONE_STATIC,
@@ -462,4 +460,7 @@ REMOVALS: dict[RemovalEvidence, str] = {
 
 POLLED_NOTE = "polled: all changes since the previous poll are shown as one rebalance"
 
-COMPACTED_NOTE = "unless the group was deleted and began again before this was read: compaction may have taken that"
+COMPACTED_NOTE = (
+    "unless compaction took other records before this was read, such as those of the group's deletion and another's "
+    "beginning"
+)

@@ -120,7 +120,7 @@ class _Fold:
             return
         state.doubted_at = read_at
         if state.group.kind != "classic" and read_at - state.last_at > _TOMBSTONES_MS:
-            state.unconfirmed = set(state.group.members)
+            state.unconfirmed, state.unsure_from = set(state.group.members), operation[0].offset
 
     def _lost_tombstones(self, operation: Operation) -> Operation:
         """Return tombstones of members that must be gone: a member that is there writes each epoch that it reaches.
@@ -128,7 +128,9 @@ class _Fold:
         One that does not reach it is removed after its session or its time to give up partitions.
         """
         state, group, generation = self._state, self._state.group, self._state.rows.generation
-        if not state.unconfirmed or generation is None or group.kind is None:
+        if not state.unconfirmed or generation is None or group.kind is None or operation[0].read_late_at is not None:
+            return ()
+        if generation.record_offset < (state.unsure_from or 0):
             return ()
         waited_ms = operation[0].at - generation.started_at
         described = {record.name for record in operation}
@@ -199,12 +201,12 @@ class _Fold:
 
     def _end_incarnation(self, operation: Operation, note: str) -> None:
         state, at = self._state, operation[-1].at
-        is_apart = operation[0].read_late_at not in (None, state.group.read_late_at)
         describe_generation(state)
         for member in state.group.members.values():
             for partition in sorted(member.owned or ()):
                 give_up(state, member, partition, at, generation=None, ended="group_ended")
-            ended = "unknown" if is_apart else "group_ended"
+            # Only an empty group is removed: records of how its members left are missing, or between two polls.
+            ended = "group_ended" if operation[-1].is_polled else "unknown"
             end_membership(state, member, at, generation=None, ended=ended, because=note)
         end_generation(state, at)
         end_state(state, at)

@@ -30,6 +30,8 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         return
     rebalance = Rebalance.of(state, change)
     cause = cause_of(rebalance)
+    if change.operation[0].read_late_at is None and not state.unconfirmed:
+        state.unsure_from = None  # this epoch was compared with what has been read
     if state.baseline is not None:
         _refine(state, cause_superseded())
     previous_at = _set_aside(state, change.at)

@@ -78,8 +78,9 @@ class FoldState:
     - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
     - `joined_before_epoch`: members that joined in an operation without a group epoch;
     - `is_converted`: the newest generation is the first after a change of protocol;
-    - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `doubted_at`: when (ms)
-      the records after the last stop were read;
+    - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `unsure_from`: the first
+      offset after it, until an epoch of confirmed members is read at once; `doubted_at`: when (ms) the records after
+      the last stop were read;
     - `unnamed`: topic ids that rows show instead of names, also if a name is found later;
     - `unexplained`: the newest assignment, until it is compared with its assignor's; not encoded, because it is never
       set at the end of a fold.
@@ -107,6 +108,7 @@ class FoldState:
     joined_before_epoch: set[str] = field(default_factory=set)
     is_converted: bool = False
     unconfirmed: set[str] = field(default_factory=set)
+    unsure_from: int | None = None
     doubted_at: int | None = None
     unnamed: set[str] = field(default_factory=set)
     unexplained: Assignment | None = None
@@ -124,6 +126,7 @@ class FoldState:
         self.baseline = self.unexplained = None
         self.taken_over = 0
         self.is_converted = False
+        self.unsure_from = None
         for name in _MUTABLE:
             getattr(self, name).clear()
 
@@ -163,6 +166,7 @@ def encode_state(state: FoldState) -> str:
         "joined_before_epoch": sorted(state.joined_before_epoch),
         "is_converted": state.is_converted,
         "unconfirmed": sorted(state.unconfirmed),
+        "unsure_from": state.unsure_from,
         "doubted_at": state.doubted_at,
         "unnamed": sorted(state.unnamed),
     }
@@ -209,6 +213,7 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         joined_before_epoch=set(values.get("joined_before_epoch", ())),
         is_converted=values.get("is_converted", False),
         unconfirmed=set(values.get("unconfirmed", ())),
+        unsure_from=values.get("unsure_from"),
         doubted_at=values.get("doubted_at"),
         unnamed=set(values.get("unnamed", ())),
     )
