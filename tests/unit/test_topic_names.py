@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from grouptrail.history import names as topic_names
+
+RECORDS = pa.table(
+    {"type": ["ConsumerGroupTargetAssignmentMember"], "body": ['{"topicPartitions":[{"topicId":"T"}]}']}
+)
 
 
 @pytest.fixture
@@ -16,8 +21,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Any:
     found._spark, found._names, found._nameless = None, {}, set()
     found._config = type("Config", (), {"cluster": "c"})()
     monkeypatch.setattr(topic_names.tables, "append_new", lambda *_, **__: None)
-    monkeypatch.setattr(topic_names.TopicNames, "_ids", staticmethod(lambda _: {"T"}))
-    monkeypatch.setattr(topic_names.TopicNames, "_names_in_records", staticmethod(lambda _: {}))
     monkeypatch.setattr(topic_names.TopicNames, "_names_in_commits", lambda *_: {})
     return found
 
@@ -27,12 +30,19 @@ def test_names_after_the_broker_was_unreachable_are_asked_for_again(
 ) -> None:
     answers: list[dict[str, str]] = [{}, {"T": "orders"}]
     monkeypatch.setattr(topic_names.TopicNames, "_names_from_broker", lambda *_: answers.pop(0))
-    assert names.of(None) == {}
-    assert names.of(None) == {"T": "orders"}
+    assert names.of_few(RECORDS) == {}
+    assert names.of_few(RECORDS) == {"T": "orders"}
 
 
 def test_names_of_a_deleted_topic_are_asked_for_once(names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [{"O": "__consumer_offsets"}]
     monkeypatch.setattr(topic_names.TopicNames, "_names_from_broker", lambda *_: answers.pop(0))
-    assert names.of(None) == {}
-    assert names.of(None) == {}
+    assert names.of_few(RECORDS) == {}
+    assert names.of_few(RECORDS) == {}
+
+
+def test_names_in_records_need_no_broker(names: Any) -> None:
+    body = '{"topics":[{"topicId":"T","topicName":"orders"}]}'
+    records = pa.table({"type": ["ConsumerGroupPartitionMetadata"], "body": [body]})
+    names._names_from_broker = dict
+    assert names.of_few(records) == {"T": "orders"}
