@@ -49,16 +49,26 @@ def resident(root: int) -> int:
 
 
 def _resident(root: int) -> int:
-    return sum(int(stat[21]) for stat in _family(root)) * os.sysconf("SC_PAGE_SIZE")
+    """Count a page that several processes share once, as a container's limit does: Python workers are forks."""
+    return sum(map(_proportional, _family(root)))
+
+
+def _proportional(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def cpu_seconds(root: int) -> float:
     """Return the processor time of the same processes and of their finished children."""
-    return sum(int(ticks) for stat in _family(root) for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+    ticks = sum(int(one) for stat in _family(root).values() for one in stat[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _family(root: int) -> list[list[str]]:
-    """Return the fields of /proc/PID/stat, from the state on, of each process."""
+def _family(root: int) -> dict[int, list[str]]:
+    """Return the fields of /proc/PID/stat, from the state on, of each process by its id."""
     stats = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -66,7 +76,7 @@ def _family(root: int) -> list[list[str]]:
     family = {root} & stats.keys()
     while more := {pid for pid, stat in stats.items() if int(stat[1]) in family} - family:
         family |= more
-    return [stats[pid] for pid in family if "kafka.Kafka" not in _command(pid)]
+    return {pid: stats[pid] for pid in family if "kafka.Kafka" not in _command(pid)}
 
 
 def _command(pid: int) -> str:
