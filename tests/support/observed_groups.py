@@ -448,6 +448,8 @@ def await_stable(
         try:
             seen, at_ms = describe(), now_ms()
             if seen is not None and describe() == seen:
+                while now_ms() <= at_ms:  # what is done next is written in a later millisecond
+                    pass
                 return StableState(at_ms, seen)
         except (kafka.errors.KafkaError, KafkaException) as error:
             fault = error
