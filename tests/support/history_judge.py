@@ -176,12 +176,11 @@ def _compacted_skipped(truth: _Truth, before: Row | None, row: Row, guessed: Map
 
 def _compacted_membership(truth: _Truth, row: Row, guessed: Mapping[int, int]) -> Iterator[Fact]:
     name, joined_at, where = row["member_id"], row["joined_at"], f"{row['member_id']} from {row['record_offset']}"
+    its = [(since, until) for one, since, until in _true_memberships(truth) if one == name]
     covering = [
         (since, until)
-        for one, since, until in _true_memberships(truth)
-        if one == name
-        and truth.moments[since].at <= joined_at
-        and (until is None or joined_at <= truth.moments[until].at)
+        for since, until in its
+        if truth.moments[since].at <= joined_at and (until is None or joined_at <= truth.moments[until].at)
     ]
     if not covering:
         yield Fact("membership", "wrong", f"{where}: was no member then")
@@ -189,11 +188,7 @@ def _compacted_membership(truth: _Truth, row: Row, guessed: Mapping[int, int]) -
     since, until = max(covering)
     # A client that chooses its id may go and come back under it, and compaction may take all records of that.
     left_at = row["left_at"]
-    later = [
-        end
-        for one, begin, end in _true_memberships(truth)
-        if one == name and begin >= since and (left_at is None or truth.moments[begin].at < left_at)
-    ]
+    later = [end for begin, end in its if begin >= since and (left_at is None or truth.moments[begin].at < left_at)]
     until = None if None in later else max((end for end in later if end is not None), default=until)
     start = truth.moments[since]
     if row["began"] == "there":

@@ -114,7 +114,7 @@ class HistoryBatchWriter:
 
         Most batches hold only commits, which do not change any group, and Spark takes long to find nothing.
         """
-        if covered.classic_records or covered.group_records:
+        if covered.of_groups:
             return True
         tombstones = f"is_tombstone AND {covered.condition(tables.literal(self._config))}"
         return tables.has_rows(spark, self._config, POSITIONS, waiting(covered)) or tables.has_rows(
@@ -127,7 +127,7 @@ class HistoryBatchWriter:
         None if it has to be processed by Spark; nothing has been written then.
         """
         config = self._config
-        if not are_supported(config) or covered.classic_records + covered.group_records > _FEW_RECORDS:
+        if not are_supported(config) or covered.of_groups > _FEW_RECORDS:
             return None
         fresh = few_records(config, covered)
         if fresh is None:

@@ -62,7 +62,7 @@ def note_early_members(state: FoldState, change: Change) -> None:
     if change.after.kind == "classic":
         return
     # The epoch of a group that was deleted and began again, unread, may be that of before.
-    has_epoch = any(record.type.endswith("GroupMetadata") and record.body is not None for record in change.operation)
+    has_epoch = any(record.has_generation for record in change.operation)
     for member in () if has_epoch else change.joined:
         if state.rows.memberships[member.member_id].began == "joined":
             state.joined_before_epoch.add(member.member_id)

@@ -32,6 +32,11 @@ class Record(NamedTuple):
     not_before: int | None = None
     read_late_at: int | None = None
 
+    @property
+    def has_generation(self) -> bool:
+        """Whether it holds the generation or epoch of its group."""
+        return self.body is not None and self.type.endswith("GroupMetadata")
+
 
 Operation = tuple[Record, ...]
 

@@ -25,7 +25,7 @@ def apply_operation(group: Group, operation: Operation, name_of: NameOf) -> Grou
     read_late_at = group.read_late_at
     for record in operation:
         group = _apply(group, record, name_of)
-        if record.body is not None and record.type.endswith("GroupMetadata"):
+        if record.has_generation:
             read_late_at = record.read_late_at
     if group.kind is None:
         return group

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.console.progress import waiting
-from grouptrail.history import records
 from grouptrail.history.batch import (
     READ_OR_WRITTEN,
     BatchSummary,
@@ -131,10 +130,9 @@ class FewRecords:
         if not batches:
             return None
         progress = pa.concat_tables(batches)
-        *of_groups, of_commits = (pc.sum(progress[name]).as_py() for name in records.COLUMNS)
-        if sum(of_groups) > _FEW_RECORDS or of_commits > _FEW_COMMITS:
-            return None
         covered = OffsetRanges.of_rows(progress)
+        if covered.of_groups > _FEW_RECORDS or pc.sum(progress["offset_commits"]).as_py() > _FEW_COMMITS:
+            return None
         names = known_names(None, config)
         found = few_records(config, covered)
         if found is None or not names.keys() >= topic_ids(found["body"].to_pylist()):

@@ -97,6 +97,11 @@ class OffsetRanges:
             newest_batch=max(((row["landed_at"], row["batch_id"]) for row in batches), default=(None, -1))[1],
         )
 
+    @property
+    def of_groups(self) -> int:
+        """How many records of groups there are, commits aside."""
+        return self.classic_records + self.group_records
+
     def condition(self, literal: Callable[[Value], str]) -> str:
         """Return an SQL condition on rows of a decoded table: their records are in these ranges."""
         among = in_ranges(self.ranges)

@@ -71,9 +71,8 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
     tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
     refuse_other_source(read_ends(spark, config), config.cluster, is_polled=False)
     partitions = len({partition for partition, _ in folders})
-    at_once = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
     app, total, done = f"{SUMMARY}-{uuid4()}", Outcome(), 0
-    for number, wanted in enumerate(_parts(folders, at_once)):
+    for number, wanted in enumerate(_parts(folders, _folders_at_once(spark))):
         started = time.monotonic()
         with waiting(f"reading the segments of {len(wanted)} partitions"):
             outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
@@ -93,6 +92,10 @@ def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report
             f"{total.faults:,} places could not be read (see above); all else was ingested: find another replica's "
             "copy of these segments and ingest that, too"
         )
+
+
+def _folders_at_once(spark: SparkSession) -> int:
+    return spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
 
 
 def _parts(folders: Folders, at_once: int) -> Iterator[set[int]]:
@@ -207,8 +210,7 @@ def read_segments(
     The folders must exist where the tasks run. `reports` gets the summary of each folder, by its index in the list.
     """
     places = [(number, partition, [str(path) for path in paths]) for number, (partition, paths) in enumerate(folders)]
-    slots = spark.sparkContext.defaultParallelism * _FOLDERS_A_TASK_SLOT
-    spread = spark.sparkContext.parallelize(places, min(len(places), slots))
+    spread = spark.sparkContext.parallelize(places, min(len(places), _folders_at_once(spark)))
     files = spark.createDataFrame(spread, "number int, partition int, files array<string>")
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
