@@ -150,7 +150,9 @@ def test_run_restart_waits_while_the_checkpoint_is_gone(
     def until(is_reached: Callable[[], bool]) -> None:
         while not is_reached():
             assert time.monotonic() < deadline
-            run.keep_running(spark, config, print, None, None)
+            run.check()
+            if run.is_due:
+                run.start(spark, config, print, None, None)
 
     until(lambda: len(job.batches) >= 2)
     assert run.query is not None
@@ -159,7 +161,7 @@ def test_run_restart_waits_while_the_checkpoint_is_gone(
     folder = Path(config.checkpoint_path("mounted"))
     away = folder.rename(folder.with_name("unmounted"))
     with pytest.raises(CheckpointGoneError, match=r"checkpoint .*mounted is gone: mount or restore"):
-        run.keep_running(spark, config, print, None, None)
+        run.start(spark, config, print, None, None)
     assert not folder.exists()
     run.put_off()
     away.rename(folder)

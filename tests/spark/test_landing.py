@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,72 @@ def test_replace_concurrent_append_is_retried_up_to_five_times(
         with pytest.raises(Exception, match="DELTA_CONCURRENT_APPEND"):
             tables.replace(ours, config, table.name)
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
+
+
+COMMITTED = "committed_offsets"
+
+
+def committed(config: Config, *offsets: int) -> pa.Table:
+    table = contracts.tables()[COMMITTED]
+    row = {column.name: None for column in table.columns} | {"cluster": config.cluster, "topic": "orders"}
+    row |= {"record_partition": 0, "record_offset": 0, "record_at": AT, "source": "topic", "group_id": "billing"}
+    rows = [row | {"partition": number, "committed_offset": offset} for number, offset in enumerate(offsets)]
+    return pa.Table.from_pylist(rows, pa.schema([(column.name, arrow_type(column.type)) for column in table.columns]))
+
+
+def stored(config: Config) -> dict[str, list[int]]:
+    rows = DeltaTable(config.table_path(COMMITTED)).to_pyarrow_table().to_pylist()
+    return {
+        cluster: sorted(row["committed_offset"] for row in rows if row["cluster"] == cluster)
+        for cluster in {row["cluster"] for row in rows}
+    }
+
+
+def test_replace_files_replaces_only_rows_of_its_cluster_also_in_files_with_other_clusters(
+    spark: SparkSession, config: Config
+) -> None:
+    """A short cluster name may lie between others; `maintain` writes rows of several clusters into one file."""
+    tables.ensure_table(spark, config, COMMITTED)
+    clusters = [config.model_copy(update={"cluster": name}) for name in ("a", "test", "z")]
+    for number, cluster in enumerate(clusters):
+        tables.replace_files(spark, committed(cluster, number), cluster, COMMITTED)
+    assert stored(config) == {"a": [0], "test": [1], "z": [2]}
+    tables.replace_files(spark, committed(clusters[1], 3, 4), clusters[1], COMMITTED)
+    assert stored(config) == {"a": [0], "test": [3, 4], "z": [2]}
+    assert tables._own_files(clusters[1], COMMITTED)
+    spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
+    assert tables._own_files(clusters[1], COMMITTED) is None
+    tables.replace_files(spark, committed(clusters[1], 5), clusters[1], COMMITTED)
+    assert stored(config) == {"a": [0], "test": [5], "z": [2]}
+    tables.replace_files(spark, committed(clusters[1]), clusters[1], COMMITTED)
+    assert stored(config) == {"a": [0], "z": [2]}
+
+
+def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `grouptrail maintain`: removing files that are gone would leave their rows in the table twice."""
+    tables.ensure_table(spark, config, COMMITTED)
+    for number in range(2):
+        tables.append(spark, committed(config, number), config, COMMITTED)
+    write, times = tables.write_files, []
+
+    def beaten(*given: Any) -> Any:
+        times.append(1)
+        if len(times) == 1:
+            spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
+        return write(*given)
+
+    monkeypatch.setattr(tables, "write_files", beaten)
+    tables.replace_files(spark, committed(config, 7), config, COMMITTED)
+    assert len(times) == 2
+    assert stored(config) == {config.cluster: [7]}
+
+
+def test_ensure_table_by_several_jobs_at_once_creates_it_once(spark: SparkSession, config: Config) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: tables.ensure_table(spark, config, "rebalances"), range(4)))
+    assert DeltaTable(config.table_path("rebalances")).version() == 0
 
 
 def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delete(

@@ -128,7 +128,7 @@ def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
 ) -> None:
     stored: list[int] = []
     monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
-    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.append(len(rows)))
+    monkeypatch.setattr(job.tables, "replace_files", lambda _spark, rows, *_: stored.append(len(rows)))
     processor = new_processor(config)
     commit(config, -1, 100)
     for seconds in (0, 10, 20):
@@ -137,21 +137,6 @@ def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
         landing(processor, config, log(seconds, 150))
         processor._store_committed(_Session())
     assert stored == [1, 1]
-
-
-def test_lag_job_that_runs_on_does_not_store_commits_with_its_first_batch(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored: list[int] = []
-    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.append(len(rows)))
-    processor = LagProcessor(config, app=lambda: "app", report=lambda _: None, stores_at_once=False)
-    commit(config, -1, 100)
-    landing(processor, config, log(0, 150))
-    processor._store_committed(_Session())
-    assert stored == []
-    monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
-    processor._store_committed(_Session())
-    assert stored == [1]
 
 
 def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_reading_commits_again(
@@ -174,6 +159,15 @@ def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_read
     assert prepared.fresh_rows() is None  # there is no sample yet
     assert prepared._lag(pa.Table.from_pylist([log(0, 150)], LOGS)).to_pylist() == expected
     assert read.count(job.COMMITTED) == 1
+
+
+def test_lag_job_reads_what_is_committed_while_it_waits_for_its_first_sample(config: Config) -> None:
+    prepared = new_processor(config)
+    prepared.prepare()
+    commit(config, -1, 100)
+    prepared.prepare()
+    assert prepared._prepared is not None
+    assert prepared._prepared.positions.latest()["committed_offset"].to_pylist() == [100]
 
 
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
@@ -239,7 +233,7 @@ def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: list[Any] = []
-    monkeypatch.setattr(job.tables, "replace", lambda rows, *_: stored.extend(rows.to_pylist()))
+    monkeypatch.setattr(job.tables, "replace_files", lambda _spark, rows, *_: stored.extend(rows.to_pylist()))
     processor = new_processor(config)
     processor.add_live(live(4, 130))
     assert processor.fresh_rows() is None  # there is no sample yet

@@ -50,6 +50,17 @@ def test_newest_keys_in_several_chunks_are_the_same_key() -> None:
     assert len(found) == 6
 
 
+def test_newest_keys_as_codes_of_different_dictionaries_are_compared_by_text() -> None:
+    """The same code stands for another text in the next chunk."""
+    coded = pa.dictionary(pa.int32(), pa.string())
+    chunks = [rows_of(groups, 1, [offset]) for groups, offset in ((["a", "b"], 1), (["c", "b"], 2))]
+    tables = [rows.set_column(0, "group_id", rows["group_id"].cast(coded)) for rows in chunks]
+    found = newest(pa.concat_tables(tables))
+    assert found["group_id"].type == coded
+    assert {row["group_id"]: row["record_offset"] for row in found.to_pylist()} == {"a": 1, "b": 2, "c": 2}
+    assert len(found) == 3
+
+
 def test_newest_same_offset_twice_returns_the_last_row() -> None:
     rows = rows_of(["a"], 1, [5, 5]).append_column("committed_offset", pa.array([1, 2]))
     assert newest(rows)["committed_offset"].to_pylist() == [2]

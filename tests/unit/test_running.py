@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -138,46 +137,6 @@ def test_clock_step_back_raises_job_failed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(JobFailedError, match=r"went back by 3600 s, .*: restart grouptrail"):
         clock.refuse_step_back()
     clock.refuse_step_back()
-
-
-@pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
-def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
-    """In a separate process, because the garbage collector's settings are not restored."""
-    program = f"""
-        import gc, weakref
-        from grouptrail.runtime.running import collect_garbage_sooner
-
-        class Plan: pass
-
-        imported = [[] for _ in range(1_000_000)]
-        gc.collect()
-        {call}
-        plan = Plan()
-        plan.itself, dropped = plan, weakref.ref(plan)
-        gc.collect(1)  # it has been there for a while
-        del plan
-        batches = [[] for _ in range(200_000)]
-        print(dropped() is None)
-    """
-    run = [sys.executable, "-c", textwrap.dedent(program)]
-    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
-
-
-def test_return_memory_sooner_allocates_arrow_buffers_by_malloc() -> None:
-    """In a separate process, because the pool is that of all of Arrow."""
-    program = """
-        import pyarrow as pa
-        from grouptrail.runtime.running import return_memory_sooner
-
-        before = pa.default_memory_pool().backend_name
-        return_memory_sooner()
-        print(before != "system", pa.default_memory_pool().backend_name)
-    """
-    run = [sys.executable, "-c", textwrap.dedent(program)]
-    # A session that an earlier test started in this process has set it for its workers.
-    environ = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
-    printed = subprocess.run(run, env=environ, check=True, capture_output=True, text=True).stdout
-    assert printed.split() == ["True", "system"]
 
 
 def test_end_process_while_a_thread_waits_for_the_jvm_prints_no_stack_trace() -> None:

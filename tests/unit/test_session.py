@@ -82,13 +82,13 @@ def test_begun_session_of_run_on_few_cores_does_without_the_second_compiler(
 
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize(("given", "arenas"), [({}, "2"), ({"MALLOC_ARENA_MAX": "4"}, "4")])
-def test_embedded_session_java_and_workers_keep_little_freed_memory(given: dict[str, str], arenas: str) -> None:
+def test_embedded_session_java_and_workers_return_freed_memory(given: dict[str, str], arenas: str) -> None:
     """Unless the user has chosen otherwise."""
-    for name in ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL"):
+    for name in ("MALLOC_ARENA_MAX", "MIMALLOC_PURGE_DELAY"):
         os.environ.pop(name, None)
     os.environ.update(given)
     settings_of(load_config(None, {}, {}))
-    assert (os.environ["MALLOC_ARENA_MAX"], os.environ["ARROW_DEFAULT_MEMORY_POOL"]) == (arenas, "system")
+    assert (os.environ["MALLOC_ARENA_MAX"], os.environ["MIMALLOC_PURGE_DELAY"]) == (arenas, "0")
 
 
 def test_begun_session_pyspark_is_imported_by_one_thread() -> None:

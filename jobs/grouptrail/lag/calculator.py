@@ -100,7 +100,15 @@ class LagCalculator:
     After a restart it is brought up to date with the stored ones through the same methods.
     """
 
-    def __init__(self, cluster: str, rules: Rules, find_last_commits: FindLastCommits = lambda _ends: {}) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        rules: Rules,
+        find_last_commits: FindLastCommits = lambda _ends: {},
+        *,
+        first_until: int | None = None,
+    ) -> None:
+        """`first_until` (microseconds): no sample is from before it."""
         self._cluster = cluster
         self._rules = rules
         self._index = Index()
@@ -117,7 +125,7 @@ class LagCalculator:
         self._unread = UnreadOffsets()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
-        self.positions = Positions()
+        self.positions = Positions(first_until)
 
     def add_stored_lag(self, rows: pa.Table) -> None:
         """Add the rows of `consumer_lag` of one earlier sample to the window that verdicts look back on."""

@@ -30,7 +30,7 @@ from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints
-from grouptrail.lag.positions import COMMITS, STORED, from_records, from_stored, to_stored
+from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
@@ -38,7 +38,7 @@ from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import interpret, query_id, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.rows import AppendedRows, own_rows, read_rows
+from grouptrail.storage.rows import AppendedRows, own_rows, read_rows, select
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal, spark_literal
 
@@ -92,9 +92,7 @@ def start(
     """
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
-    processor = LagProcessor(
-        config, app=lambda: query_id(spark, config, LAG.name), report=report, stores_at_once=once
-    )
+    processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
     samples = tables.read_appends(
         spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version")
     )
@@ -150,14 +148,18 @@ def keep_published(
     """Publish the lag at the newest sample whenever there are new commits, for as long as the query runs."""
     ended = threading.Event()
 
+    def end() -> None:
+        ended.set()
+        processor.has_sample.set()
+
     def runs() -> bool:
         with contextlib.suppress(Exception):  # Spark has been stopped
             return bool(query.isActive)
         return False
 
     def publish_news() -> None:
-        pause = float(_LOOK_EVERY_SECONDS)
-        while not ended.wait(pause) and runs():
+        while not ended.is_set() and runs():
+            processor.prepare()
             began = time.monotonic()
             try:
                 if live is not None:
@@ -168,12 +170,14 @@ def keep_published(
                 # The exporter reports that its figures are old; the next attempt may succeed.
                 report(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * (time.monotonic() - began))
+            processor.has_sample.wait(pause)
+            processor.has_sample.clear()
 
     publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
     publishing.start()
 
     _await_at_exit(publishing)
-    atexit.register(ended.set)  # what is registered last runs first
+    atexit.register(end)  # what is registered last runs first
 
 
 def _await_at_exit(thread: threading.Thread) -> None:
@@ -182,14 +186,9 @@ def _await_at_exit(thread: threading.Thread) -> None:
 
 
 class LagProcessor:
-    """Writes the lag at each sample exactly once, also when a batch is retried.
+    """Writes the lag at each sample exactly once, also when a batch is retried."""
 
-    `stores_at_once`: the newest commits are stored with the first batch. A start that is to be quick does it later.
-    """
-
-    def __init__(
-        self, config: Config, *, app: Callable[[], str], report: Callable[[str], None], stores_at_once: bool = True
-    ) -> None:
+    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
         self._config = config
         self._app = app
         self._report = report
@@ -199,18 +198,24 @@ class LagProcessor:
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: AppendedRows | None = None
-        self._stored_at = -math.inf if stores_at_once else time.monotonic()
+        self._stored_at = -math.inf
         self._has_unstored = True
         self._reported: Mapping[str, int] | None = None
         self._failure = ""
         self._has_news = False
         self._lock = threading.Lock()
+        self.has_sample = threading.Event()
+        """Set when a sample has been processed."""
 
     def prepare(self) -> None:
-        """Read the commits before the first sample is there; the first batch reports what prevents it."""
+        """Read the new commits while there is no sample; the first batch reports what prevents it."""
         with self._lock, contextlib.suppress(Exception):
-            if self._calculator is None and self._prepared is None:
+            if self._calculator is not None:
+                return
+            if self._prepared is None:
                 self._prepared = self._with_commits()
+            else:
+                self._add_commits(self._prepared)
 
     def land(self, samples: DataFrame, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
@@ -223,6 +228,7 @@ class LagProcessor:
         with self._lock:
             found = self._lag(rows)
             self._has_news = True
+        self.has_sample.set()
         tables.append(spark, found, self._config, TABLE, app=self._app(), version=batch)
         self._store_committed(spark)
         self._report_changes(batch, found, time.monotonic() - started)
@@ -314,14 +320,20 @@ class LagProcessor:
 
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
-        calculator = LagCalculator(self._config.cluster, rules_of(self._config), self._last_commits)
+        is_first_start = not select(self._config, SAMPLES, "sampled_at", "LIMIT 1")
+        calculator = LagCalculator(
+            self._config.cluster,
+            rules_of(self._config),
+            self._last_commits,
+            first_until=time.time_ns() // 1_000 if is_first_start else None,
+        )
         committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED)])
         commits, newest = from_stored(committed)
         calculator.positions.add(commits)
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        commits_of = self._config.table_path(OFFSET_COMMITS), COMMITS, own_rows(self._config, is_newer)
+        commits_of = self._config.table_path(OFFSET_COMMITS), READ, own_rows(self._config, is_newer)
         self._commits = AppendedRows(*commits_of, self._config.storage_options())
         self._add_commits(calculator)
         return calculator
@@ -396,7 +408,7 @@ class LagProcessor:
         with self._lock:
             self._has_unstored = False
             rows = to_stored(self._calculator.positions.in_tables())
-        tables.replace(spark.createDataFrame(rows).coalesce(1), self._config, COMMITTED)
+        tables.replace_files(spark, rows, self._config, COMMITTED)
 
     def _report_changes(self, batch: int, found: pa.Table, seconds: float) -> None:
         """Report a batch whose counts by status differ from the last one's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,13 +11,18 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.index import ints
 from grouptrail.storage.positions import newest
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import compact, table_schema
 
 TABLE = "committed_offsets"
+
+# So many commits are reduced to the newest of each position before anybody asks for them.
+_MANY = 500_000
 
 STORED = table_schema(TABLE)
 COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 """The columns that are read from `offset_commits`."""
+READ = compact(COMMITS)
+"""The same columns, as many of their rows are kept."""
 
 
 class Positions:
@@ -26,25 +32,27 @@ class Positions:
     must not see the commits that came after it.
     """
 
-    def __init__(self) -> None:
-        self._all = _Newest()
-        self._due = _Newest()
+    def __init__(self, first_until: int | None = None) -> None:
+        """`first_until` (microseconds): no sample is from before it."""
+        self._all = _Newest(math.inf)
+        self._due = _Newest(-math.inf if first_until is None else first_until)
 
     def add(self, commits: pa.Table) -> None:
-        """Add commits (`COMMITS`) of the tables in any order, duplicates included."""
-        self._all.waiting.append(commits)
-        self._due.waiting.append(commits)
+        """Add commits (`COMMITS` or `READ`) of the tables in any order, duplicates included."""
+        commits = commits.cast(READ)
+        self._all.add(commits)
+        self._due.add(commits)
 
     def add_live(self, commits: pa.Table) -> None:
-        """Add commits that the tables may not have yet; only `latest` of all of them has these."""
-        self._all.waiting.append(commits)
+        """Add commits (`COMMITS`) that the tables may not have yet; only `latest` of all of them has these."""
+        self._all.add(commits.cast(READ))
 
     def latest(self, until: int | None = None) -> pa.Table:
         """Return the newest commits (`COMMITS`) without deleted ones: of all, or of those made by a time.
 
         `until` is in microseconds and must not decrease from call to call.
         """
-        return self._all.latest(None) if until is None else self._due.latest(until)
+        return self._all.latest(math.inf) if until is None else self._due.latest(until)
 
     def in_tables(self) -> pa.Table:
         """Return the newest commits (`COMMITS`) of the tables without deleted ones."""
@@ -52,25 +60,41 @@ class Positions:
 
 
 class _Newest:
-    def __init__(self) -> None:
-        self.waiting: list[pa.Table] = []
-        self._newest = COMMITS.empty_table()
+    def __init__(self, until: float) -> None:
+        """`until`: no caller asks for less than the commits made by then."""
+        self._until = until
+        self._waiting: list[pa.Table] = []
+        self._newest = READ.empty_table()
+        self._merged_from = _MANY
 
-    def latest(self, until: int | None) -> pa.Table:
-        waiting = pa.concat_tables([COMMITS.empty_table(), *self.waiting])
-        is_due = np.full(len(waiting), True) if until is None else ints(waiting["record_at"]) <= until
-        self.waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
-        if is_due.any():
-            self._newest = newest(pa.concat_tables([self._newest, waiting.filter(pa.array(is_due))]))
+    def add(self, commits: pa.Table) -> None:
+        self._waiting.append(commits)
+        if sum(map(len, self._waiting)) >= self._merged_from:
+            self._merge()
+            self._merged_from = max(_MANY, 2 * sum(map(len, self._waiting)))
+
+    def latest(self, until: float) -> pa.Table:
+        self._until = until
+        self._merge()
         return _undeleted(self._newest)
+
+    def _merge(self) -> None:
+        due = pa.concat_tables([READ.empty_table(), *self._waiting])
+        self._waiting = []
+        is_due = ints(due["record_at"]) <= self._until
+        if not is_due.all():
+            self._waiting = [due.filter(pa.array(~is_due))]
+            due = due.filter(pa.array(is_due))
+        if len(due):
+            self._newest = newest(pa.concat_tables([self._newest, due]))
 
     def whole(self) -> pa.Table:
         """Return the newest of all, those waiting included."""
-        return _undeleted(newest(pa.concat_tables([self._newest, *self.waiting])))
+        return _undeleted(newest(pa.concat_tables([self._newest, *self._waiting])))
 
 
 def _undeleted(commits: pa.Table) -> pa.Table:
-    return commits.filter(pc.invert(commits["is_tombstone"]))
+    return commits.filter(pc.invert(commits["is_tombstone"])).cast(COMMITS)
 
 
 def from_records(rows: pa.Table) -> pa.Table:

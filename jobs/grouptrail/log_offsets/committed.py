@@ -9,17 +9,10 @@ import pyarrow.compute as pc
 
 from grouptrail.storage.positions import newest
 from grouptrail.storage.rows import AppendedRows
+from grouptrail.storage.schema import compact, table_schema
 
-_STORED = pa.schema(
-    {
-        "cluster": pa.string(),
-        "record_offset": pa.int64(),
-        "group_id": pa.string(),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "is_tombstone": pa.bool_(),
-    }
-)
+_COLUMNS = ("cluster", "record_offset", "group_id", "topic", "partition", "is_tombstone")
+_STORED = compact(pa.schema([table_schema("offset_commits").field(name) for name in _COLUMNS]))
 
 
 class CommittedPartitions:
@@ -39,6 +32,7 @@ class CommittedPartitions:
             self._newest = newest(pa.concat_tables([self._newest, rows]))
         undeleted = self._newest.filter(~pc.field("is_tombstone")).group_by(["topic", "partition"]).aggregate([])
         found: dict[str, list[int]] = {}
-        for row in undeleted.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
-            found.setdefault(row["topic"], []).append(row["partition"])
+        places = zip(undeleted["topic"].to_pylist(), undeleted["partition"].to_pylist(), strict=True)
+        for topic, partition in sorted(places):
+            found.setdefault(topic, []).append(partition)
         return found

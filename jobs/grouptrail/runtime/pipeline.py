@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,15 @@ from grouptrail.console.progress import print_now
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.jobs import JOBS, Job, Live, Publish
+from grouptrail.runtime.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,
     JobFailedError,
     any_runs,
-    collect_garbage_sooner,
     end_taken_over,
     end_without_spark,
     failure,
-    return_memory_sooner,
     stop_signals,
     stopped_at_exit,
     storage_errors_explained,
@@ -56,7 +56,6 @@ def run(
     from grouptrail.spark import jvm
     from grouptrail.spark.session import begun_session, start_session
 
-    return_memory_sooner()
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
         _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
@@ -97,16 +96,20 @@ class _JobRun:
         self._backoff = Backoff()
         self._has_run = False
 
-    def keep_running(
+    @property
+    def is_due(self) -> bool:
+        """Whether there is no query and no pause."""
+        return self.query is None and self._backoff.is_due
+
+    def check(self) -> None:
+        """Raise JobFailedError if the query has failed."""
+        if self.query is not None and (fault := failure(self.query)):
+            raise fault
+
+    def start(
         self, spark: SparkSession, config: Config, report: Report, publish: Publish | None, live: Live | None
     ) -> None:
-        """Start the query if there is none and its pause is over. Raises JobFailedError if it has failed."""
-        if self.query is not None:
-            if fault := failure(self.query):
-                raise fault
-            return
-        if not self._backoff.is_due:
-            return
+        """Start the query."""
         self._backoff.start()
         if self._has_run:
             checkpoints.refuse_gone(spark, config, self.name)
@@ -175,7 +178,7 @@ class _Cluster:
                 yield job.start(spark, self._config, once=True, report=self.report)
 
     def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
-        """Start the jobs that do not run, those that failed after a pause, unless there is a signal.
+        """Start the jobs that do not run, all at once, those that failed after a pause, unless there is a signal.
 
         Raises what no restart of one job can mend.
         """
@@ -186,20 +189,26 @@ class _Cluster:
             if not self._is_checked:
                 self.check()
             self.hold(spark)
+        for run in self._runs:
+            self._put_off_if_failed(spark, run, run.check)
+        due = [run for run in self._runs if run.is_due]
+        if not due or signals:
+            return
         publish = None if exporter is None else partial(exporter.publish, self.name)
         live = None if exporter is None or self._config.source == "admin" else self._live.fresh
-        for run in self._runs:
-            if signals:
-                return
-            try:
-                run.keep_running(spark, self._config, self.report, publish, live)
-            except Exception as fault:
-                if is_lost(spark, fault) or is_unrecoverable(fault):
-                    raise
-                pause = run.put_off()
-                self.report(
-                    f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue"
-                )
+        with ThreadPoolExecutor(len(due)) as pool:
+            starts = [pool.submit(run.start, spark, self._config, self.report, publish, live) for run in due]
+        for run, start in zip(due, starts, strict=True):
+            self._put_off_if_failed(spark, run, start.result)
+
+    def _put_off_if_failed(self, spark: SparkSession, run: _JobRun, result: Callable[[], None]) -> None:
+        try:
+            result()
+        except Exception as fault:
+            if is_lost(spark, fault) or is_unrecoverable(fault):
+                raise
+            pause = run.put_off()
+            self.report(f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
 
     def show_jobs(self, exporter: Exporter) -> None:
         """Pass the state of its jobs to the exporter."""

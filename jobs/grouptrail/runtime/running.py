@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
-
-import pyarrow as pa
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import jvm
@@ -27,10 +23,6 @@ if TYPE_CHECKING:
 _LAND_LOOK_EVERY_SECONDS = 0.05
 _LANDING_DEADLINE_SECONDS = 10.0
 _MOST_BACK_SECONDS = 60.0
-
-# Of malloc.h. 128 KiB is the default, too, but each larger block that is freed would raise it: the next is kept.
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-_MAPPED_BYTES = 128 << 10
 
 _DISK_FULL = (
     "the disk is full: make room for the warehouse, or for Spark's own files under spark.local.dir; "
@@ -47,28 +39,6 @@ _NOT_WRITABLE = "the warehouse's store denies write access: check the access rig
 
 class JobFailedError(GrouptrailError):
     """A job could not run, or its query ended with an error."""
-
-
-def return_memory_sooner() -> None:
-    """Let Arrow and malloc return what is freed to the system; call it before other threads run.
-
-    Arrow's own allocator and malloc's arenas, one for each of the many threads, keep it for later.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, jvm.MALLOC_ARENAS)
-        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-
-
-def collect_garbage_sooner() -> None:
-    """Exempt imported objects from garbage collection, so that Python collects every minute or two, not every six.
-
-    Each of py4j's objects is in a reference cycle and keeps a plan or a snapshot in Java alive until it is collected.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.collect()  # the number of objects left decides when Python next collects all of them
 
 
 @contextlib.contextmanager

@@ -311,9 +311,9 @@ def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, s
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's workers take python3 from PATH otherwise, which may lack numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The JVM and its workers keep less freed memory; Arrow's own allocator is for many threads.
+    # The JVM and its workers return what they have freed.
     os.environ.setdefault("MALLOC_ARENA_MAX", str(jvm.MALLOC_ARENAS))
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
     folders = [connector_jars(report)]
     if object_stores.is_s3(config.warehouse):
         folders.append(s3_jars(report))

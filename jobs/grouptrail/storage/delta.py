@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
@@ -13,6 +14,8 @@ from grouptrail.spark.classes import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def landed(spark: SparkSession, path: str, app: str) -> int:
@@ -49,13 +52,28 @@ class Append:
             # Delta then rejects the commit if another one of this app comes before it.
             self._transaction.readTxn().addOne(app)
 
-    def commit(self, files: Sequence[str]) -> None:
-        """Add files, given by Delta's `add` actions as JSON, to the table."""
-        actions = list(files)
+    def commit(self, files: Sequence[str], *, instead_of: Mapping[str, int] = _NOTHING) -> None:
+        """Add files, given by Delta's `add` actions as JSON, to the table.
+
+        `instead_of` are the sizes of files that they replace, by path. Delta then rejects the commit if another one
+        replaces one of these before it.
+        """
+        now = int(time.time() * 1000)
+        actions = [
+            json.dumps(
+                {
+                    "remove": {"path": path, "deletionTimestamp": now, "dataChange": True}
+                    | {"extendedFileMetadata": True, "partitionValues": {}, "size": size}
+                }
+            )
+            for path, size in instead_of.items()
+        ]
+        actions += files
         if self._app is not None:
-            once = {"appId": self._app, "version": self._version, "lastUpdated": int(time.time() * 1000)}
+            once = {"appId": self._app, "version": self._version, "lastUpdated": now}
             actions.append(json.dumps({"txn": once}))
-        mode = self._class("org.apache.spark.sql.streaming.OutputMode").Append()
+        modes = self._class("org.apache.spark.sql.streaming.OutputMode")
+        mode = modes.Complete() if instead_of else modes.Append()
         nothing = self._class("scala.Option").empty()
         operation = self._class("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(
             mode, self._app or "", self._version, nothing

@@ -24,6 +24,7 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
     A key's records are in one partition of the offsets topic, so that their offsets give the order.
     `tables.read_newest` does the same with Spark.
     """
+    rows = rows.unify_dictionaries()
     in_order = np.asarray(pc.sort_indices(rows[order]))
     rank = np.empty(len(rows), np.int64)
     rank[in_order] = np.arange(len(rows))
@@ -36,7 +37,10 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
 
 def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a number for each text of a column; other columns as they are."""
-    if not pa.types.is_string(column.type):
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode().unify_dictionaries()
+    elif pa.types.is_dictionary(column.type):
+        encoded = column
+    else:
         return column
-    encoded = column.dictionary_encode().unify_dictionaries()
     return pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32())

@@ -83,11 +83,14 @@ def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expressio
 class NewFiles:
     """Reads each file of a table once; rows of a file that OPTIMIZE has rewritten come again.
 
-    `columns` are read of the rows that match `among`; `storage` are delta-rs's storage options of the table.
+    `columns` are read of the rows that match `among`, texts as dictionary codes where their type is one (`compact`);
+    `storage` are delta-rs's storage options of the table.
     """
 
     def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
         self._columns = columns
+        coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
+        self._format = ds.ParquetFileFormat(dictionary_columns=coded)
         self._among = among
         self._storage = dict(storage or {})
         self._read: set[str] = set()
@@ -100,7 +103,7 @@ class NewFiles:
         there = set(table.get_add_actions()["path"].to_pylist())
         if files := sorted(there - self._read):
             source = PyFileSystem(DeltaStorageHandler(table.table_uri, self._storage))
-            found = ds.dataset(files, self._columns, format="parquet", filesystem=source)
+            found = ds.dataset(files, self._columns, format=self._format, filesystem=source)
             batches = found.to_batches(filter=self._among)
             yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
         self._read = there

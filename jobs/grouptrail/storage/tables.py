@@ -22,7 +22,8 @@ from grouptrail.contracts import Column, Table, tables
 from grouptrail.spark import object_stores
 from grouptrail.storage import delta, reader
 from grouptrail.storage.errors import TableError, TableVersionError
-from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, write, writing
+from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, writing
+from grouptrail.storage.files import write as write_files
 from grouptrail.storage.layout import meaning, properties
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
@@ -45,6 +46,7 @@ TRIES = 5
 _FEW_ROWS = 200_000
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 
@@ -85,9 +87,13 @@ def check_warehouse_exists(config: Config) -> None:
 
 def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
-    _remove_checksum(config, name)
-    if object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name)):
-        return
+    with _locks[config.table_path(name)]:  # jobs that start at once need some of the same tables
+        _remove_checksum(config, name)
+        if not (object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name))):
+            _create_or_alter(spark, config, name)
+
+
+def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
         spark.sql(
@@ -168,7 +174,7 @@ def append(
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
-        append.commit(list(write(rows.to_batches(), _location(config, name, same))))
+        append.commit(list(write_files(rows.to_batches(), _location(config, name, same))))
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
@@ -315,6 +321,44 @@ def replace_few(rows: pa.Table, config: Config, name: str) -> None:
         )
 
     _one_writer(write, config, name)
+
+
+def replace_files(spark: SparkSession, rows: pa.Table, config: Config, name: str) -> None:
+    """Do `replace` with rows that are on the driver, by replacing files where each has rows of one cluster only.
+
+    Spark would read the rows that are replaced. Only one writer at a time may write rows of a cluster.
+    """
+
+    def write() -> None:
+        if (ours := _own_files(config, name)) is None:
+            frame = _whole(spark.createDataFrame(rows).coalesce(1), config, name)
+            overwriting(frame, own_rows(config)).save(config.table_path(name))
+        else:
+            transaction = _append(spark, config, name, None, 0)
+            added = write_files(rows.to_batches(), _location(config, name))
+            transaction.commit(list(added), instead_of=ours)
+
+    _one_writer(write, config, name)
+
+
+def _own_files(config: Config, name: str) -> dict[str, int] | None:
+    """Return the sizes of the table's files with rows of this cluster, by path.
+
+    None if one may have rows of other clusters, too, or deleted rows, or if `files` cannot write the table.
+    """
+    table = reader.open_table(config, name) if _takes_files(config, name) else None
+    if table is None or "deletionVectors" in (table.protocol().writer_features or ()):
+        return None
+    ours = {}
+    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        least, most = file.get("min.cluster"), file.get("max.cluster")
+        if least is None or most is None or least < config.cluster < most:
+            return None
+        if config.cluster in (least, most):
+            if least != most:
+                return None
+            ours[file["path"]] = file["size_bytes"]
+    return ours
 
 
 def replace_where(spark: SparkSession, rows: list[dict[str, Any]], condition: str, config: Config, name: str) -> None:
