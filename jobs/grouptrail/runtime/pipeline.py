@@ -189,9 +189,9 @@ class _Cluster:
             if not self._is_checked:
                 self.check()
             self.hold(spark)
+        due = [run for run in self._runs if run.is_due]
         for run in self._runs:
             self._put_off_if_failed(spark, run, run.check)
-        due = [run for run in self._runs if run.is_due]
         if not due or signals:
             return
         publish = None if exporter is None else partial(exporter.publish, self.name)
