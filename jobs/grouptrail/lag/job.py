@@ -59,6 +59,8 @@ _PAUSE_TO_WORK = 3
 # A sample is a file; after a long stop all of them at once would not fit into memory.
 _SAMPLES_A_BATCH = 20
 _STORE_COMMITTED_EVERY_SECONDS = 60
+# A sample is in its table a second or two after it was taken.
+_NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
 # The time of a table's commit is that of the file system or of another machine.
 _CLOCKS_APART = timedelta(minutes=10)
@@ -325,7 +327,7 @@ class LagProcessor:
             self._config.cluster,
             rules_of(self._config),
             self._last_commits,
-            first_until=time.time_ns() // 1_000 if is_first_start else None,
+            first_until=round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS) if is_first_start else None,
         )
         committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED)])
         commits, newest = from_stored(committed)
