@@ -110,7 +110,7 @@ def _fault(
             topic, number = partition
             if topic not in members[member_id].topics:
                 unsubscribed = f"{member_id} has {_name(partition)} but does not subscribe to {topic}"
-                # librdkafka's, after a static member has come back with other topics.
+                # librdkafka does this after a static member has come back with other topics.
                 if protocol == "cooperative-sticky" and partition in members[member_id].owned:
                     return Explanation(None, f"{unsubscribed}: librdkafka leaves members what they have")
                 return Explanation(False, unsubscribed)
@@ -148,7 +148,7 @@ def _explain_dealt(
     targets = {client: deal(subscribers, counts, order) for client, order in orders.items()}
     same = [client for client, target in targets.items() if target == owners]
     if same:
-        # Without static members there is but one order.
+        # Without static members all clients sort alike.
         is_shared = len(targets) == 1 or same[:2] == [_JAVA, _KAFKA_PYTHON]
         return Explanation(True, f"{protocol}{'' if is_shared else same[0]} gives the same")
     if protocol == "roundrobin" and _round_robin(subscribers, counts, _id_order, _as_texts) == owners:
@@ -190,8 +190,11 @@ def _compare_in_librdkafka(one: Subscriber, other: Subscriber) -> int:
 
 
 def _is_cyclic(members: Sequence[Subscriber]) -> bool:
-    """Return whether librdkafka's comparison goes in a circle: a dynamic member's id lies between those of two static
-    members that are in the opposite order of their instance ids. What qsort makes of it depends on the C library."""
+    """Return whether librdkafka's comparison of these members is not transitive.
+
+    Its order goes in a circle if a dynamic member's id lies between those of two static members whose instance ids
+    sort the other way round. The result of qsort then depends on the C library.
+    """
     dynamic = [each for each in members if each.instance_id is None]
     static = _librdkafka_order(each for each in members if each.instance_id is not None)
     return any(

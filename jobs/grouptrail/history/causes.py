@@ -113,7 +113,10 @@ def is_beginning(change: Change, joined_before: Collection[str] = ()) -> bool:
 
 
 def _is_in_first_epoch(member: Member, group: Group) -> bool:
-    """Whether it shows no epoch before the group's; who is still in an earlier one, to revoke, was there before."""
+    """Return whether a member's records show no epoch before the group's.
+
+    A member that still has partitions to revoke stays in an earlier epoch, so it joined before this one.
+    """
     return member.previous_epoch == member.epoch == group.generation
 
 

@@ -48,16 +48,17 @@ class Change:
         if after.is_polled or before.generation is None or after.generation is None:
             return None
         if self.is_conversion and before.generation == 0 and after.generation == LATEST_FIRST_EPOCH:
-            # Either generation 1 was converted before it was complete, or the empty group was deleted: the first
-            # epoch of the new one is 2 as well.
+            # Ambiguous: generation 1 may have been converted before it was complete, or the empty group was deleted
+            # and recreated, whose first epoch is 2 as well.
             return None
         return max(0, after.generation - before.generation - 1)
 
     @property
     def may_miss_records(self) -> bool:
-        """Whether compaction may have taken records of the group since its newest generation's record.
+        """Whether compaction may have removed records of the group since its newest generation's record.
 
-        It keeps the newest record of each key, so that records read together have none of their own in between.
+        It may have if the two were read at different times. Records read together are complete: compaction keeps the
+        newest record of each key.
         """
         read_late_at, before = self.operation[0].read_late_at, self.before
         is_apart = before.kind is not None and read_late_at not in (None, before.read_late_at)

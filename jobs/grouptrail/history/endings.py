@@ -42,14 +42,14 @@ def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
     session = member.session_timeout_ms
     if before.join_ended_at is None or after.state_at is None or session is None:
         return _concluded(EndingEvidence.NO_TIMES)
-    # -1, of records of version 0: the session timeout stands for both.
+    # Records of version 0 have -1 here: their session timeout is both.
     rebalance = member.rebalance_timeout_ms if (member.rebalance_timeout_ms or -1) >= 0 else session
     assert rebalance is not None
     elapsed = after.state_at - before.join_ended_at
     if 0 <= elapsed < min(session, rebalance):
         return _concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
     timeouts = {f"its session ({session} ms)": session, f"its time to rejoin ({rebalance} ms)": rebalance}
-    # Below 0 the coordinator's clock was set back: either may have.
+    # Below 0 the coordinator's clock was set back, and either timeout may have passed.
     passed = [name for name, timeout in timeouts.items() if not 0 <= elapsed < timeout]
     return _concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
 

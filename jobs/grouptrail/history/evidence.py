@@ -96,7 +96,8 @@ _UNSEEN = (
     "that came and went, a subscription that changed and changed back"
 )
 
-# GMM.convertToConsumerGroup counts its epoch for a subscriber by a pattern; the next is that of the pattern's topics.
+# GMM.convertToConsumerGroup bumps the epoch for a member that subscribes to a pattern; the pattern's topics bump it
+# again.
 _BY_UPGRADE = "or it joined in the epoch before, as it upgraded a classic group, whose tombstone compaction took"
 
 CAUSES: dict[Evidence, Conclusion] = {
@@ -106,8 +107,8 @@ CAUSES: dict[Evidence, Conclusion] = {
     Evidence.PROTOCOL_CONVERTED: Conclusion(
         "protocol_migrated", "recorded", "tombstones of one kind of group, values of another", None, "3.7 and newer"
     ),
-    # GMM.maybeDeleteEmptyClassicGroup and maybeDeleteEmptyConsumerGroup write what DeleteGroups writes, and the first
-    # member's request goes on as in a group that never was.
+    # GMM.maybeDeleteEmptyClassicGroup and maybeDeleteEmptyConsumerGroup write the tombstones of
+    # DeleteGroups, and the first member then joins a new group.
     Evidence.EMPTY_GROUP_REPLACED: Conclusion(
         "protocol_migrated",
         "likely",

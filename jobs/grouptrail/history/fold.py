@@ -105,7 +105,7 @@ class _Fold:
         if _is_lower_generation(state.group, after):
             self._end_incarnation(operation, REMOVALS[RemovalEvidence.LOWER_GENERATION])
         if state.group.kind is None and state.was_removed:
-            # Also if this removes it again: between the two it had only commits, which are not read here.
+            # Even if this operation removes it again: in between it only had commits, which are not read here.
             state.incarnation, state.was_removed = state.incarnation + 1, False
         if after.kind is None:
             self._end_incarnation(operation, self._removal_note(operation))
@@ -114,7 +114,10 @@ class _Fold:
         state.last_at = at
 
     def _doubt_members(self, operation: Operation) -> None:
-        """Note the members of a broker-assigned group before a stop so long that their tombstones may be gone."""
+        """Mark the members of a broker-assigned group as unconfirmed after a gap in the records.
+
+        A gap longer than the retention of tombstones can hide that a member left.
+        """
         state, read_at = self._state, operation[0].read_late_at
         if read_at is None or read_at == state.doubted_at or state.last_at is None:
             return
@@ -123,9 +126,10 @@ class _Fold:
             state.unconfirmed, state.unsure_from = set(state.group.members), operation[0].offset
 
     def _lost_tombstones(self, operation: Operation) -> Operation:
-        """Return tombstones of members that must be gone: a member that is there writes each epoch that it reaches.
+        """Return the tombstones of unconfirmed members that must have left.
 
-        One that does not reach it is removed after its session or its time to give up partitions.
+        A live member writes a record for each epoch that it reaches. The coordinator removes a member that does not
+        reach the group's epoch within its session or rebalance timeout.
         """
         state, group, generation = self._state, self._state.group, self._state.rows.generation
         if not state.unconfirmed or generation is None or group.kind is None or operation[0].read_late_at is not None:
@@ -144,8 +148,11 @@ class _Fold:
         return tuple(Record(first.offset, first.at, type_, name, None, read_late_at=_UNREAD) for name in gone)
 
     def _bumps_epoch(self, metadata: Record) -> bool:
-        """Return whether a member's metadata, if its request was the next, called for an epoch: other topics, or
-        another pattern that is resolved (GMM.hasMemberSubscriptionChanged, maybeUpdateRegularExpressions)."""
+        """Return whether a member's metadata bumps the group epoch, if its request is the next one.
+
+        It does if its topics change, or its pattern changes to one that is already resolved
+        (GMM.hasMemberSubscriptionChanged, maybeUpdateRegularExpressions).
+        """
         group = self._state.group
         before = group.members.get(metadata.name or "")
         if before is None:
@@ -156,7 +163,7 @@ class _Fold:
         )
 
     def _name_of(self, topic_id: str) -> str:
-        """Return the name by which rows show a topic; once they show its id, they keep to it."""
+        """Return the name of a topic in rows. A topic that was first shown by its id keeps showing it."""
         if topic_id in self._state.unnamed:
             return topic_id
         name = self._names.get(topic_id)

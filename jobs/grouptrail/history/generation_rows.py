@@ -59,7 +59,7 @@ def end_generation(state: FoldState, at: int) -> None:
 
 
 def count_partitions(state: FoldState, change: Change) -> None:
-    """Record the least number of partitions of each topic: all that were ever assigned or claimed by members."""
+    """Record each topic's smallest possible partition count: one more than the highest ever assigned or claimed."""
     counts = state.partition_counts
     for name in change.touched:
         member = change.after.members.get(name)
@@ -164,7 +164,7 @@ def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Ex
 
 
 def _present(assigned: Mapping[str, Collection[Partition]]) -> dict[str, int]:
-    """Return the least number of partitions of each topic, from those that are assigned now."""
+    """Return the smallest possible partition count of each topic, from the partitions assigned now."""
     present: dict[str, int] = {}
     for partitions in assigned.values():
         for topic, number in partitions:

@@ -61,7 +61,7 @@ def note_early_members(state: FoldState, change: Change) -> None:
     """
     if change.after.kind == "classic":
         return
-    # The epoch of a group that was deleted and began again, unread, may be that of before.
+    # Any epoch counts, even an unchanged one: a group that was deleted and recreated unread can repeat its old epoch.
     has_epoch = any(record.has_generation for record in change.operation)
     for member in () if has_epoch else change.joined:
         if state.rows.memberships[member.member_id].began == "joined":
@@ -90,10 +90,10 @@ def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
 
 
 def _is_described_again(change: Change, member: Member) -> bool:
-    """Whether a broker-assigned group's member is only new because its earlier records were compacted away.
+    """Return whether a member only looks new, because compaction removed its earlier records.
 
-    Who joins a consumer group gets an assignment at once, from epoch 0 on, and has none before; who joins another
-    group bumps its epoch.
+    A member that joins a consumer group gets its first assignment at once, with previous epoch 0. A member that joins
+    a share or streams group bumps its epoch. Classic groups write all members each time.
     """
     before, after = change.before, change.after
     if after.kind == "classic" or after.is_polled or change.is_conversion:

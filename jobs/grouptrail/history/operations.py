@@ -135,10 +135,11 @@ class _OperationBuilder:
         return bool(self._members) and (self._members_removed == 0 or member_id not in self._members)
 
     def operations(self, bumps_epoch: Callable[[Record], bool]) -> tuple[Operation, ...]:
-        """Return the records, cut where another member than the one that wrote its metadata sent the rest.
+        """Return the records as one operation, or as two if they hold the requests of two members.
 
-        The last assignment is that of the member that sent the last request. If the metadata called for an epoch, the
-        records in between are its; they are left together, as they have one time.
+        The last assignment belongs to the member that sent the last request. If that is not the member whose
+        metadata comes first, the metadata is an operation of its own. The records stay together if the metadata
+        bumped the epoch: which records belong to it is then open, and all have the same time.
         """
         first, last = self.records[0], self.records[-1]
         is_request = _part(first) == "MemberMetadata" and first.body is not None and not self._members_removed
@@ -149,7 +150,8 @@ class _OperationBuilder:
 
     @property
     def _is_resolution(self) -> bool:
-        """Whether it writes what patterns match, without a request (GMM.handleRegularExpressionsResult)."""
+        """Whether these records store the topics of a resolved pattern, without any member's request
+        (GMM.handleRegularExpressionsResult)."""
         return self._has_pattern and not self._members
 
     def add(self, record: Record) -> None:
@@ -186,10 +188,10 @@ class _OperationBuilder:
             self._classic_members.add(record.name)
 
     def _is_last_assignment(self, record: Record) -> bool:
-        """Return whether this assignment ends the operation: it is that of the member that sent the request.
+        """Return whether this assignment ends the operation, as that of the member that sent the request.
 
-        In two cases others come first: an upgrade writes those of the classic members, and the return of a static
-        member copies its predecessor's.
+        Two operations write other assignments before it: an upgrade writes those of the classic members, and the
+        return of a static member writes a copy of its predecessor's.
         """
         assert record.body is not None
         if self._is_conversion:

@@ -37,7 +37,10 @@ class FewRows:
     _buckets: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, changed: pa.Table) -> None:
-        """Add an output of `fold_groups`, whose rows have the columns of all tables: ten times their own memory."""
+        """Add an output of `fold_groups`.
+
+        Its rows have the columns of all tables; only those of their own are kept, a tenth of the memory.
+        """
         for table in pc.unique(changed["of"]).to_pylist():
             own = changed.filter(pc.equal(changed["of"], table))
             self._buckets[table].update(pc.unique(own["open_bucket"]).to_pylist())

@@ -67,7 +67,7 @@ class DeltaRsSource:
         return 0 if table is None else table_size(table, None).size_bytes
 
     def files(self, name: str, where: str) -> int:
-        """See `Source`; by the files' statistics."""
+        """See `Source`. The files' statistics answer it, without a scan."""
         table = open_table(self._config, name)
         return 0 if table is None else pruned_files(table, where)
 
