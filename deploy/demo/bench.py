@@ -37,7 +37,7 @@ from demo.bench_views import measure as measure_views
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
-from grouptrail.decode import job, writer
+from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.kafka.coordinator import coordinator_partition
@@ -83,6 +83,13 @@ def _key(group: str, topic: str, partition: int) -> bytes:
     )
 
 
+# By default Spark computes a batch's size after each record, which takes longer than all other work on the record.
+_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
+}
+
+
 class Bench:
     """The measurements on one session and one broker."""
 
@@ -90,7 +97,7 @@ class Bench:
         self._spark = spark
         self._config = config
         self._folder = folder
-        with OffsetsTopic(config) as topic:
+        with OffsetsTopic(config.kafka_settings()) as topic:
             self._partitions = topic.partitions()
             self._group = topic.answering_group()
 
@@ -99,19 +106,25 @@ class Bench:
         shutil.rmtree(warehouse, ignore_errors=True)
         return self._config.model_copy(update={"warehouse": str(warehouse), "checkpoints": None})
 
+    def _records(self, config: Config) -> DataFrame:
+        """Return the topic as Spark's Kafka source reads it, in one task per core."""
+        return (
+            read_offsets_topic(self._spark, config, self._partitions, group=self._group)
+            .selectExpr(
+                "partition AS record_partition", "offset AS record_offset", "timestamp AS record_at", "key", "value"
+            )
+            .coalesce(self._spark.sparkContext.defaultParallelism)
+        )
+
     def copy(self, name: str = "copy") -> float:
         """Return the seconds of a plain Spark copy of key and value into Delta, with the same source and batches."""
         config = self._own(name)
-        records = read_offsets_topic(self._spark, config, self._partitions, group=self._group).select("key", "value")
+        records = self._records(config).select("key", "value")
 
         def land(batch: DataFrame, _number: int) -> None:
             batch.write.format("delta").mode("append").save(config.table_path("copy"))
 
-        return seconds(
-            lambda: start_query(
-                writer.in_few_tasks(self._spark, records, is_small=False), config, "copy", land=land, once=True
-            ).awaitTermination()
-        )
+        return seconds(lambda: start_query(records, config, "copy", land=land, once=True).awaitTermination())
 
     def decode(self, name: str = "decode") -> float:
         """Return the seconds of the decode job, with all its tables and its progress."""
@@ -131,16 +144,15 @@ class Bench:
         UDF."""
         path = str(self._folder / "records")
         config = self._own("records-source")
-        records = read_offsets_topic(self._spark, config, self._partitions, group=self._group)
+        records = self._records(config)
 
         def land(batch: DataFrame, _number: int) -> None:
             batch.write.mode("append").parquet(path)
 
-        start_query(
-            writer.in_few_tasks(self._spark, records, is_small=False), config, "records", land=land, once=True
-        ).awaitTermination()
+        start_query(records, config, "records", land=land, once=True).awaitTermination()
         source = self._spark.read.parquet(path)
-        writer.set_batches(self._spark)
+        for name, value in _BATCHES.items():
+            self._spark.conf.set(name, value)
         columns = "struct<group: string, topic: string, partition: int, offset: bigint, at: bigint>"
         # With Arrow, which is Spark 4.2's default, a UDF on columns of a Parquet file never ends.
         decode_udf = F.udf(_udf, columns, useArrow=False)

@@ -133,7 +133,7 @@ class Ingest:
     def wait_until_caught_up(self, deadline_seconds: float = 240) -> None:
         """Return when all readable records of the topic are in the tables and the history."""
         deadline = time.monotonic() + deadline_seconds
-        with OffsetsTopic(self.config) as topic:
+        with OffsetsTopic(self.config.kafka_settings()) as topic:
             while behind := self._behind(topic):
                 self.check()
                 if time.monotonic() > deadline:

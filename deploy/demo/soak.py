@@ -299,7 +299,7 @@ class Soak:
         direct = self._ingest.config.model_copy(update={"kafka": {"bootstrap.servers": self._broker.bootstrap}})
         while True:
             try:
-                with OffsetsTopic(direct) as topic:
+                with OffsetsTopic(direct.kafka_settings()) as topic:
                     return topic.bounds()
             except ClusterError:  # its partitions have no leader yet
                 if time.monotonic() > deadline:

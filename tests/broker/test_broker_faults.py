@@ -214,7 +214,7 @@ def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and
 
     def is_deleted() -> bool:
         commit(at, second, 1)
-        with OffsetsTopic(config) as offsets:
+        with OffsetsTopic(config.kafka_settings()) as offsets:
             return offsets.bounds()[1].log_start_offset > position + 2
 
     await_that(is_deleted)

@@ -105,7 +105,7 @@ def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
     )
     broker.tool(configs, *topic, "--add-config", "cleanup.policy=delete,retention.ms=1")
     deadline = time.monotonic() + 60
-    with OffsetsTopic(config) as offsets:
+    with OffsetsTopic(config.kafka_settings()) as offsets:
         while offsets.bounds()[0].log_start_offset < behind + 4:
             assert time.monotonic() < deadline, offsets.bounds()
             time.sleep(0.2)

@@ -79,7 +79,7 @@ def test_live_commits_are_those_that_kafkas_formatter_prints(
 def test_live_commits_of_an_open_transaction_are_not_shown(
     broker: Broker, config: Config, commits: LiveCommits, group: str
 ) -> None:
-    with OffsetsTopic(config) as topic:
+    with OffsetsTopic(config.kafka_settings()) as topic:
         count = len(topic.partitions())
     names = (f"{group}-{number}" for number in itertools.count())
     other = next(name for name in names if coordinator_partition(name, count) != coordinator_partition(group, count))

@@ -61,7 +61,7 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
     for group in (billing, search):
         broker.allow("reader", "DESCRIBE", "GROUP", group)
     broker.allow("reader", "DESCRIBE", "TOPIC", topic)
-    with pytest.raises(KafkaDeniedError), OffsetsTopic(config) as offsets_topic:
+    with pytest.raises(KafkaDeniedError), OffsetsTopic(config.kafka_settings()) as offsets_topic:
         offsets_topic.bounds()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     with closing(admin), ExitStack() as members:

@@ -37,7 +37,8 @@ from grouptrail.storage.schema import ADMIN
 from support import landed
 from support.exporter_tables import figures
 from support.frozen_warehouse import ORDERS, thaw
-from support.history_batches import BATCHES, COLUMNS, NOON, Raw, commit, gone, metadata
+from support.history_batches import BATCHES, NOON, Raw, commit, gone, metadata
+from support.records_in_memory import RecordsInMemory
 from support.small_tables import lay
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
@@ -67,11 +68,12 @@ class Log:
         DecodeBatchWriter(
             self._spark,
             self._config,
+            records=RecordsInMemory(rows),
             app=lambda: "decode",
             end_offsets=lambda number: {0: start if number < batch else self.end},
             bounds=lambda: {0: LogBounds(0, self.end, self.end)},
             report=silent,
-        ).land(self._spark.createDataFrame(rows, COLUMNS).coalesce(1), batch)
+        ).land(batch)
         return tables.read(self._spark, self._config, PROGRESS).where(F.col("batch_id") == batch)
 
 

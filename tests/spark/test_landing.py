@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode import limits, redecode, tasks
+from grouptrail.decode import writer as decode_writer
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.writer import DecodeBatchWriter
@@ -31,11 +32,11 @@ from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import arrow_type
 from support import landed
 from support.cli_in_process import session_kept
+from support.records_in_memory import RecordsInMemory
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 # Keys and values of every vector, in two partitions, with a hole after every third record.
@@ -46,18 +47,21 @@ WHOLE = {(partition, offset): (key, value) for partition, offset, _, key, value 
 ENDS = {partition: 1 + max(row[1] for row in RECORDS if row[0] == partition) for partition in (0, 1)}
 
 
-@pytest.fixture
-def records(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame(RECORDS, COLUMNS).coalesce(2)
+EITHER_WAY = pytest.mark.parametrize("writer", ["on the driver", "in tasks"], indirect=True)
 
 
 @pytest.fixture
-def writer(spark: SparkSession, config: Config) -> DecodeBatchWriter:
+def writer(
+    request: pytest.FixtureRequest, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> DecodeBatchWriter:
+    if getattr(request, "param", None) == "in tasks":
+        monkeypatch.setattr(decode_writer, "_FEW_RECORDS", 0)
     for table in (*TABLES, PROGRESS):
         tables.ensure_table(spark, config, table)
     return DecodeBatchWriter(
         spark,
         config,
+        records=RecordsInMemory(RECORDS),
         app=lambda: "query",
         end_offsets=lambda batch: {} if batch < 0 else {p: (batch + 1) * end for p, end in ENDS.items()},
         bounds=lambda: {p: LogBounds(0, end, end) for p, end in ENDS.items()},
@@ -65,14 +69,15 @@ def writer(spark: SparkSession, config: Config) -> DecodeBatchWriter:
     )
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("is_known", [True, False])
 def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
-    writer: DecodeBatchWriter, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Each record is in exactly one table and can be encoded from it again; `ingest_progress` accounts for every
     offset. Also on a file system that only Spark supports."""
     monkeypatch.setattr(object_stores, "is_known", lambda _location: is_known)
-    writer.land(records, 0)
+    writer.land(0)
     assert landed.records(config) == WHOLE
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
     landed.assert_progress_adds_up(config)
@@ -81,10 +86,10 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
 
 
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
-    writer: DecodeBatchWriter, records: DataFrame, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, spark: SparkSession, config: Config
 ) -> None:
     """Filter by the minimum and maximum of each column with statistics, in every table."""
-    writer.land(records, 0)
+    writer.land(0)
     for table in TABLES:
         there = landed.rows(config, table)
         for column in (column.name for column in contracts.tables()[table].columns if column.stats):
@@ -94,19 +99,21 @@ def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
                 assert asked == sum(row[column] == value for row in there), (table, column, value)
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("fails_at", [*TABLES, PROGRESS])
 def test_landing_batch_fails_before_an_append_lands_once_when_retried(
-    writer: DecodeBatchWriter, records: DataFrame, config: Config, fails_at: str
+    writer: DecodeBatchWriter, config: Config, fails_at: str
 ) -> None:
     """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
     with landed.dying_before(fails_at):
-        writer.land(records, 0)
-    writer.land(records, 0)
+        writer.land(0)
+    writer.land(0)
     assert landed.records(config) == WHOLE
     assert len(landed.rows(config, PROGRESS)) == len(ENDS)
     landed.assert_progress_adds_up(config)
 
 
+@EITHER_WAY
 def test_landing_rare_records_above_the_task_report_limit_all_land(
     writer: DecodeBatchWriter, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,13 +122,14 @@ def test_landing_rare_records_above_the_task_report_limit_all_land(
     count = tasks.MOST_RARE_BYTES // len(padding) * 2 + 20
     monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: count})
     rows = [(0, offset, AT, b"\x00\x63", padding) for offset in range(count)]
-    writer.land(spark.createDataFrame(rows, COLUMNS).coalesce(2), 0)
+    monkeypatch.setattr(writer, "_records", RecordsInMemory(rows))
+    writer.land(0)
     found = landed.rows(config, "undecodable_records")
     assert sorted(row["record_offset"] for row in found) == list(range(count))
 
 
 def test_landing_broker_unreachable_lands_records_without_log_end_offset(
-    writer: DecodeBatchWriter, records: DataFrame, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that were read land; only the offsets that the broker would have returned are unknown."""
 
@@ -129,16 +137,17 @@ def test_landing_broker_unreachable_lands_records_without_log_end_offset(
         raise KafkaUnreachableError("gone")
 
     monkeypatch.setattr(writer, "_bounds", no_answer)
-    writer.land(records, 0)
+    monkeypatch.setattr(writer, "_end_offsets", lambda batch: dict.fromkeys(ENDS, 0) if batch < 0 else ENDS)
+    writer.land(0)
     assert landed.records(config) == WHOLE
     assert {row["log_end_offset"] for row in landed.rows(config, PROGRESS)} == {None}
 
 
 def test_redecode_newly_decodable_record_moves_to_its_table_once(
-    writer: DecodeBatchWriter, records: DataFrame, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, spark: SparkSession, config: Config
 ) -> None:
     """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
-    writer.land(records, 0)
+    writer.land(0)
     readable = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
     table, _ = decode_row(readable.key, readable.value)
     spark.sql(
@@ -322,7 +331,8 @@ def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
     size = len(vector.value or b"")
     monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: 1})
     monkeypatch.setattr(writer, "_max_record_bytes", lambda _batch: size - 1)
-    writer.land(spark.createDataFrame([(0, 0, AT, vector.key, vector.value)], COLUMNS), 0)
+    monkeypatch.setattr(writer, "_records", RecordsInMemory([(0, 0, AT, vector.key, vector.value)]))
+    writer.land(0)
     [row] = landed.rows(config, "undecodable_records")
     assert (row["reason"], row["record_key"], row["record_value"]) == ("too_large", vector.key, vector.value)
     landed.assert_progress_adds_up(config)

@@ -27,7 +27,8 @@ from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from support.history_batches import BATCHES, COLUMNS, NOON
+from support.history_batches import BATCHES, NOON
+from support.records_in_memory import RecordsInMemory
 from support.small_tables import lay
 
 CLUSTER = "test"
@@ -89,11 +90,12 @@ def land(spark: SparkSession, config: Config) -> None:
         DecodeBatchWriter(
             spark,
             config,
+            records=RecordsInMemory(records),
             app=lambda: "decode",
             end_offsets=lambda asked, number=number: {0: ends[asked]} if 0 <= asked <= number else {0: 0},
             bounds=lambda number=number: {0: LogBounds(0, ends[number], ends[number])},
             report=silent,
-        ).land(spark.createDataFrame(records, COLUMNS).coalesce(1), number)
+        ).land(number)
         progress = tables.read(spark, config, "ingest_progress").where(f"batch_id = {number}")
         writer.land(progress, number)
 

@@ -9,7 +9,6 @@ from typing import Any
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 
-COLUMNS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 Raw = tuple[bytes, bytes | None]
 

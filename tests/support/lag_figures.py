@@ -62,7 +62,7 @@ def kip848_member(broker: Broker, group: str, names: list[str]) -> Iterator[Cons
 def groups_around_a_transaction(config: Config, prefix: str) -> tuple[str, str, str, int]:
     """Return names of groups: one that a transaction of the second holds back, and one in another partition of the
     offsets topic; and the partition of the first two."""
-    with OffsetsTopic(config) as offsets_topic:
+    with OffsetsTopic(config.kafka_settings()) as offsets_topic:
         partitions = len(offsets_topic.partitions())
     names = [f"{prefix}-{number}" for number in range(40)]
     held, *others = ((name, coordinator_partition(name, partitions)) for name in names)

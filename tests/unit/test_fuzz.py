@@ -19,8 +19,8 @@ from grouptrail.config.model import CLIENT_SECTIONS, GROUPTRAIL_SECTIONS
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.lines import arriving_lines, decode_lines
 from grouptrail.decode.rows import encode_row
-from grouptrail.decode.schema import RECORD_SCHEMA
 from grouptrail.decode.sources.segments import SegmentSummary, read_partition
+from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from support import strategies
 from support.fuzz import FUZZ, for_seconds
 

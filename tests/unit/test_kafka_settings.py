@@ -124,7 +124,7 @@ def test_offsets_topic_connection_refused_raises_before_any_deadline() -> None:
     servers = f"127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}"
     started = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="connection refused") as caught:
-        OffsetsTopic(Config(kafka={"bootstrap.servers": servers})).partitions()
+        OffsetsTopic({"bootstrap.servers": servers}).partitions()
     assert time.monotonic() - started < scaled(5)
     assert servers in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -132,7 +132,7 @@ def test_offsets_topic_connection_refused_raises_before_any_deadline() -> None:
 
 def test_offsets_topic_unknown_host_raises_naming_the_host() -> None:
     """The error has the name from the settings."""
-    topic = OffsetsTopic(Config(kafka={"bootstrap.servers": "no-such-host.invalid:9092"}))
+    topic = OffsetsTopic({"bootstrap.servers": "no-such-host.invalid:9092"})
     with pytest.raises(KafkaUnreachableError, match=r"no-such-host\.invalid:9092"):
         topic.bounds()
 
@@ -154,10 +154,10 @@ def test_offsets_topic_tls_to_plaintext_port_raises_naming_security_protocol() -
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(KafkaUnreachableError, match=r"does not accept a TLS connection.*security\.protocol"):
-            OffsetsTopic(config).partitions()
+            OffsetsTopic(config.kafka_settings()).partitions()
 
 
 def test_kafka_python_logger_is_disabled_for_errors() -> None:
     """kafka-python logs every retry, and whole configurations at DEBUG."""
-    OffsetsTopic(Config(kafka={"bootstrap.servers": "kafka:9092"}))
+    OffsetsTopic({"bootstrap.servers": "kafka:9092"})
     assert not logging.getLogger("kafka.net.manager").isEnabledFor(logging.ERROR)

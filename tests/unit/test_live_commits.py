@@ -33,6 +33,6 @@ def test_live_commits_without_a_broker_are_none_and_say_so_once(monkeypatch: pyt
 
 
 def test_new_records_where_nothing_listens_say_so_and_do_not_blame_the_client() -> None:
-    records = NewRecords(Config(kafka={"bootstrap.servers": "127.0.0.1:1"}))
+    records = NewRecords({"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(KafkaUnreachableError, match=r"^no Kafka broker answers at 127\.0\.0\.1:1 "):
         records.poll()

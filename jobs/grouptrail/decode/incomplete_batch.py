@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.tasks import PartitionCounts
-from grouptrail.decode.writer import append_progress, land_records
-from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.spark.streams import read_offsets_range
+from grouptrail.decode.writer import append_progress, in_tasks, land_records
+from grouptrail.kafka.record_ranges import RecordRanges
+from grouptrail.kafka.record_schema import RECORD_DDL
 from grouptrail.storage import tables
 from grouptrail.storage.progress import counted_records
 
@@ -38,10 +38,11 @@ def complete(
     if not ends:
         return dict(known)
     app = f"recover-{uuid.uuid4()}"
-    with OffsetsTopic(config) as topic:
-        group, bounds = topic.answering_group(), topic.bounds()
-    ranges = {at: (known.get(at), end) for at, end in ends.items()}
-    records = read_offsets_range(spark, config, ranges, group=group)
+    with RecordRanges(config.kafka_settings()) as topic:
+        bounds = topic.bounds()
+        ranges = {at: (known.get(at, bounds[at].log_start_offset), end) for at, end in ends.items()}
+        tasks, read = in_tasks(spark, topic, ranges)
+    records = tasks.mapInArrow(read, RECORD_DDL)
     written = (tables.read(spark, config, table).where(beyond).select(_COORDINATES) for table in TABLES)
     missing = records.join(reduce(type(records).unionByName, written), _COORDINATES, "left_anti")
     missing = missing.select(*records.columns).persist()

@@ -1,4 +1,7 @@
-"""The decode job: one streaming query of the Kafka source, the decoder and the Delta tables."""
+"""The decode job: one streaming query of the Kafka source, the decoder and the Delta tables.
+
+Spark's Kafka source plans the micro-batches; their records are read by `kafka.record_ranges`, straight into Arrow.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.jobs import DECODE, Progress, Start
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.kafka.record_ranges import RecordRanges
 from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.progress import decoded_to, read_ends, segment_ends
@@ -31,7 +35,7 @@ def check(config: Config) -> None:
         polling.check(config)
         return
     tables.check_warehouse(config)
-    with OffsetsTopic(config) as topic:
+    with OffsetsTopic(config.kafka_settings()) as topic:
         bounds = topic.bounds()
         filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
         if (partition := next(filled, None)) is not None:
@@ -47,20 +51,21 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     ends = read_ends(spark, config)
     refuse_other_source(ends, config.cluster, is_polled=False)
     begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
-    topic = OffsetsTopic(config)
+    topic = RecordRanges(config.kafka_settings())
     # What was read from log segments, or before `recover`, is not read again.
     begin = segment_ends(ends) | {int(at): offset for at, offset in begun.items()}
-    records = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
+    planned = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     writer = DecodeBatchWriter(
         spark,
         config,
+        records=topic,
         app=lambda: query_id(spark, config, DECODE.name),
         end_offsets=lambda batch: batch_end_offsets(spark, config, DECODE.name, batch) if batch >= 0 else begin,
         bounds=topic.bounds,
         report=report,
         max_record_bytes=limits.begin(spark, config),
     )
-    return start_query(records, config, DECODE.name, land=writer.land, once=once)
+    return start_query(planned, config, DECODE.name, land=lambda _, batch: writer.land(batch), once=once)
 
 
 def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:

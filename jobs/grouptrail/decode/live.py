@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from grouptrail.decode.batch import decode_batches
-from grouptrail.decode.schema import COMMITS, RECORD_SCHEMA, row_schema
+from grouptrail.decode.schema import COMMITS, row_schema
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.new_records import NewRecords
 
@@ -29,7 +29,7 @@ class LiveCommits:
     def __init__(self, config: Config, report: Callable[[str], None]) -> None:
         self._config = config
         self._report = report
-        self._records = NewRecords(config)
+        self._records = NewRecords(config.kafka_settings())
         self._next_try = 0.0
         self._failure = ""
         self._reading = threading.Lock()
@@ -47,14 +47,7 @@ class LiveCommits:
                     self._failure = str(error)
                     self._report(f"metrics: commits are shown only once they are in the tables: {error}")
                 return _NONE
-        columns = [
-            *([getattr(record, name) for record in records] for name in ("partition", "offset")),
-            pa.array([record.timestamp * 1000 for record in records], pa.int64()),
-            *([getattr(record, name) for record in records] for name in ("key", "value")),
-        ]
-        arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
-        decoded = decode_batches([batch], self._config.decode.max_record_bytes)
+        decoded = decode_batches(records.to_batches(), self._config.decode.max_record_bytes)
         return pa.Table.from_batches([rows for table, rows in decoded if table == COMMITS], row_schema(COMMITS))
 
     def close(self) -> None:

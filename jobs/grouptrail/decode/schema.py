@@ -15,16 +15,6 @@ TABLES = (COMMITS, *RARE_TABLES)
 RECORD_COLUMNS = ("record_partition", "record_offset", "record_at")
 UNDECODED = ("cluster", "source", "not_before", "read_at")
 """Columns that a decoder cannot know."""
-RECORD_SCHEMA = pa.schema(
-    [
-        pa.field("record_partition", pa.int32()),
-        pa.field("record_offset", pa.int64()),
-        pa.field("record_at", pa.timestamp("us", tz="UTC")),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-    ]
-)
-"""Records of the topic before they are decoded."""
 
 
 @cache

@@ -1,15 +1,16 @@
 """The decoding tasks in Spark's Python workers, and the counts that each reports to the driver.
 
-A micro-batch is read from Kafka once, though it feeds several tables. Nearly all records are offset commits, which
-flow through Spark into their table. Each task reports its few other rows and its counts to the driver, which writes
-them. If a task has too many other rows for that, it sets `too_many`, and they are decoded again.
+Each task reads a share of a micro-batch's records from Kafka once, though they feed several tables. Nearly all
+records are offset commits, which the task writes to their table. It reports its few other rows and its counts to the
+driver, which writes them. If a task has too many other rows for that, it sets `too_many`, and they are read and
+decoded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +93,47 @@ class ByTask(AccumulatorParam[dict[int, T]]):
 
 
 BY_TASK: ByTask[TaskReport] = ByTask()
+
+
+class RecordReader(Protocol):
+    """Reads ranges of offsets of the topic; can be pickled for tasks, and is closed there at a task's end."""
+
+    def __enter__(self) -> RecordReader: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of offsets [start, end) by partition, in order; out: batches of `RECORD_SCHEMA`."""
+        ...
+
+
+def shares(ranges: Mapping[int, tuple[int, int]], count: int) -> list[dict[int, tuple[int, int]]]:
+    """Divide ranges of offsets by partition into at most `count` shares of nearly the same size."""
+    total = sum(end - start for start, end in ranges.values())
+    found: list[dict[int, tuple[int, int]]] = [{}]
+    left = most = -(-total // count)
+    for partition, (start, end) in sorted(ranges.items()):
+        at = start
+        while at < end:
+            if not left:
+                found.append({})
+                left = most
+            upto = min(end, at + left)
+            found[-1][partition] = (at, upto)
+            left -= upto - at
+            at = upto
+    return found
+
+
+def reading(reader: RecordReader, shared: Sequence[Mapping[int, tuple[int, int]]]) -> Rows:
+    """Return a function for `DataFrame.mapInArrow` that reads the share of each number it gets."""
+
+    def records(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with reader:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from reader.read(shared[number])
+
+    return records
 
 
 def commits_reporting(reports: Accumulator[Reports], max_record_bytes: int) -> Rows:

@@ -101,7 +101,7 @@ class TopicNames:
     def _names_from_broker(self) -> dict[str, str]:
         """Return names by topic id from a broker; empty if none answers, so that the rows show ids."""
         try:
-            with OffsetsTopic(self._config) as topic:
+            with OffsetsTopic(self._config.kafka_settings()) as topic:
                 return topic.topic_names()
         except ClusterError:
             return {}

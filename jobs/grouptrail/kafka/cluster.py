@@ -71,6 +71,7 @@ class Cluster:
 
     def __init__(self, settings: Mapping[str, str], deadline_seconds: float = DEADLINE_SECONDS) -> None:
         adapt_kafka_python()
+        self._settings = settings
         self._arguments = client_arguments(settings, deadline_seconds)
         self._deadline_seconds = deadline_seconds
         self._servers = settings["bootstrap.servers"]

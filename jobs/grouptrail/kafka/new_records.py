@@ -2,67 +2,48 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any
 
-import kafka
+import pyarrow as pa
 
-from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.kafka.record_ranges import FetchLimits, Progress, RecordRanges
+from grouptrail.kafka.record_schema import RECORD_SCHEMA
 
 MOST_RECORDS = 5_000
 
-_ENDS_SECONDS = 2.0
-_POLL_MS = 50
-_POLLS_SECONDS = 0.5
-_FETCH = {"fetch_max_wait_ms": 100, "fetch_max_bytes": 4 << 20, "max_partition_fetch_bytes": 256 << 10}
+_LIMITS = FetchLimits(partition_bytes=256 << 10, bytes=4 << 20, wait_ms=50)
 
 
-class NewRecords(OffsetsTopic):
+class NewRecords(RecordRanges):
     """The newest records of the topic, those of open and aborted transactions left out."""
 
-    _reading: Any = None
+    _limits = _LIMITS
+    _progress: Progress | None = None
 
-    def poll(self) -> list[Any]:
-        """Return kafka-python's records written since the last call: at most `MOST_RECORDS`, later ones are skipped.
+    def poll(self) -> pa.Table:
+        """Return the records written since the last call (`RECORD_SCHEMA`): at most `MOST_RECORDS`, later ones are
+        skipped.
 
-        The first call, also after a failure, returns none: it finds the ends of the logs.
+        The first call, also after a failure, returns none: it finds the ends of the logs. Brokers may be away for a
+        minute.
         """
-        with self._explained():
-            if self._reading is None:
-                self._reading = self._at_the_ends()
-            return self._read(self._reading)
+        progress, self._progress = self._progress, None
+        records = RECORD_SCHEMA.empty_table()
+        if progress is not None:
+            with self._explained():
+                found = self._receive(self._send(progress), progress)
+                progress.raise_after_a_minute()
+                if progress.fault is None:
+                    progress.moved_at = time.monotonic()
+            for partition, one in found.items():
+                progress.move(partition, one.next_offset)
+            records = pa.Table.from_batches([one.records for one in found.values()], RECORD_SCHEMA)
+        if progress is None or len(records) >= MOST_RECORDS:
+            progress = self._at_the_ends()
+        self._progress = progress
+        return records.slice(0, MOST_RECORDS)
 
-    def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
-        consumer, self._reading = self._reading, None
-        if consumer is not None:
-            consumer.close()
-        super().close()
-
-    def _at_the_ends(self) -> Any:
-        partitions = [kafka.TopicPartition(OFFSETS_TOPIC, partition) for partition in self.partitions()]
-        consumer = self._consumer(**_FETCH, auto_offset_reset="latest", isolation_level="read_committed")
-        consumer.assign(partitions)
-        self._seek_to_ends(consumer)
-        return consumer
-
-    @staticmethod
-    def _seek_to_ends(consumer: Any) -> None:
-        consumer.seek_to_end()
-        deadline = time.monotonic() + _ENDS_SECONDS
-        for partition in consumer.assignment():  # otherwise the ends would be those of a later poll
-            consumer.position(partition, timeout_ms=max(0, round(1000 * (deadline - time.monotonic()))))
-
-    def _read(self, consumer: Any) -> list[Any]:
-        records: list[Any] = []
-        deadline = time.monotonic() + _POLLS_SECONDS
-        while time.monotonic() < deadline:
-            found = consumer.poll(timeout_ms=_POLL_MS, max_records=MOST_RECORDS - len(records))
-            for some in found.values():
-                records += some
-            if len(records) >= MOST_RECORDS:
-                self._seek_to_ends(consumer)
-            if not found or len(records) >= MOST_RECORDS:
-                break
-        return records
+    def _at_the_ends(self) -> Progress:
+        ends = {partition: bounds.last_stable_offset for partition, bounds in self.bounds().items()}
+        return Progress(ends, dict.fromkeys(ends, sys.maxsize))

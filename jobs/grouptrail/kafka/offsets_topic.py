@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from operator import methodcaller
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import kafka
@@ -22,9 +21,6 @@ from grouptrail.kafka.errors import (
 from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.settings import DEADLINE_SECONDS
 
-if TYPE_CHECKING:
-    from grouptrail.config import Config
-
 _TOPIC_DENIED = 29
 _RIGHTS = f"grant the principal READ and DESCRIBE on topic {OFFSETS_TOPIC}"
 _COORDINATOR_PAUSE_SECONDS = 0.2
@@ -34,9 +30,6 @@ class OffsetsTopic(Cluster):
     """The topic `__consumer_offsets`. Each method also raises TopicMissingError."""
 
     _denied = f"read {OFFSETS_TOPIC}: {_RIGHTS}"
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config.kafka_settings())
 
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""

@@ -192,7 +192,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
         return
     subject = "broker"
     try:
-        with OffsetsTopic(config) as topic:
+        with OffsetsTopic(config.kafka_settings()) as topic:
             brokers = topic.brokers()
             yield Finding("ok", subject, f"{len(brokers)} in the cluster: {', '.join(brokers)}")
             subject = "topic"

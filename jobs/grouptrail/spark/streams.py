@@ -22,14 +22,6 @@ stopping = threading.Event()
 # What Spark's Kafka source calls a log's start.
 _EARLIEST = -2
 
-# A task fetches its partitions one after the other. With the client's defaults it would wait up to half a second
-# at the end of each for records that may come. Each partition's consumer holds one fetch in memory.
-_FETCH = {
-    "kafka.fetch.max.wait.ms": "10",
-    "kafka.max.poll.records": "5000",
-    "kafka.receive.buffer.bytes": str(1 << 20),
-}
-
 
 def read_offsets_topic(
     spark: SparkSession,
@@ -39,54 +31,24 @@ def read_offsets_topic(
     *,
     group: str,
 ) -> DataFrame:
-    """Read the topic as a stream: first from its start or the offsets `begin`, then from the checkpoint.
+    """Plan micro-batches of the topic: first from its start or the offsets `begin`, then from the checkpoint.
 
-    Out: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Committed
-    records only, and by `assign`, so that reading leaves no consumer group behind in the topic that is read.
-    Offsets that retention has removed cause no failure; the job counts them. Before its first record Spark's driver
-    requests the committed offsets of `group`, and waits forever if no coordinator answers.
+    Out: the columns of Spark's Kafka source; committed records only. The rows need not be read: `batch_end_offsets`
+    has the range of each batch. Partitions are assigned, so that reading leaves no consumer group behind in the topic
+    that is read. Before the first batch Spark's driver requests the committed offsets of `group`, and waits forever
+    if no coordinator answers.
     """
     starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
-        **_offsets_topic(config, partitions, group),
+        **config.spark_kafka_options(),
+        "kafka.isolation.level": "read_committed",
+        "kafka.group.id": group,
+        "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
+        "failOnDataLoss": "false",
         "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
         "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
     }
-    return _records(spark.readStream.format("kafka").options(**options).load())
-
-
-def read_offsets_range(
-    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int | None, int]], *, group: str
-) -> DataFrame:
-    """Read offsets [start, end) of the topic by partition (no start: the log's), with the same columns."""
-    start = {partition: _EARLIEST if first is None else first for partition, (first, _) in ranges.items()}
-    options = {
-        **_offsets_topic(config, sorted(ranges), group),
-        "startingOffsets": json.dumps({OFFSETS_TOPIC: start}),
-        "endingOffsets": json.dumps({OFFSETS_TOPIC: {partition: end for partition, (_, end) in ranges.items()}}),
-    }
-    return _records(spark.read.format("kafka").options(**options).load())
-
-
-def _offsets_topic(config: Config, partitions: Sequence[int], group: str) -> dict[str, str]:
-    return {
-        **_FETCH,
-        **config.spark_kafka_options(),
-        "kafka.isolation.level": "read_committed",
-        "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
-        "failOnDataLoss": "false",
-        "kafka.group.id": group,
-    }
-
-
-def _records(rows: DataFrame) -> DataFrame:
-    return rows.selectExpr(
-        "partition AS record_partition",
-        "offset AS record_offset",
-        "timestamp AS record_at",
-        "key",
-        "value",
-    )
+    return spark.readStream.format("kafka").options(**options).load()
 
 
 def interpret(spark: SparkSession, *, is_small: bool) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from grouptrail.console.progress import print_now, waiting
 from grouptrail.decode.progress import refuse_other_source
-from grouptrail.decode.schema import RECORD_SCHEMA, TABLES
+from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.segments import (
     MAX_BATCH_BYTES,
     SegmentRecord,
@@ -31,6 +31,7 @@ from grouptrail.decode.sources.segments import (
 )
 from grouptrail.decode.tasks import ByTask
 from grouptrail.decode.writer import land_records
+from grouptrail.kafka.record_schema import RECORD_DDL, RECORD_SCHEMA
 from grouptrail.spark.session import session
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
@@ -48,7 +49,6 @@ SUMMARY = "segments"
 Folders = list[tuple[int, list[Path]]]
 Report = Callable[[str], None]
 
-_RECORDS = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
 _ROWS_A_BATCH = 10_000
 _BYTES_A_BATCH = 16 << 20
 _FOLDERS_A_TASK_SLOT = 4
@@ -221,7 +221,7 @@ def read_segments(
                 yield from _arrow(place["partition"], read)
                 reports.add({place["number"]: found})
 
-    return files.mapInArrow(rows, _RECORDS)
+    return files.mapInArrow(rows, RECORD_DDL)
 
 
 def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.RecordBatch]:

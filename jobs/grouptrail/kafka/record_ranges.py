@@ -1,0 +1,221 @@
+"""Ranges of offsets of the offsets topic, read as Arrow batches.
+
+kafka-python's consumer makes an object of each record, and waits between the reads of ranges that are small.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import kafka
+import pyarrow as pa
+from kafka import errors as client_errors
+from kafka.protocol.consumer import FetchRequest
+
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.kafka.errors import ClusterError, KafkaUnreachableError
+from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.kafka.record_columns import Fetched, fetched, within
+
+Ranges = Mapping[int, tuple[int, int]]
+"""Offsets [start, end) by partition."""
+
+# Fetches without a session, by a topic's name (later versions have its id).
+_ALONE = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "max_version": 12}
+
+_PAUSE_SECONDS = 0.5
+_REMOVED_AFTER_SECONDS = 10.0
+_GIVEN_UP_AFTER_SECONDS = 60.0
+
+
+class FetchLimits(NamedTuple):
+    """How much of a partition and in all a broker is to return at a time, and how long it waits for a record."""
+
+    partition_bytes: int
+    bytes: int
+    wait_ms: int
+
+
+@dataclass
+class Progress:
+    """How far the ranges have been read: the next offset and the end of each partition that is not done.
+
+    `moved_at` is when something was last read, `fault` what went wrong in the newest round of requests and may pass.
+    """
+
+    position: dict[int, int]
+    end: dict[int, int]
+    moved_at: float = field(default_factory=time.monotonic)
+    fault: client_errors.KafkaError | KafkaUnreachableError | None = None
+
+    def move(self, partition: int, offset: int) -> None:
+        """Continue at an offset; the broker returns other partitions first next time."""
+        end = self.end.pop(partition)
+        if offset > self.position[partition]:
+            self.moved_at = time.monotonic()
+        self.position[partition] = offset
+        if offset < end:
+            self.end[partition] = end
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Since when nothing was read."""
+        return time.monotonic() - self.moved_at
+
+    def raise_after_a_minute(self) -> None:
+        """Raise the fault if it has lasted so long that waiting is no use."""
+        if self.fault is not None and self.stalled_seconds > _GIVEN_UP_AFTER_SECONDS:
+            raise self.fault
+
+
+class RecordRanges(OffsetsTopic):
+    """Reads committed records of the topic. When it is pickled, its settings are: the copy connects by itself."""
+
+    _limits = FetchLimits(partition_bytes=1 << 20, bytes=16 << 20, wait_ms=500)
+    _leaders: Mapping[int, int] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._settings,)
+
+    def read(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
+        """Yield the records of some ranges, those of a partition in order; out: batches of `RECORD_SCHEMA`.
+
+        Left out are records that retention, or the unclean election of a leader, has removed. Brokers may be away for
+        a minute. Raises ClusterError.
+        """
+        filled = {at: span for at, span in ranges.items() if span[0] < span[1]}
+        progress = Progress(
+            {at: start for at, (start, _) in filled.items()}, {at: end for at, (_, end) in filled.items()}
+        )
+        with self._explained():
+            sent = self._send(progress)
+            while progress.end:
+                ends, found = dict(progress.end), self._receive(sent, progress)
+                for partition, one in found.items():
+                    progress.move(partition, one.next_offset)
+                if not found:
+                    self._wait(progress)
+                sent = self._send(progress)  # the brokers answer while these are decoded
+                for partition, one in found.items():
+                    if len(records := within(one.records, 0, ends[partition])):
+                        yield records
+
+    def _send(self, progress: Progress) -> dict[int, Any]:
+        """Request the next records from each partition's leader; return the futures of their answers."""
+        wanted: dict[int, list[Any]] = {}
+        progress.fault = None
+        try:
+            for partition in progress.end:
+                if (leader := self._leader(partition)) is not None:
+                    wanted.setdefault(leader, []).append(self._fetch_of(partition, progress.position[partition]))
+            return self._ask(lambda admin: admin._manager.run(_fetches, admin._manager, wanted, self._limits))
+        except KafkaUnreachableError as error:
+            progress.fault = error
+            return {}
+
+    def _fetch_of(self, partition: int, offset: int) -> Any:
+        return FetchRequest.FetchTopic.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            partition_max_bytes=self._limits.partition_bytes,
+        )
+
+    def _leader(self, partition: int) -> int | None:
+        if self._leaders is None:
+            found = self.partition_metadata({OFFSETS_TOPIC: None})
+            self._leaders = {one.partition: one.leader for one in found if one.leader is not None}
+        return self._leaders.get(partition)
+
+    def _receive(self, sent: Mapping[int, Any], progress: Progress) -> dict[int, Fetched]:
+        """Wait for the answers; return what can be read. Faults that may pass are noted in `progress`."""
+        found: dict[int, Fetched] = {}
+        removed = False
+        for answer in self._ask(lambda admin: admin._manager.run(_answers, sent.values())) if sent else ():
+            if isinstance(answer, Exception):
+                self._note(answer, progress)
+                continue
+            for one in (partition for topic in answer.responses for partition in topic.partitions):
+                partition, error = one.partition_index, client_errors.for_code(one.error_code)
+                if error is client_errors.OffsetOutOfRangeError:
+                    removed = True
+                elif one.error_code:
+                    self._note(error(), progress)
+                elif one.records:
+                    position = progress.position[partition]
+                    found[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
+        if removed:
+            self._skip_removed(progress)
+        return found
+
+    def _note(self, error: Exception, progress: Progress) -> None:
+        if not isinstance(error, client_errors.KafkaError) or not error.retriable:
+            raise error
+        progress.fault, self._leaders = error, None
+
+    def _skip_removed(self, progress: Progress) -> None:
+        """Continue at the logs' starts where retention has removed what was to be read."""
+        for partition, log in self._bounds_of(progress).items():
+            progress.move(partition, max(progress.position[partition], log.log_start_offset))
+
+    def _wait(self, progress: Progress) -> None:
+        """Wait before asking again, or end what cannot be read any more.
+
+        A replica that lacks the newest records may become the leader; its log then ends before them. For a moment
+        that also seems so after any election.
+        """
+        progress.raise_after_a_minute()
+        if progress.fault is None and progress.stalled_seconds > _REMOVED_AFTER_SECONDS:
+            for partition, log in self._bounds_of(progress).items():
+                if log.last_stable_offset <= progress.position[partition]:
+                    progress.move(partition, progress.end[partition])
+        if progress.end and progress.stalled_seconds > _GIVEN_UP_AFTER_SECONDS:
+            raise ClusterError(
+                f"{self._servers} returns no records of {OFFSETS_TOPIC}, partitions "
+                f"{', '.join(map(str, sorted(progress.end)))}, although it has them: see the brokers' log"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+    def _bounds_of(self, progress: Progress) -> dict[int, LogBounds]:
+        """Return the bounds of the partitions that are not done; none if no broker answers."""
+        try:
+            bounds = self.bounds()
+        except KafkaUnreachableError as error:
+            progress.fault = error
+            return {}
+        return {partition: bounds[partition] for partition in progress.end}
+
+
+async def _fetches(manager: Any, wanted: Mapping[int, list[Any]], limits: FetchLimits) -> dict[int, Any]:
+    level = kafka.IsolationLevel.READ_COMMITTED
+    return {
+        leader: manager.send(
+            FetchRequest(
+                **_ALONE,
+                max_bytes=limits.bytes,
+                min_bytes=1,
+                max_wait_ms=limits.wait_ms,
+                isolation_level=level,
+                topics=[FetchRequest.FetchTopic(topic=OFFSETS_TOPIC, partitions=partitions)],
+                min_version=FetchRequest.min_version_for_isolation_level(level),
+            ),
+            node_id=leader,
+        )
+        for leader, partitions in wanted.items()
+    }
+
+
+async def _answers(futures: Iterable[Any]) -> list[Any]:
+    """Return the answers, or the errors of those that failed."""
+    answers = []
+    for future in futures:
+        try:
+            answers.append(await future)
+        except client_errors.KafkaError as error:
+            answers.append(error)
+    return answers

@@ -1,0 +1,18 @@
+"""The columns of records of the offsets topic before they are decoded."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("record_partition", pa.int32()),
+        pa.field("record_offset", pa.int64()),
+        pa.field("record_at", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+
+RECORD_DDL = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
+"""The same for Spark."""

@@ -1,0 +1,189 @@
+"""Records of record batches as Arrow columns: the same as kafka-python's objects, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.errors import CorruptRecordError
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+from kafka.record.util import calc_crc32c
+
+from grouptrail.kafka.record_columns import fetched, within
+from grouptrail.kafka.record_schema import RECORD_SCHEMA
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+NOW = 1_700_000_000_000
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+@dataclass(frozen=True)
+class Aborted:
+    producer_id: int
+    first_offset: int
+
+
+def batch(
+    first: int, records: Sequence[Pair], *, codec: int = 0, producer: int = -1, append_time: bool = False
+) -> bytes:
+    """Return a batch with records at offsets from `first` on, a millisecond apart."""
+    epoch = 0 if producer >= 0 else -1
+    builder = DefaultRecordBatchBuilder(2, codec, producer >= 0, producer, epoch, epoch, 1 << 20)
+    for index, (key, value) in enumerate(records):
+        builder.append(index, NOW + first + index, key, value, [("header", b"x")] if index % 2 else [])
+    built = bytearray(builder.build())
+    if append_time:
+        built[22] |= 0x08
+        sealed(built)
+    return at(built, first)
+
+
+def sealed(built: bytearray) -> None:
+    built[17:21] = calc_crc32c(memoryview(built)[21:]).to_bytes(4, "big")
+
+
+def at(built: bytes | bytearray, offset: int) -> bytes:
+    """Set the base offset, which the CRC does not cover because brokers write it."""
+    return offset.to_bytes(8, "big") + bytes(built[8:])
+
+
+def marker(offset: int, producer: int, kind: bytes) -> bytes:
+    """Return the control batch that ends a producer's transaction."""
+    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
+    builder.append(0, NOW + offset, kind, b"\0\0\0\0\0\0", [])
+    built = bytearray(builder.build())
+    built[22] |= 0x20
+    sealed(built)
+    return at(built, offset)
+
+
+def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tuple[list[Any], int]:
+    """Return (offset, ms, key, value) of each record, and the next offset."""
+    found = fetched(3, offset, content, aborted)
+    assert found.records.schema == RECORD_SCHEMA
+    found.records.validate(full=True)
+    records = found.records.to_pylist()
+    assert {record["record_partition"] for record in records} <= {3}
+    return [
+        (record["record_offset"], round(record["record_at"].timestamp() * 1000), record["key"], record["value"])
+        for record in records
+    ], found.next_offset
+
+
+def one_by_one(content: bytes) -> list[Any]:
+    """Return what kafka-python reads."""
+    found, batches = [], MemoryRecords(content)
+    while (one := batches.next_batch()) is not None:
+        found += [(record.offset, record.timestamp, record.key, record.value) for record in one]
+    return found
+
+
+OCTETS = st.none() | st.binary(max_size=300)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(OCTETS, OCTETS), min_size=1, max_size=20), st.sampled_from(list(CODECS.values()))
+        ),
+        max_size=5,
+    )
+)
+def test_fetched_records_of_any_batches_are_those_that_kafka_python_reads(
+    batches: list[tuple[list[Pair], int]],
+) -> None:
+    """Nulls, empty and long values, headers, several batches and every codec."""
+    content, first = b"", 7
+    for records, codec in batches:
+        content += batch(first, records, codec=codec, append_time=len(records) % 3 == 0)
+        first += len(records)
+    found, following = rows(content)
+    assert found == one_by_one(content)
+    assert following == (first if batches else 0)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_fetched_old_message_formats_are_read_beside_the_current_one(magic: int, codec: int) -> None:
+    """A compacted topic keeps batches from before an upgrade of the cluster."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    for offset in range(3):
+        builder.append(offset, NOW + offset, b"key", None)
+    content = bytes(builder.build()) + batch(3, [(b"new", b"value")])
+    found, following = rows(content)
+    times = [NOW + offset if magic else 0 for offset in range(3)]
+    assert [(offset, key, value) for offset, _, key, value in found] == [
+        *((offset, b"key", None) for offset in range(3)),
+        (3, b"new", b"value"),
+    ]
+    assert [time for _, time, *_ in found[:3]] == times
+    assert following == 4
+
+
+def test_fetched_batch_that_begins_before_the_offset_yields_the_rest() -> None:
+    """Brokers return whole batches, and cut off the last one at the limit of a fetch."""
+    content = batch(5, [(b"a", b""), (b"b", b""), (b"c", b"")]) + batch(8, [(b"d", b"")])
+    found, following = rows(content[:-1], offset=6)
+    assert [(offset, key) for offset, _, key, _ in found] == [(6, b"b"), (7, b"c")]
+    assert following == 8
+
+
+def test_fetched_transactions_yield_committed_records_only() -> None:
+    """A producer's aborted transaction ends with its marker; its next one and those of others are committed."""
+    content = b"".join(
+        [
+            batch(0, [(b"plain", b"")]),
+            batch(1, [(b"aborted", b"")], producer=7),
+            batch(2, [(b"other", b"")], producer=8),
+            marker(3, 7, ABORT),
+            batch(4, [(b"again", b"")], producer=7),
+            marker(5, 7, COMMIT),
+            marker(6, 8, COMMIT),
+        ]
+    )
+    found, following = rows(content, aborted=[Aborted(7, 1)])
+    assert [key for _, _, key, _ in found] == [b"plain", b"other", b"again"]
+    assert following == 7
+
+
+def test_fetched_only_markers_yield_nothing_and_go_on() -> None:
+    """Otherwise a reader would ask for the same marker for ever."""
+    assert rows(marker(9, 7, COMMIT), offset=9) == ([], 10)
+    assert rows(b"", offset=9) == ([], 9)
+
+
+def test_fetched_wrong_crc_raises() -> None:
+    content = bytearray(batch(0, [(b"key", b"value")]))
+    content[-2] ^= 1
+    with pytest.raises(CorruptRecordError, match="partition 3: the batch at offset 0 has a wrong CRC"):
+        rows(bytes(content))
+
+
+@given(st.data())
+def test_fetched_damaged_records_with_a_right_crc_raise_or_stay_within_their_bytes(data: st.DataObject) -> None:
+    """No length in a record leads outside the batch."""
+    content = bytearray(batch(0, [(b"key", b"value" * 30), (None, b""), (b"k", None)]))
+    where = data.draw(st.integers(61, len(content) - 1))
+    content[where] = data.draw(st.integers(0, 255))
+    sealed(content)
+    try:
+        found = fetched(3, 0, bytes(content), ()).records
+    except CorruptRecordError:
+        return
+    found.validate(full=True)
+    assert found.nbytes < 3 * len(content)
+
+
+def test_within_cuts_at_offsets_also_where_some_are_missing() -> None:
+    records = fetched(3, 0, batch(0, [(b"a", b"")]) + batch(5, [(b"b", b"")]) + batch(9, [(b"c", b"")]), ()).records
+    assert within(records, 1, 9).column("key").to_pylist() == [b"b"]
+    assert within(records, 0).column("key").to_pylist() == [b"a", b"b", b"c"]
+    assert not len(within(records, 6, 9))
