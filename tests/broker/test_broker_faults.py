@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from demo import processes
+from demo.bench import commits as many_commits
 from demo.kafka import OFFSETS_TOPIC, Broker, hanging_transaction, load_raw, read_records
 from demo.kafka_cluster import KafkaCluster
 from grouptrail.config import Config
@@ -49,6 +50,11 @@ def stopped(run: Grouptrail) -> None:
     run.process.send_signal(signal.SIGTERM)
     printed = run.finished(120)
     assert run.process.returncode == 128 + signal.SIGTERM, printed
+
+
+def load_many(bootstrap: str) -> None:
+    """Write more commits into the topic than the driver decodes by itself."""
+    load_raw(bootstrap, ((partition % 3, key, value) for partition, key, value in many_commits(60_000)))
 
 
 @contextlib.contextmanager
@@ -103,12 +109,13 @@ def test_decode_job_broker_failover_and_python_worker_kill_lands_each_record_onc
                 commit(at, name, 4)
             await_landed(config, at, run)
 
-            workers = processes.python_workers(run.process.pid)
-            assert workers
-            for pid in workers:
+            cluster.start()
+            load_many(at)
+            await_that(lambda: bool(processes.python_workers(run.process.pid)))
+            for pid in processes.python_workers(run.process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            cluster.start()
+            load_many(at)
             commit(at, names[1], 5)
             await_landed(config, at, run)
             stopped(run)
