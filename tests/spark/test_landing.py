@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from grouptrail.quality.snapshot import take
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
 from grouptrail.storage.buckets import bucket_of
+from grouptrail.storage.layout import CHECKPOINT_INTERVAL
 from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import arrow_type
 from support import landed
@@ -342,6 +344,31 @@ def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
             redecode.redecode(config.model_copy(update=limited), lambda _line: None)
         assert len(landed.rows(config, table)) == expected
         assert landed.records(config) == {(0, 0): (vector.key, vector.value)}
+
+
+def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(spark: SparkSession, config: Config) -> None:
+    """Also in a table that an older version had Spark write checkpoints of; its layout stays as it was."""
+    path = Path(config.table_path(COMMITTED))
+    tables.ensure_table(spark, config, COMMITTED)
+    spark.sql(
+        f"ALTER TABLE {tables.table_in_sql(config, COMMITTED)} SET TBLPROPERTIES ('{CHECKPOINT_INTERVAL}' = '10')"
+    )
+    tables.ensure_table(spark, config, COMMITTED)
+    for number in range(20):
+        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
+    versions = sorted(int(one.name[:20]) for one in (path / "_delta_log").glob("*.checkpoint.parquet"))
+    assert versions == [10, 20]
+    for one in (path / "_delta_log").glob("*.json"):
+        if int(one.stem) <= 20:
+            one.unlink()
+    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
+    shutil.copytree(path, copy.table_path(COMMITTED))
+    detail = spark.sql(f"DESCRIBE DETAIL {tables.table_in_sql(copy, COMMITTED)}").collect()[0]
+    assert detail.clusteringColumns == list(contracts.tables()[COMMITTED].cluster_by)
+    assert detail.properties[CHECKPOINT_INTERVAL] == "100"
+    assert tables.read_all(spark, copy, COMMITTED).count() == 20
+    tables.append(spark, committed(copy, 99), copy, COMMITTED, app="test", version=19)
+    assert tables.read_all(spark, copy, COMMITTED).count() == 20
 
 
 def test_limits_new_limit_applies_to_batches_that_were_not_tried(spark: SparkSession, config: Config) -> None:

@@ -27,6 +27,7 @@ from grouptrail.jobs import Progress
 from grouptrail.storage import tables
 from grouptrail.storage.appending import append_without_spark
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
+from grouptrail.storage.reader import open_table
 from grouptrail.storage.rows import has_columns, select_arrow
 from grouptrail.storage.schema import table_schema
 
@@ -123,7 +124,7 @@ class FewRecords:
         """
         if not are_supported(config):
             return None
-        if not all(has_columns(config, name, table_schema(name)) for name in READ_OR_WRITTEN):
+        if not all(has_columns(open_table(config, name), table_schema(name)) for name in READ_OR_WRITTEN):
             return None
         columns = (*RANGE_COLUMNS, "offset_commits")
         batches = list(select_arrow(config, PROGRESS, columns, "", rows_at_a_time=RECORDS_AT_A_TIME))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
 from grouptrail.spark.classes import java_class
+from grouptrail.storage.layout import COMMITS_A_CHECKPOINT
+from grouptrail.storage.reader import READ_ERRORS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,12 +46,14 @@ class Append:
         self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
     ) -> None:
         self._spark = spark
+        self._path = path
+        self._options = dict(options)
         self._transaction = _log(spark, path).startTransaction()
         self._app = app
         self._version = version
         self.is_done = False
         if app is not None:
-            self.is_done = has_landed(DeltaTable(path, storage_options=dict(options)), app, version)
+            self.is_done = has_landed(self._table(), app, version)
             # Delta then rejects the commit if another one of this app comes before it.
             self._transaction.readTxn().addOne(app)
 
@@ -80,7 +85,13 @@ class Append:
         )
         action_of = self._class("org.apache.spark.sql.delta.actions.Action").fromJson
         read = self._class("org.apache.spark.api.python.PythonUtils").toSeq([action_of(one) for one in actions])
-        self._transaction.commit(read, operation)
+        version = self._transaction.commit(read, operation)
+        if version % COMMITS_A_CHECKPOINT == 0:
+            with suppress(*READ_ERRORS):  # the rows are in the table all the same
+                self._table().create_checkpoint()
+
+    def _table(self) -> DeltaTable:
+        return DeltaTable(self._path, storage_options=self._options)
 
     def _class(self, name: str) -> Any:
         return java_class(self._spark, name)

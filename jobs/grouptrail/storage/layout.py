@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from grouptrail.contracts import Column, Table
 
-# Spark's own default; with that of delta-rs, 100, up to 100 files are read whenever a table is opened.
-_COMMITS_A_CHECKPOINT = 10
+COMMITS_A_CHECKPOINT = 10
+"""So many files of the log are read at most, whenever a table is opened."""
+
+CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 def meaning(column: Column) -> str:
@@ -18,5 +20,5 @@ def properties(table: Table) -> dict[str, str]:
     stats = (column.name for column in table.columns if column.stats and column.name not in table.partition_by)
     return {
         "delta.dataSkippingStatsColumns": ",".join(stats),
-        "delta.checkpointInterval": str(_COMMITS_A_CHECKPOINT),
+        CHECKPOINT_INTERVAL: str(COMMITS_A_CHECKPOINT),
     }

@@ -66,9 +66,9 @@ def select_arrow(
         raise TableError(f"{config.table_path(name)} cannot be read: {first_cause(error)}") from error
 
 
-def has_columns(config: Config, name: str, columns: pa.Schema) -> bool:
-    """Return whether there is a table that has these columns."""
-    if (table := open_table(config, name)) is None:
+def has_columns(table: OpenTable | None, columns: pa.Schema) -> bool:
+    """Return whether there is a table and it has these columns."""
+    if table is None:
         return False
     there = pa.schema(table.schema().to_arrow())
     return all(there.get_field_index(one.name) >= 0 and there.field(one.name).type == one.type for one in columns)

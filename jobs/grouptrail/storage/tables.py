@@ -24,7 +24,7 @@ from grouptrail.storage import delta, reader
 from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, writing
 from grouptrail.storage.files import write as write_files
-from grouptrail.storage.layout import meaning, properties
+from grouptrail.storage.layout import CHECKPOINT_INTERVAL, COMMITS_A_CHECKPOINT, meaning, properties
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
@@ -47,6 +47,10 @@ _FEW_ROWS = 200_000
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+
+# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
+# the removal of old logs.
+_COMMITS_OF_SPARK = 100
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 
@@ -89,8 +93,11 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
     with _locks[config.table_path(name)]:  # jobs that start at once need some of the same tables
         _remove_checksum(config, name)
-        if not (object_stores.is_known(config.warehouse) and has_columns(config, name, table_schema(name))):
+        there = reader.open_table(config, name) if object_stores.is_known(config.warehouse) else None
+        if not has_columns(there, table_schema(name)):
             _create_or_alter(spark, config, name)
+        if there is not None:
+            _set_checkpoint_interval(spark, config, there, name)
 
 
 def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
@@ -117,6 +124,14 @@ def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
     missing = [column for column in table.columns if column.name not in there]
     if missing:
         spark.sql(f"ALTER TABLE {table_in_sql(config, name)} ADD COLUMNS ({_columns(missing)})")
+
+
+def _set_checkpoint_interval(spark: SparkSession, config: Config, there: DeltaTable, name: str) -> None:
+    """Let Spark write checkpoints as seldom as in new tables, if it writes them as an older grouptrail wanted."""
+    wanted = _spark_properties(tables()[name])[CHECKPOINT_INTERVAL]
+    if there.metadata().configuration.get(CHECKPOINT_INTERVAL) == str(COMMITS_A_CHECKPOINT) != wanted:
+        interval = f"'{CHECKPOINT_INTERVAL}' = '{wanted}'"
+        spark.sql(f"ALTER TABLE {table_in_sql(config, name)} SET TBLPROPERTIES ({interval})")
 
 
 def _remove_checksum(config: Config, name: str) -> None:
@@ -522,7 +537,12 @@ def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
 
 
 def _properties(table: Table) -> str:
-    return ", ".join(f"'{key}' = '{value}'" for key, value in properties(table).items())
+    return ", ".join(f"'{key}' = '{value}'" for key, value in _spark_properties(table).items())
+
+
+def _spark_properties(table: Table) -> dict[str, str]:
+    interval = {} if table.partition_by else {CHECKPOINT_INTERVAL: str(_COMMITS_OF_SPARK)}
+    return properties(table) | interval
 
 
 def _simple(ddl: str) -> str:
