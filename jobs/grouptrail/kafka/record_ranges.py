@@ -75,7 +75,7 @@ class Progress:
 class RecordRanges(OffsetsTopic):
     """Reads committed records of the topic. When it is pickled, its settings are: the copy connects by itself."""
 
-    _limits = FetchLimits(partition_bytes=1 << 20, bytes=16 << 20, wait_ms=500)
+    _limits = FetchLimits(partition_bytes=512 << 10, bytes=4 << 20, wait_ms=500)
     _leaders: Mapping[int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
