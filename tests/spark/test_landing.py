@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -279,6 +280,44 @@ def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
     tables.replace_files(spark, committed(config, 7), config, COMMITTED)
     assert len(times) == 2
     assert stored(config) == {config.cluster: [7]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["offset_commits", "generations"]
+    + [
+        pytest.param(name, marks=pytest.mark.full)
+        for name in sorted(contracts.tables().keys() - {"offset_commits", "generations"})
+    ],
+)
+def test_ensure_table_creates_what_spark_would(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Column by column, with the same clustering and protocol; and Spark appends to it."""
+
+    def created(warehouse: str) -> Any:
+        there = config.model_copy(update={"warehouse": f"{config.warehouse}-{warehouse}"})
+        tables.ensure_table(spark, there, name)
+        log = Path(there.table_path(name), "_delta_log", f"{0:020}.json").read_text().splitlines()
+        actions: dict[str, Any] = {}
+        for line in log:
+            actions |= json.loads(line)
+        metadata = {**actions["metaData"], "id": "", "createdTime": 0, "name": None}
+        schema = json.loads(metadata.pop("schemaString"))
+        domain = actions.get("domainMetadata", {"configuration": "{}"})
+        detail = spark.sql(f"DESCRIBE DETAIL {tables.table_in_sql(there, name)}").collect()[0].asDict()
+        changing = {"id", "location", "createdAt", "lastModified"}
+        return (
+            metadata,
+            schema,
+            {key: sorted(value) if isinstance(value, list) else value for key, value in actions["protocol"].items()},
+            {**domain, "configuration": json.loads(domain["configuration"])},
+            {key: value for key, value in detail.items() if key not in changing},
+        )
+
+    ours = created("ours")
+    monkeypatch.setattr(tables, "_is_created_locally", lambda *_: False)
+    assert ours == created("spark's")
 
 
 def test_ensure_table_by_several_jobs_at_once_creates_it_once(spark: SparkSession, config: Config) -> None:

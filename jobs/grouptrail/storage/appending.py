@@ -5,7 +5,11 @@ delta-rs does not write to tables with liquid clustering, as Spark creates them;
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _CLUSTERING = "clustering"
+_DOMAIN = "delta.clustering"
+_FIRST_COMMIT = Path("_delta_log", f"{0:020}.json")
 
 
 def append_without_spark(config: Config, name: str, rows: list[dict[str, Any]]) -> bool:
@@ -32,6 +38,37 @@ def append_without_spark(config: Config, name: str, rows: list[dict[str, Any]]) 
         return False
     write_deltalake(table, pa.Table.from_pylist(rows, table_schema(name)), mode="append")
     return True
+
+
+def create_as_spark_does(name: str, folder: Path) -> None:
+    """Create a table of a contract, clustered where Spark's would be, unless the local folder has one.
+
+    delta-rs makes the first commit in another folder; clustering is added to it as Delta's protocol has it (there:
+    "Clustered Table"). Spark takes seconds for the first tables after its start. Raises OSError.
+    """
+    table = contracts.tables()[name]
+    with TemporaryDirectory() as elsewhere:
+        create_without_spark(name, elsewhere, {})
+        actions = [json.loads(line) for line in (Path(elsewhere) / _FIRST_COMMIT).read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = layout.spark_properties(table)
+        if "protocol" in action and not table.partition_by:
+            action["protocol"] = {
+                "minReaderVersion": 1,
+                "minWriterVersion": 7,
+                "writerFeatures": ["domainMetadata", _CLUSTERING, "invariants", "appendOnly"],
+            }
+    if not table.partition_by:
+        columns = json.dumps({"clusteringColumns": [[column] for column in table.cluster_by], "domainName": _DOMAIN})
+        actions.append({"domainMetadata": {"domain": _DOMAIN, "configuration": columns, "removed": False}})
+    first = folder / _FIRST_COMMIT
+    first.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=first.parent, prefix=".creating-") as file:
+        file.writelines(f"{json.dumps(action)}\n" for action in actions)
+        file.flush()
+        with suppress(FileExistsError):  # another driver was first
+            first.hardlink_to(file.name)
 
 
 def create_without_spark(name: str, path: str, options: Mapping[str, str]) -> OpenTable:

@@ -15,6 +15,16 @@ def meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
 
 
+# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
+# the removal of old logs.
+_COMMITS_OF_SPARK = 100
+
+
+def spark_properties(table: Table) -> dict[str, str]:
+    """Return Delta's properties of a table that Spark writes."""
+    return properties(table) | ({} if table.partition_by else {CHECKPOINT_INTERVAL: str(_COMMITS_OF_SPARK)})
+
+
 def properties(table: Table) -> dict[str, str]:
     """Return Delta's properties of a table."""
     stats = (column.name for column in table.columns if column.stats and column.name not in table.partition_by)

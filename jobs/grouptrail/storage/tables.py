@@ -21,10 +21,11 @@ from deltalake.exceptions import CommitFailedError
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.spark import object_stores
 from grouptrail.storage import delta, reader
+from grouptrail.storage.appending import create_as_spark_does
 from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, writing
 from grouptrail.storage.files import write as write_files
-from grouptrail.storage.layout import CHECKPOINT_INTERVAL, COMMITS_A_CHECKPOINT, meaning, properties
+from grouptrail.storage.layout import CHECKPOINT_INTERVAL, COMMITS_A_CHECKPOINT, meaning, spark_properties
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
@@ -47,10 +48,6 @@ _FEW_ROWS = 200_000
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-
-# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
-# the removal of old logs.
-_COMMITS_OF_SPARK = 100
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 
@@ -93,11 +90,26 @@ def ensure_table(spark: SparkSession, config: Config, name: str) -> None:
     """Create the table if it does not exist, and add the columns that its contract has gained."""
     with _locks[config.table_path(name)]:  # jobs that start at once need some of the same tables
         _remove_checksum(config, name)
-        there = reader.open_table(config, name) if object_stores.is_known(config.warehouse) else None
+        is_known = object_stores.is_known(config.warehouse)
+        there = reader.open_table(config, name) if is_known else None
+        if there is None and is_known and _is_created_locally(config, name):
+            return
         if not has_columns(there, table_schema(name)):
             _create_or_alter(spark, config, name)
         if there is not None:
             _set_checkpoint_interval(spark, config, there, name)
+
+
+def _is_created_locally(config: Config, name: str) -> bool:
+    from grouptrail.config import is_uri
+
+    if is_uri(config.warehouse):
+        return False
+    try:
+        create_as_spark_does(name, Path(config.table_path(name)))
+    except OSError:  # such as file systems without hard links
+        return False
+    return True
 
 
 def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
@@ -128,7 +140,7 @@ def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
 
 def _set_checkpoint_interval(spark: SparkSession, config: Config, there: DeltaTable, name: str) -> None:
     """Let Spark write checkpoints as seldom as in new tables, if it writes them as an older grouptrail wanted."""
-    wanted = _spark_properties(tables()[name])[CHECKPOINT_INTERVAL]
+    wanted = spark_properties(tables()[name])[CHECKPOINT_INTERVAL]
     if there.metadata().configuration.get(CHECKPOINT_INTERVAL) == str(COMMITS_A_CHECKPOINT) != wanted:
         interval = f"'{CHECKPOINT_INTERVAL}' = '{wanted}'"
         spark.sql(f"ALTER TABLE {table_in_sql(config, name)} SET TBLPROPERTIES ({interval})")
@@ -537,12 +549,7 @@ def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
 
 
 def _properties(table: Table) -> str:
-    return ", ".join(f"'{key}' = '{value}'" for key, value in _spark_properties(table).items())
-
-
-def _spark_properties(table: Table) -> dict[str, str]:
-    interval = {} if table.partition_by else {CHECKPOINT_INTERVAL: str(_COMMITS_OF_SPARK)}
-    return properties(table) | interval
+    return ", ".join(f"'{key}' = '{value}'" for key, value in spark_properties(table).items())
 
 
 def _simple(ddl: str) -> str:
