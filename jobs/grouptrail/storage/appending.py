@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -47,28 +46,43 @@ def create_as_spark_does(name: str, folder: Path) -> None:
     "Clustered Table"). Spark takes seconds for the first tables after its start. Raises OSError.
     """
     table = contracts.tables()[name]
+    actions: dict[str, Any] = {}
     with TemporaryDirectory() as elsewhere:
         create_without_spark(name, elsewhere, {})
-        actions = [json.loads(line) for line in (Path(elsewhere) / _FIRST_COMMIT).read_text().splitlines()]
-    for action in actions:
-        if "metaData" in action:
-            action["metaData"]["configuration"] = layout.spark_properties(table)
-        if "protocol" in action and not table.partition_by:
-            action["protocol"] = {
-                "minReaderVersion": 1,
-                "minWriterVersion": 7,
-                "writerFeatures": ["domainMetadata", _CLUSTERING, "invariants", "appendOnly"],
-            }
+        for line in (Path(elsewhere) / _FIRST_COMMIT).read_text().splitlines():
+            actions |= json.loads(line)
+    actions["metaData"]["configuration"] = layout.spark_properties(table)
     if not table.partition_by:
         columns = json.dumps({"clusteringColumns": [[column] for column in table.cluster_by], "domainName": _DOMAIN})
-        actions.append({"domainMetadata": {"domain": _DOMAIN, "configuration": columns, "removed": False}})
+        actions["domainMetadata"] = {"domain": _DOMAIN, "configuration": columns, "removed": False}
+        features = ["domainMetadata", _CLUSTERING, "invariants", "appendOnly"]
+        actions["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     first = folder / _FIRST_COMMIT
     first.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile("w", dir=first.parent, prefix=".creating-") as file:
-        file.writelines(f"{json.dumps(action)}\n" for action in actions)
+        file.writelines(f"{json.dumps({kind: action})}\n" for kind, action in actions.items())
         file.flush()
-        with suppress(FileExistsError):  # another driver was first
+        try:
             first.hardlink_to(file.name)
+        except FileExistsError:  # another driver was first
+            return
+    first.with_suffix(".crc").write_text(json.dumps(_checksum(actions)))
+
+
+def _checksum(actions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a new table's version checksum, from which Spark computes those of later versions, instead of from all
+    of the log."""
+    return {
+        "tableSizeBytes": 0,
+        "numFiles": 0,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "setTransactions": [],
+        "domainMetadata": [actions["domainMetadata"]] if "domainMetadata" in actions else [],
+        "metadata": actions["metaData"],
+        "protocol": actions["protocol"],
+        "allFiles": [],
+    }
 
 
 def create_without_spark(name: str, path: str, options: Mapping[str, str]) -> OpenTable:
