@@ -50,6 +50,24 @@ def remove(*files: Path) -> None:
         file.unlink()
 
 
+def test_checkpoints_begin_first_batch_that_could_not_write_its_offsets_is_tried_again(
+    spark: SparkSession, config: Config, tmp_path: Path
+) -> None:
+    """A disk that is full at that moment leaves a part of the file, with which Spark would never start again."""
+    elsewhere = config.model_copy(update={"warehouse": str(tmp_path / "elsewhere")})
+    lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": 0})
+    tables.ensure_table(spark, config, TABLE)
+    offsets = Path(config.checkpoint_path(JOB), "offsets")
+    offsets.mkdir(parents=True)
+    (offsets / ".0.3c1f0a52-0000-0000-0000-000000000000.tmp").write_bytes(b"v1")
+    landed: list[int] = []
+    assert checkpoints.begin(spark, config, JOB, [TABLE]) == {}
+    source = tables.read_appends(spark, elsewhere, TABLE)
+    query = start_query(source, config, JOB, land=lambda _rows, batch: landed.append(batch), once=True)
+    query.awaitTermination()
+    assert landed == [0]
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "deleted": (shutil.rmtree, "does not exist, but its tables have rows"),
     "metadata lost": (lambda at: remove(at / "metadata"), r"cannot be read \(metadata\)"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, Index, ints, moment, position_names
+from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, Window
 from grouptrail.query.errors import QueryError
@@ -65,10 +65,10 @@ class Firing:
 
 def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) -> Iterator[Firing]:
     """Yield the firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
-    index, window = Index(), Window(thresholds)
+    index, window = PartitionIndex(), Window(thresholds)
     held: dict[int, Firing] = {}
     for rows in samples:
-        numbers = index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
+        numbers = index.positions(rows, index.partitions(rows))
         at = int(ints(rows["sampled_at"]).max())
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
         readable = np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))

@@ -22,13 +22,11 @@ from grouptrail.lag.index import (
     UNKNOWN,
     Bools,
     Floats,
-    Index,
     Ints,
+    PartitionIndex,
     at_numbers,
     ints,
     moment,
-    partition_names,
-    position_names,
     whole,
 )
 from grouptrail.lag.offsets import Entries, Lag, is_of_other_log, lag_in_offsets, matching
@@ -111,8 +109,7 @@ class LagCalculator:
         """`first_until` (microseconds): no sample is from before it."""
         self._cluster = cluster
         self._rules = rules
-        self._index = Index()
-        self._partitions = Index()
+        self._index = PartitionIndex()
         self._topic_ids: dict[int, str] = {}
         self._newest_ends = np.empty(0, np.int64)
         self._ends = LogEnds()
@@ -129,8 +126,8 @@ class LagCalculator:
 
     def add_stored_lag(self, rows: pa.Table) -> None:
         """Add the rows of `consumer_lag` of one earlier sample to the window that verdicts look back on."""
-        numbers = self._index.of(position_names(rows["topic"], rows["partition"], rows["group_id"]))
-        partitions = self._partitions.of(partition_names(rows["topic"], rows["partition"]))
+        partitions = self._index.partitions(rows)
+        numbers = self._index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         lag, lost = ints(rows["lag"]), ints(rows["lost_records"])
         # Offsets of another log do not count: the row says so, or the log was recreated later.
@@ -142,21 +139,21 @@ class LagCalculator:
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
-        numbers = self._partitions.of(partition_names(rows["topic"], rows["partition"]))
+        numbers = self._index.partitions(rows)
         ends, sampled_at = ints(rows["log_end_offset"]), ints(rows["sampled_at"])
         is_known = ends != UNKNOWN
         if is_known.any():
-            column = np.full(len(self._partitions), UNKNOWN)
+            column = np.full(self._index.partition_count, UNKNOWN)
             column[numbers] = ends
             asked_at, answered_at = ints(rows["asked_at"])[is_known].min(), sampled_at[is_known].max()
             self._ends.add(LogEndSample(int(asked_at), int(answered_at), column))
         replaced = self._replaced_logs(numbers, ends, rows["topic_id"].to_pylist())
         self._ends.forget(replaced)
         self._window.forget(np.flatnonzero(np.isin(self._partition_of, replaced)))
-        recreated_at = at_numbers(self._recreated_at, np.arange(len(self._partitions)))
+        recreated_at = at_numbers(self._recreated_at, np.arange(self._index.partition_count))
         recreated_at[replaced] = int(sampled_at.max())
         self._recreated_at = recreated_at
-        row_of = np.full(len(self._partitions), UNKNOWN)
+        row_of = np.full(self._index.partition_count, UNKNOWN)
         row_of[numbers] = np.arange(len(rows))
         self._sample = (int(sampled_at.max()), rows, row_of)
         self.held_back.add_sample(rows, int(sampled_at.max()))
@@ -215,7 +212,7 @@ class LagCalculator:
                 replaced.add(number)
             if topic_id is not None:
                 self._topic_ids[number] = topic_id
-        newest = at_numbers(self._newest_ends, np.arange(len(self._partitions)))
+        newest = at_numbers(self._newest_ends, np.arange(self._index.partition_count))
         newest[numbers] = np.where(ends == UNKNOWN, before, ends)
         self._newest_ends = newest
         return np.array(sorted(replaced), np.int64)
@@ -234,25 +231,33 @@ class LagCalculator:
         commits = self.positions.latest(until)
         if fetch_offsets is not None or until is not None:
             self._coordinators.refresh(self._held_groups(commits, groups), at, fetch_offsets)
-        commits = _with_owned(self._coordinators.apply_to(commits), owned)
-        partitions = self._partitions.of(partition_names(commits["topic"], commits["partition"]))
+        commits = self._with_owned(self._coordinators.apply_to(commits), owned)
+        partitions = self._index.partitions(commits)
         commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
         is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
         commits = commits.append_column("number", pa.array(partitions)).filter(is_sampled | is_owned)
-        commits = commits.sort_by([(name, "ascending") for name in ("group_id", "topic", "partition")])
-        rows = ints(commits["log"])
+        commits = commits.take(pa.array(self._index.order(commits)))
+        rows, partitions = ints(commits["log"]), ints(commits["number"])
         entries = Entries(
             at=at,
-            positions=self._index.of(position_names(commits["topic"], commits["partition"], commits["group_id"])),
-            partitions=ints(commits["number"]),
+            positions=self._index.positions(commits, partitions),
+            partitions=partitions,
             commits=commits.select(COMMITS.names),
             logs=_with_sample_time(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
             held_back=self._coordinators.reasons(commits),
         )
-        partition_of = at_numbers(self._partition_of, np.arange(len(self._index)))
+        partition_of = at_numbers(self._partition_of, np.arange(self._index.position_count))
         partition_of[entries.positions] = entries.partitions
         self._partition_of = partition_of
         return entries
+
+    def _with_owned(self, commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
+        """Add the positions that have an owner and no commit."""
+        without = pa.Table.from_pylist(
+            [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned], COMMITS
+        )
+        known, numbers = (self._index.positions(rows, self._index.partitions(rows)) for rows in (commits, without))
+        return pa.concat_tables([commits, without.filter(pa.array(~np.isin(numbers, known)))])
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -410,16 +415,6 @@ _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 def _not_progressing(verdict: Verdict) -> list[int]:
     return [entry for entry, status in enumerate(verdict.status) if status in _NOT_PROGRESSING]
-
-
-def _with_owned(commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
-    """Add the positions that have an owner and no commit."""
-    without = pa.Table.from_pylist(
-        [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned], COMMITS
-    )
-    names = position_names(commits["topic"], commits["partition"], commits["group_id"])
-    owned_names = position_names(without["topic"], without["partition"], without["group_id"])
-    return pa.concat_tables([commits, without.filter(pc.invert(pc.is_in(owned_names, names)))])
 
 
 class LastCommits:

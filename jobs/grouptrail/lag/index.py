@@ -1,4 +1,4 @@
-"""Number names, a whole column at a time."""
+"""Number partitions and positions, a whole column at a time."""
 
 from __future__ import annotations
 
@@ -20,32 +20,76 @@ UNKNOWN = -1
 """An offset or a time that is not known."""
 
 
-class Index:
-    """Names numbered in the order in which they were first seen."""
+# A partition, a topic or a group has a number below this one, so that two of them make one integer.
+_MOST = np.int64(1 << 31)
 
-    def __init__(self) -> None:
-        self.names = pa.array([], pa.string())
+
+class _Index:
+    """Values numbered in the order in which they were first seen."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self.values = pa.array([], type_)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.values)
 
-    def of(self, names: pa.Array) -> Ints:
-        """Return the numbers of names; new names get the next ones."""
-        found = pc.index_in(names, self.names)
+    def of(self, values: pa.Array) -> Ints:
+        """Return the numbers of values; new values get the next ones."""
+        found = pc.index_in(values, self.values)
         if found.null_count:
-            self.names = pa.concat_arrays([self.names, pc.unique(names.filter(pc.is_null(found)))])
-            found = pc.index_in(names, self.names)
+            self.values = pa.concat_arrays([self.values, pc.unique(values.filter(pc.is_null(found)))])
+            found = pc.index_in(values, self.values)
         return ints(found)
 
 
-def partition_names(topics: Any, partitions: Any) -> pa.Array:
-    """Return `topic/partition`, which is unambiguous: a topic's name has no slash."""
-    return whole(pc.binary_join_element_wise(topics, pc.cast(partitions, pa.string()), "/"))
+class _Names(_Index):
+    def __init__(self) -> None:
+        super().__init__(pa.string())
+
+    def of(self, values: Any) -> Ints:
+        """Return the numbers of names, each looked up once."""
+        encoded = whole(values).dictionary_encode()
+        return super().of(encoded.dictionary)[ints(encoded.indices)]
+
+    def ranks(self) -> Ints:
+        """Return the place of each name in alphabetical order."""
+        ranks = np.empty(len(self), np.int64)
+        ranks[np.asarray(pc.sort_indices(self.values))] = np.arange(len(self))
+        return ranks
 
 
-def position_names(topics: Any, partitions: Any, groups: Any) -> pa.Array:
-    """Return `topic/partition/group`."""
-    return whole(pc.binary_join_element_wise(partition_names(topics, partitions), whole(groups), "/"))
+class PartitionIndex:
+    """Numbers partitions, and positions, which are those of a group in a partition.
+
+    Numbers are compared instead of names: with a million positions that takes a fraction of the time.
+    """
+
+    def __init__(self) -> None:
+        self._topics, self._groups = _Names(), _Names()
+        self._partitions, self._positions = _Index(pa.int64()), _Index(pa.int64())
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions are known."""
+        return len(self._partitions)
+
+    @property
+    def position_count(self) -> int:
+        """How many positions are known."""
+        return len(self._positions)
+
+    def partitions(self, rows: pa.Table) -> Ints:
+        """Return the numbers of the partitions of rows. In: topic, partition."""
+        return self._partitions.of(pa.array(self._topics.of(rows["topic"]) * _MOST + ints(rows["partition"])))
+
+    def positions(self, rows: pa.Table, partitions: Ints) -> Ints:
+        """Return the numbers of the positions of rows, whose `partitions` are known. In: group_id."""
+        return self._positions.of(pa.array(self._groups.of(rows["group_id"]) * _MOST + partitions))
+
+    def order(self, rows: pa.Table) -> Ints:
+        """Return the order of rows by group, topic and partition. In: group_id, topic, partition."""
+        topics, groups = self._topics.of(rows["topic"]), self._groups.of(rows["group_id"])
+        return np.lexsort((ints(rows["partition"]), self._topics.ranks()[topics], self._groups.ranks()[groups]))
 
 
 def whole(column: Any) -> pa.Array:

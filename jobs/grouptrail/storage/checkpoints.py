@@ -54,6 +54,7 @@ def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     """
     if reason := fault(spark, config, job, writes):
         raise CheckpointError(f"the checkpoint of job {job}, {config.checkpoint_path(job)}, {reason}")
+    _remove_unfinished(spark, config.checkpoint_path(job))
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
     start: dict[str, Any] = json.loads(text) if text else {}
     if _newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
@@ -105,6 +106,15 @@ def put_aside(spark: SparkSession, config: Config, job: str) -> str | None:
 def write_start(spark: SparkSession, config: Config, job: str, start: Start) -> None:
     """Write the start that `begin` returns."""
     hadoop.write_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}", json.dumps(start))
+
+
+def _remove_unfinished(spark: SparkSession, folder: str) -> None:
+    """Remove what a first batch left that could not write its offsets, as on a full disk: Spark refuses such files."""
+    logs = [f"{folder}/{log}" for log in ("offsets", "commits")]
+    if all(_newest(spark, log) is None for log in logs):
+        for log in logs:
+            for name in hadoop.names(spark, log):
+                hadoop.delete(spark, f"{log}/{name}")
 
 
 def _newest(spark: SparkSession, log: str) -> int | None:
