@@ -231,17 +231,17 @@ class LagCalculator:
         commits = self.positions.latest(until)
         if fetch_offsets is not None or until is not None:
             self._coordinators.refresh(self._held_groups(commits, groups), at, fetch_offsets)
-        commits = self._with_owned(self._coordinators.apply_to(commits), owned)
-        partitions = self._index.partitions(commits)
-        commits = commits.append_column("log", pa.array(at_numbers(row_of, partitions)))
+        commits = self._numbered(self._coordinators.apply_to(commits))
+        commits = self._with_owned(commits, owned)
+        commits = commits.append_column("log", pa.array(at_numbers(row_of, ints(commits["partition_number"]))))
         is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
-        commits = commits.append_column("number", pa.array(partitions)).filter(is_sampled | is_owned)
-        commits = commits.take(pa.array(self._index.order(commits)))
-        rows, partitions = ints(commits["log"]), ints(commits["number"])
+        commits = commits.filter(is_sampled | is_owned)
+        commits = commits.take(pa.array(self._index.order(ints(commits["position"]))))
+        rows = ints(commits["log"])
         entries = Entries(
             at=at,
-            positions=self._index.positions(commits, partitions),
-            partitions=partitions,
+            positions=ints(commits["position"]),
+            partitions=ints(commits["partition_number"]),
             commits=commits.select(COMMITS.names),
             logs=_with_sample_time(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
             held_back=self._coordinators.reasons(commits),
@@ -251,13 +251,19 @@ class LagCalculator:
         self._partition_of = partition_of
         return entries
 
-    def _with_owned(self, commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
-        """Add the positions that have an owner and no commit."""
-        without = pa.Table.from_pylist(
-            [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned], COMMITS
+    def _numbered(self, commits: pa.Table) -> pa.Table:
+        """Add the columns partition_number and position: the numbers of each row's partition and position."""
+        partitions = self._index.partitions(commits)
+        return commits.append_column("partition_number", pa.array(partitions)).append_column(
+            "position", pa.array(self._index.positions(commits, partitions))
         )
-        known, numbers = (self._index.positions(rows, self._index.partitions(rows)) for rows in (commits, without))
-        return pa.concat_tables([commits, without.filter(pa.array(~np.isin(numbers, known)))])
+
+    def _with_owned(self, commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
+        """Add the positions that have an owner and no commit; all rows are `_numbered`."""
+        rows = [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned]
+        without = self._numbered(pa.Table.from_pylist(rows, COMMITS))
+        has_none = ~np.isin(ints(without["position"]), ints(commits["position"]))
+        return pa.concat_tables([commits, without.filter(pa.array(has_none))])
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""

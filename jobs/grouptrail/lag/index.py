@@ -53,9 +53,7 @@ class _Names(_Index):
 
     def ranks(self) -> Ints:
         """Return the place of each name in alphabetical order."""
-        ranks = np.empty(len(self), np.int64)
-        ranks[np.asarray(pc.sort_indices(self.values))] = np.arange(len(self))
-        return ranks
+        return _ranks(np.asarray(pc.sort_indices(self.values)))
 
 
 class PartitionIndex:
@@ -67,6 +65,7 @@ class PartitionIndex:
     def __init__(self) -> None:
         self._topics, self._groups = _Names(), _Names()
         self._partitions, self._positions = _Index(pa.int64()), _Index(pa.int64())
+        self._ranks = np.empty(0, np.int64)
 
     @property
     def partition_count(self) -> int:
@@ -86,10 +85,19 @@ class PartitionIndex:
         """Return the numbers of the positions of rows, whose `partitions` are known. In: group_id."""
         return self._positions.of(pa.array(self._groups.of(rows["group_id"]) * _MOST + partitions))
 
-    def order(self, rows: pa.Table) -> Ints:
-        """Return the order of rows by group, topic and partition. In: group_id, topic, partition."""
-        topics, groups = self._topics.of(rows["topic"]), self._groups.of(rows["group_id"])
-        return np.lexsort((ints(rows["partition"]), self._topics.ranks()[topics], self._groups.ranks()[groups]))
+    def order(self, positions: Ints) -> Ints:
+        """Return the order of positions, given by number, by the names of group and topic, and by partition."""
+        if len(self._ranks) != len(self._positions):
+            groups, partitions = np.divmod(np.asarray(self._positions.values), _MOST)
+            topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)
+            self._ranks = _ranks(np.lexsort((numbers, self._topics.ranks()[topics], self._groups.ranks()[groups])))
+        return np.argsort(self._ranks[positions])
+
+
+def _ranks(order: Ints) -> Ints:
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 def whole(column: Any) -> pa.Array:

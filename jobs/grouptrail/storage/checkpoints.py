@@ -109,7 +109,7 @@ def write_start(spark: SparkSession, config: Config, job: str, start: Start) -> 
 
 
 def _remove_unfinished(spark: SparkSession, folder: str) -> None:
-    """Remove what a first batch left that could not write its offsets, as on a full disk: Spark refuses such files."""
+    """Remove what a first batch left that could not write its offsets, as on a full disk: Spark refuses them."""
     logs = [f"{folder}/{log}" for log in ("offsets", "commits")]
     if all(_newest(spark, log) is None for log in logs):
         for log in logs:
