@@ -75,6 +75,7 @@ _SLOW_SECONDS = 5
 _SLOW_CLIENTS = 1_100
 _DESCRIPTORS = 1_024
 _SCRAPE_SECONDS = 10  # Prometheus gives up after that
+_MANY_COMMITS = 120_000
 _DISK_BYTES = 4 << 30
 _HOUR_MS = 3_600_000
 _MAINTAIN_EVERY_SECONDS = 240
@@ -90,6 +91,15 @@ interval_seconds = 3
 """
 
 Fault = Callable[[], None]
+
+
+def _commit(group: str, offset: int, at_ms: int) -> tuple[int, bytes, bytes]:
+    """Return a commit in `orders` as its partition of the offsets topic, key and value."""
+    key = Key(1, {"group": group, "topic": "orders", "partition": 0})
+    commit = {"offset": offset, "leaderEpoch": -1, "metadata": "", "commitTimestamp": at_ms}
+    value = encode_value(key, Value(3, commit))
+    assert value is not None
+    return coordinator_partition(group, _PARTITIONS), encode_key(key), value
 
 
 class FaultError(Exception):
@@ -186,10 +196,15 @@ class Soak:
         self._over.wait(self._random.uniform(*between))
 
     def _kill_worker(self) -> None:
-        driver = self._ingest.pid
-        if driver is not None and (workers := processes.python_workers(driver)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice(workers), signal.SIGKILL)
+        """Write more commits than the driver decodes by itself, and kill a worker that they need."""
+        load_raw(self._broker.bootstrap, [_commit("many", 0, round(time.time() * 1000))] * _MANY_COMMITS)
+        deadline = time.monotonic() + _CATCH_UP_SECONDS
+        while not (workers := processes.python_workers(self._ingest.pid or 0)):
+            if time.monotonic() > deadline:
+                raise FaultError("no worker has been started")
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._random.choice(workers), signal.SIGKILL)
 
     def _kill_broker(self) -> None:
         self._broker.kill()
@@ -219,12 +234,9 @@ class Soak:
     def _step_clock(self) -> None:
         """Load commits that a coordinator has written while its clock was wrong: ahead, then behind, then right."""
         group = f"stepped-{self._random.randrange(1 << 16)}"
-        key = Key(1, {"group": group, "topic": "orders", "partition": 0})
         for offset, hours in enumerate((0.9, -2, 0)):
             at_ms = round(time.time() * 1000 + hours * _HOUR_MS)
-            commit = {"offset": offset, "leaderEpoch": -1, "metadata": "", "commitTimestamp": at_ms}
-            record = coordinator_partition(group, _PARTITIONS), encode_key(key), encode_value(key, Value(3, commit))
-            load_raw(self._broker.bootstrap, [record], timestamp_ms=at_ms)
+            load_raw(self._broker.bootstrap, [_commit(group, offset, at_ms)], timestamp_ms=at_ms)
 
     def _hang_transaction(self) -> None:
         """Leave a transaction open; then it is aborted, committed, or aborted by the broker because of its age."""

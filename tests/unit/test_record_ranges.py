@@ -18,7 +18,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from grouptrail.decode.tasks import shares
 from grouptrail.kafka import record_ranges
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
-from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.kafka.record_ranges import Progress, RecordRanges
 
 SETTINGS = {"bootstrap.servers": "kafka:9092"}
@@ -103,6 +103,27 @@ def test_read_faults_that_do_not_pass_raise_after_a_minute(waited: Callable[[], 
     with pytest.raises(KafkaUnreachableError):
         Scripted(client_errors.KafkaConnectionError("lost")).offsets(0, 2)
     assert 60 < waited() < 62
+
+
+def test_read_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its broker restarts; the leaders are asked for again."""
+    answers = [{}, {0: 1}]
+
+    def metadata(_reader: RecordRanges, _wanted: object) -> list[PartitionMetadata]:
+        return [PartitionMetadata("topic", partition, leader=leader) for partition, leader in answers.pop(0).items()]
+
+    monkeypatch.setattr(RecordRanges, "partition_metadata", metadata)
+    reader = Scripted(answer(content(0)))
+    monkeypatch.setattr(reader, "_send", lambda progress: RecordRanges._send(reader, progress))
+    asked: list[int] = []
+
+    def ask(_question: object) -> Any:
+        asked.append(1)
+        return {0: None} if len(asked) % 2 else [answer(content(0))]
+
+    monkeypatch.setattr(reader, "_ask", ask)
+    assert reader.offsets(0, 1) == [0]
+    assert not answers
 
 
 def test_read_denied_raises_at_once(waited: Callable[[], float]) -> None:

@@ -16,7 +16,7 @@ from kafka import errors as client_errors
 from kafka.protocol.consumer import FetchRequest
 
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-from grouptrail.kafka.errors import ClusterError, KafkaUnreachableError
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.record_columns import Fetched, fetched, within
@@ -50,14 +50,14 @@ class Progress:
     position: dict[int, int]
     end: dict[int, int]
     moved_at: float = field(default_factory=time.monotonic)
-    fault: client_errors.KafkaError | KafkaUnreachableError | None = None
+    fault: client_errors.KafkaError | ClusterError | None = None
 
     def move(self, partition: int, offset: int) -> None:
         """Continue at an offset; the broker returns other partitions first next time."""
-        end = self.end.pop(partition)
         if offset > self.position[partition]:
             self.moved_at = time.monotonic()
         self.position[partition] = offset
+        end = self.end.pop(partition, offset)
         if offset < end:
             self.end[partition] = end
 
@@ -112,10 +112,19 @@ class RecordRanges(OffsetsTopic):
             for partition in progress.end:
                 if (leader := self._leader(partition)) is not None:
                     wanted.setdefault(leader, []).append(self._fetch_of(partition, progress.position[partition]))
+                else:
+                    progress.fault = client_errors.LeaderNotAvailableError()
+            if not wanted:
+                return {}
             return self._ask(lambda admin: admin._manager.run(_fetches, admin._manager, wanted, self._limits))
-        except KafkaUnreachableError as error:
+        except KafkaDeniedError:
+            raise
+        except ClusterError as error:
             progress.fault = error
             return {}
+        finally:
+            if progress.fault is not None:
+                self._leaders = None
 
     def _fetch_of(self, partition: int, offset: int) -> Any:
         return FetchRequest.FetchTopic.FetchPartition(
@@ -182,10 +191,12 @@ class RecordRanges(OffsetsTopic):
         time.sleep(_PAUSE_SECONDS)
 
     def _bounds_of(self, progress: Progress) -> dict[int, LogBounds]:
-        """Return the bounds of the partitions that are not done; none if no broker answers."""
+        """Return the bounds of the partitions that are not done; none if a broker does not answer."""
         try:
             bounds = self.bounds()
-        except KafkaUnreachableError as error:
+        except KafkaDeniedError:
+            raise
+        except ClusterError as error:
             progress.fault = error
             return {}
         return {partition: bounds[partition] for partition in progress.end}
