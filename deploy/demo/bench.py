@@ -215,7 +215,7 @@ def main() -> None:
         "pages": lambda folder, _: measure_pages(folder),
         "peers": lambda folder, options: measure_peers(folder, binary=os.environ.get("KMINION"), **_beside(options)),
         "release": lambda folder, options: measure_release(
-            folder, release=os.environ.get("RELEASE"), **_beside(options)
+            folder, release=os.environ.get("RELEASE"), binary=os.environ.get("KMINION"), **_beside(options)
         ),
     }
     parser = argparse.ArgumentParser(description=__doc__)

@@ -93,14 +93,24 @@ def measure_peers(
 
 
 def measure_release(
-    folder: Path, *, records: int, groups: int, a_second: int, minutes: float, release: str | None
+    folder: Path,
+    *,
+    records: int,
+    groups: int,
+    a_second: int,
+    minutes: float,
+    release: str | None,
+    binary: str | None = None,
 ) -> dict[str, Any]:
-    """Measure grouptrail and an older one, in whose checkout `make setup` was run; exit with 1 if this one takes more
-    than `MOST_RATIO` times as much."""
+    """Measure grouptrail, an older one in whose checkout `make setup` was run, and KMinion if its binary is given.
+
+    Exits with 1 if this one takes more than `MOST_RATIO` times as much as the older one.
+    """
     python = Path(release or "") / ".venv" / "bin" / "python"
     if release is None or not python.is_file():
         raise SystemExit("bench: RELEASE must name a checkout of the release to compare with, after make setup in it")
     contestants = [grouptrail("this", sys.executable), grouptrail("release", str(python.absolute()))]
+    contestants += [kminion(binary)] if binary else []
     found = _measured(folder, contestants, records=records, groups=groups, a_second=a_second, minutes=minutes)
     ratios = {name: round(found["this"][name] / found["release"][name], 2) for name in GUARDED}
     print(f"this over release: {ratios}", flush=True)

@@ -35,11 +35,32 @@ REMEDY = "run grouptrail doctor"
             "no column",
         ),
         (f"{PYTHON}KeyError\n", "KeyError"),
+        (
+            f"{PYTHON}pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python "
+            'worker:\nTraceback (most recent call last):\n  File "worker.py", line 1, in main\n    f()\n'
+            "ValueError: no such number\n\n\nJVM stacktrace:\norg.apache.spark.api.python.PythonException\n",
+            "no such number",
+        ),
         ("", "RuntimeError"),
     ],
 )
 def test_reason_spark_error_text_is_reduced_to_its_cause(text: str, message: str) -> None:
     assert reason(RuntimeError(text)) == f"{message}: {REMEDY}"
+
+
+def test_reason_own_error_of_the_driver_or_a_worker_is_returned_as_it_is() -> None:
+    """It says what to do already."""
+    message = "kafka:9092 does not let this principal read __consumer_offsets: grant READ"
+    worker = (
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:\n"
+        'Traceback (most recent call last):\n  File "cluster.py", line 1, in ask\n    f()\n'
+        "kafka.errors.TopicAuthorizationFailedError: [Error 29]\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n    f()\n'
+    )
+    for before in ("", worker):
+        error = f"{PYTHON}{before}grouptrail.kafka.errors.KafkaDeniedError: {message}\n\nJVM stacktrace:\n\tat x\n"
+        assert reason(RuntimeError(error)) == message
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ _NO_FILE_SYSTEM = (
     "(for s3a: --packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version)"
 )
 
+_OWN = "grouptrail."
+_IN_WORKER = "pyspark.errors.exceptions.captured.PythonException: "
+
 _NOT_WRITABLE = "the warehouse's store denies write access: check the access rights, [storage] and spark.hadoop.fs.…"
 
 
@@ -179,7 +182,10 @@ def reason(fault: Exception) -> str:
     text = str(fault).strip() or type(fault).__name__
     if _shows_full_disk(text):
         return _DISK_FULL
-    cause = _python_cause(text) or text.splitlines()[0]
+    error = python_error(text) or ""
+    if error.startswith(_OWN):  # it says what to do
+        return error.partition(": ")[2]
+    cause = _message(error) or text.splitlines()[0]
     cause = cause.partition("terminated with exception: ")[2] or cause
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
 
@@ -223,10 +229,8 @@ def _shows_full_disk(text: str) -> bool:
     return "No space left on device" in text or "Disk quota exceeded" in text
 
 
-def _python_cause(text: str) -> str | None:
-    """Return the message of an exception that Python raised while a batch was written."""
-    error = python_error(text)
-    return error and (error.partition(": ")[2] or error)
+def _message(error: str) -> str:
+    return error.partition(": ")[2] or error
 
 
 def python_error(text: str) -> str | None:
@@ -234,9 +238,13 @@ def python_error(text: str) -> str | None:
 
     It is the first line after the traceback's frames: `Traceback (most recent call last):`, indented frames,
     `package.Error: message`. If Java raised it, that line is py4j's and the next one `: java.package.Error: message`.
+    If a worker raised it, that line is PySpark's, and the worker's traceback follows.
     """
     _, _, trace = text.partition("Traceback (most recent call last):\n")
     raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
     if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
         raised = [line.removeprefix(": ") for line in raised[1:]]
+    if raised and raised[0].startswith(_IN_WORKER):
+        own = [line for line in raised if line.startswith(_OWN)]
+        raised = own or [line for line in raised[1:] if not line.startswith("Traceback ")]
     return raised[0] if raised else None
