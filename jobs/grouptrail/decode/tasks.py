@@ -8,7 +8,7 @@ decoded again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from pyspark import Accumulator, AccumulatorParam, TaskContext
 
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
+from grouptrail.kafka.log import Ranges
 from grouptrail.storage.files import Rows
 
 T = TypeVar("T")
@@ -101,12 +102,12 @@ class RecordReader(Protocol):
     def __enter__(self) -> RecordReader: ...
     def __exit__(self, *_: object) -> None: ...
 
-    def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
         """Yield the records of offsets [start, end) by partition, in order; out: batches of `RECORD_SCHEMA`."""
         ...
 
 
-def shares(ranges: Mapping[int, tuple[int, int]], count: int) -> list[dict[int, tuple[int, int]]]:
+def shares(ranges: Ranges, count: int) -> list[dict[int, tuple[int, int]]]:
     """Divide ranges of offsets by partition into at most `count` shares of nearly the same size."""
     total = sum(end - start for start, end in ranges.values())
     found: list[dict[int, tuple[int, int]]] = [{}]
@@ -124,7 +125,7 @@ def shares(ranges: Mapping[int, tuple[int, int]], count: int) -> list[dict[int, 
     return found
 
 
-def reading(reader: RecordReader, shared: Sequence[Mapping[int, tuple[int, int]]]) -> Rows:
+def reading(reader: RecordReader, shared: Sequence[Ranges]) -> Rows:
     """Return a function for `DataFrame.mapInArrow` that reads the share of each number it gets."""
 
     def records(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from grouptrail.decode.tasks import (
     shares,
 )
 from grouptrail.kafka.errors import ClusterError
-from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.storage import tables
 from grouptrail.storage.files import Rows
 from grouptrail.storage.progress import PROGRESS
@@ -82,7 +82,7 @@ class DecodeBatchWriter:
         append_progress(self._spark, self._config, progress, app=app, batch=batch)
         self._report(summary(batch, progress, time.monotonic() - started))
 
-    def _ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    def _ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> Ranges:
         """Return the offsets to read; of a partition that is new to the query, all from its log's start."""
         bounds = self._bounds() if end.keys() - start.keys() else {}
         return {
@@ -90,7 +90,7 @@ class DecodeBatchWriter:
             for partition, end_offset in end.items()
         }
 
-    def _few(self, ranges: Mapping[int, tuple[int, int]]) -> list[pa.RecordBatch] | None:
+    def _few(self, ranges: Ranges) -> list[pa.RecordBatch] | None:
         """Return the records if they are few."""
         if sum(end - start for start, end in ranges.values()) > _FEW_RECORDS:
             return None
@@ -110,9 +110,7 @@ class DecodeBatchWriter:
             return {}
 
 
-def in_tasks(
-    spark: SparkSession, reader: RecordReader, ranges: Mapping[int, tuple[int, int]]
-) -> tuple[DataFrame, Rows]:
+def in_tasks(spark: SparkSession, reader: RecordReader, ranges: Ranges) -> tuple[DataFrame, Rows]:
     """Return a row for each task, one per core, and the function that reads the task's share of the records.
 
     Cores are counted for each batch, as a cluster's executors come and go.

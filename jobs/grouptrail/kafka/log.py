@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ class PartitionMetadata:
     leader: int | None = None
     server: str | None = None
     error: str | None = None
+
+
+Ranges = Mapping[int, tuple[int, int]]
+"""Offsets [start, end) by partition."""
 
 
 class RecordRequest(NamedTuple):

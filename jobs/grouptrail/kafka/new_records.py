@@ -12,13 +12,11 @@ from grouptrail.kafka.record_schema import RECORD_SCHEMA
 
 MOST_RECORDS = 5_000
 
-_LIMITS = FetchLimits(partition_bytes=256 << 10, bytes=4 << 20, wait_ms=50)
-
 
 class NewRecords(RecordRanges):
     """The newest records of the topic, those of open and aborted transactions left out."""
 
-    _limits = _LIMITS
+    _limits = FetchLimits(partition_bytes=256 << 10, bytes=4 << 20, wait_ms=50)
     _progress: Progress | None = None
 
     def poll(self) -> pa.Table:

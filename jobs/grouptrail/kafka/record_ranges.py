@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,12 +18,9 @@ from kafka.protocol.consumer import FetchRequest
 
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
-from grouptrail.kafka.log import LogBounds
+from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.record_columns import Fetched, fetched, within
-
-Ranges = Mapping[int, tuple[int, int]]
-"""Offsets [start, end) by partition."""
 
 # Fetches without a session, by a topic's name (later versions have its id).
 _ALONE = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "max_version": 12}
@@ -72,6 +70,17 @@ class Progress:
             raise self.fault
 
 
+@contextmanager
+def _noted(progress: Progress) -> Iterator[None]:
+    """Note an error as the newest fault instead of raising it, unless a right is missing: that does not pass."""
+    try:
+        yield
+    except KafkaDeniedError:
+        raise
+    except ClusterError as error:
+        progress.fault = error
+
+
 class RecordRanges(OffsetsTopic):
     """Reads committed records of the topic. When it is pickled, its settings are: the copy connects by itself."""
 
@@ -108,23 +117,18 @@ class RecordRanges(OffsetsTopic):
         """Request the next records from each partition's leader; return the futures of their answers."""
         wanted: dict[int, list[Any]] = {}
         progress.fault = None
-        try:
+        sent: dict[int, Any] = {}
+        with _noted(progress):
             for partition in progress.end:
                 if (leader := self._leader(partition)) is not None:
                     wanted.setdefault(leader, []).append(self._fetch_of(partition, progress.position[partition]))
                 else:
                     progress.fault = client_errors.LeaderNotAvailableError()
-            if not wanted:
-                return {}
-            return self._ask(lambda admin: admin._manager.run(_fetches, admin._manager, wanted, self._limits))
-        except KafkaDeniedError:
-            raise
-        except ClusterError as error:
-            progress.fault = error
-            return {}
-        finally:
-            if progress.fault is not None:
-                self._leaders = None
+            if wanted:
+                sent = self._ask(lambda admin: admin._manager.run(_fetches, admin._manager, wanted, self._limits))
+        if progress.fault is not None:
+            self._leaders = None
+        return sent
 
     def _fetch_of(self, partition: int, offset: int) -> Any:
         return FetchRequest.FetchTopic.FetchPartition(
@@ -192,14 +196,10 @@ class RecordRanges(OffsetsTopic):
 
     def _bounds_of(self, progress: Progress) -> dict[int, LogBounds]:
         """Return the bounds of the partitions that are not done; none if a broker does not answer."""
-        try:
+        with _noted(progress):
             bounds = self.bounds()
-        except KafkaDeniedError:
-            raise
-        except ClusterError as error:
-            progress.fault = error
-            return {}
-        return {partition: bounds[partition] for partition in progress.end}
+            return {partition: bounds[partition] for partition in progress.end}
+        return {}
 
 
 async def _fetches(manager: Any, wanted: Mapping[int, list[Any]], limits: FetchLimits) -> dict[int, Any]:

@@ -184,7 +184,7 @@ def reason(fault: Exception) -> str:
         return _DISK_FULL
     error = python_error(text) or ""
     if error.startswith(_OWN):  # it says what to do
-        return error.partition(": ")[2]
+        return _message(error)
     cause = _message(error) or text.splitlines()[0]
     cause = cause.partition("terminated with exception: ")[2] or cause
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"

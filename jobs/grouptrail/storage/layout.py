@@ -9,15 +9,14 @@ COMMITS_A_CHECKPOINT = 10
 
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
+# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
+# the removal of old logs.
+_COMMITS_OF_SPARK = 100
+
 
 def meaning(column: Column) -> str:
     """Return the comment of a column."""
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
-
-
-# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
-# the removal of old logs.
-_COMMITS_OF_SPARK = 100
 
 
 def spark_properties(table: Table) -> dict[str, str]:
