@@ -23,7 +23,7 @@ from grouptrail.history import batch, job
 from grouptrail.history.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS
+from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12
@@ -176,9 +176,9 @@ def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, lengt
     took = []
     for number in range(ROUNDS + WARM_UP):
         log.add(length + 1 + number, length + 1 + number, min(groups, BATCH))
-        landed = progress.where(F.col("batch_id") == number + 1)
+        landed = progress.where(F.col("batch_id") == number + 1).select(*RANGE_COLUMNS).toArrow()
         started = time.monotonic()
-        writer.land(landed, number)
+        writer.land(spark, landed, number)
         took.append(round(time.monotonic() - started, 2))
     assert not any("nothing new" in line for line in lines), "a micro-batch folded nothing"
     return took[WARM_UP:]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
 
@@ -31,6 +30,23 @@ Live = Callable[[], "pa.Table"]
 """Returns rows of `offset_commits` written since the last call, which the table may not have yet."""
 Start = Mapping[str, Any]
 """The position, as JSON, at which a query without a checkpoint starts; empty for the beginning."""
+
+
+class Query(Protocol):
+    """A job's query: what is used of Spark's `StreamingQuery`."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: N802
+
+    @property
+    def status(self) -> Mapping[str, Any]: ...
+
+    @property
+    def lastProgress(self) -> Mapping[str, Any] | None: ...  # noqa: N802
+
+    def stop(self) -> None: ...
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None: ...  # noqa: N802
 
 
 class Job(Protocol):
@@ -53,6 +69,10 @@ class Job(Protocol):
         """The tables that it writes."""
 
     @property
+    def follows(self) -> str | None:
+        """The table whose appends are its stream; None if they do not come from a table."""
+
+    @property
     def publishes_lag(self) -> bool:
         """Whether `start` uses `publish` and `live`."""
 
@@ -66,10 +86,14 @@ class Job(Protocol):
         *,
         once: bool,
         report: Progress,
+        is_written_here: bool = False,
         publish: Publish | None = None,
         live: Live | None = None,
-    ) -> StreamingQuery:
-        """Start the query; with `once` it ends after the data that is available now."""
+    ) -> Query:
+        """Start the query; with `once` it ends after the data that is available now.
+
+        `is_written_here`: the job that writes the table which it follows runs in the same process.
+        """
 
     def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
         """Return where the job resumes after its checkpoint was lost: at the end of its tables."""
@@ -84,6 +108,7 @@ class ModuleJob:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     module: str
+    follows: str | None = None
     publishes_lag: bool = False
 
     def check(self, config: Config) -> None:
@@ -96,11 +121,13 @@ class ModuleJob:
         *,
         once: bool,
         report: Progress,
+        is_written_here: bool = False,
         publish: Publish | None = None,
         live: Live | None = None,
-    ) -> StreamingQuery:
-        published = {"publish": publish, "live": live} if self.publishes_lag else {}
-        query: StreamingQuery = import_module(self.module).start(spark, config, once=once, report=report, **published)
+    ) -> Query:
+        used: dict[str, Any] = {"is_written_here": is_written_here} if self.follows else {}
+        used |= {"publish": publish, "live": live} if self.publishes_lag else {}
+        query: Query = import_module(self.module).start(spark, config, once=once, report=report, **used)
         return query
 
     def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
@@ -136,6 +163,7 @@ HISTORY = ModuleJob(
         "history_positions",
     ),
     module="grouptrail.history.job",
+    follows="ingest_progress",
 )
 LAG = ModuleJob(
     name="lag",
@@ -146,6 +174,7 @@ LAG = ModuleJob(
     ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",
+    follows="log_offsets",
     publishes_lag=True,
 )
 

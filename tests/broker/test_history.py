@@ -567,7 +567,7 @@ def test_generations_broker_restarted_keeps_the_incarnation(recorded: RecordedGr
 def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
     recorded: RecordedGroups, cli: Cli, tmp_path: Path
 ) -> None:
-    """The job runs in small batches, is killed during one, resumes, and the history is then rebuilt."""
+    """The job runs in small batches and is killed during one, beside the decode job and alone; then it is rebuilt."""
     if recorded.version != NEW:
         pytest.skip("the new coordinator's records are of all kinds")
     decode = recorded.config.decode.model_copy(update={"max_records_per_batch": 70})
@@ -578,6 +578,13 @@ def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
     finally:
         run.kill()
     assert History.read(config) != recorded.history
+
+    succeeded(cli(config, "run", "--job", "decode", "--once"))
+    run = Grouptrail(config, "run", "--job", "history")
+    try:
+        await_the_middle_of_a_batch(run, config)
+    finally:
+        run.kill()
 
     run = Grouptrail(config, "run", *BOTH_JOBS)
     try:

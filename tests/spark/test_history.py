@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from grouptrail import contracts
@@ -31,7 +32,7 @@ from grouptrail.quality.snapshot import take
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
 from grouptrail.storage.buckets import OPEN_BUCKETS, bucket_of
-from grouptrail.storage.progress import PROGRESS
+from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
 from grouptrail.storage.rows import select_arrow
 from grouptrail.storage.schema import ADMIN
 from support import landed
@@ -58,7 +59,7 @@ class Log:
         self._batches = batches
         self.end = 0
 
-    def land(self, batch: int) -> DataFrame:
+    def land(self, batch: int) -> pa.Table:
         """Decode a batch and return its rows of `ingest_progress`."""
         start, self.end = self.end, self.end + len(self._batches[batch])
         rows = [
@@ -74,7 +75,8 @@ class Log:
             bounds=lambda: {0: LogBounds(0, self.end, self.end)},
             report=silent,
         ).land(batch)
-        return tables.read(self._spark, self._config, PROGRESS).where(F.col("batch_id") == batch)
+        progress = tables.read(self._spark, self._config, PROGRESS).where(F.col("batch_id") == batch)
+        return progress.select(*RANGE_COLUMNS).toArrow()
 
 
 def history(config: Config) -> dict[str, list[dict[str, Any]]]:
@@ -111,8 +113,8 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
         progress = log.land(batch)
         if table:
             with landed.dying_before(table):
-                writer.land(progress, batch)
-        writer.land(progress, batch)
+                writer.land(spark, progress, batch)
+        writer.land(spark, progress, batch)
     streamed = history(config)
     written = take(config, patience_seconds=0).versions
     assert all(written[table].written_at_ms for table in WRITES)
@@ -146,7 +148,7 @@ def test_history_job_batches_of_commits_only_are_not_folded(
     folded = []
     monkeypatch.setattr(history_job, "fold_few", lambda *given: folded.append(batch) or fold_few(*given))
     for batch in range(len(batches)):
-        writer.land(log.land(batch), batch)
+        writer.land(spark, log.land(batch), batch)
     assert folded == [0, 2, 3]
 
 
@@ -280,7 +282,7 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
     log, reader = Log(spark, config), SnapshotReader(config)
     writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
     for batch in range(len(BATCHES)):
-        writer.land(log.land(batch), batch)
+        writer.land(spark, log.land(batch), batch)
         found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
         rows = history(config)
         causes = Counter((row["group_id"], row["cause"]) for row in rows["rebalances"])

@@ -26,6 +26,7 @@ from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.storage import tables
+from grouptrail.storage.progress import RANGE_COLUMNS
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.history_batches import BATCHES, NOON
 from support.records_in_memory import RecordsInMemory
@@ -97,7 +98,7 @@ def land(spark: SparkSession, config: Config) -> None:
             report=silent,
         ).land(number)
         progress = tables.read(spark, config, "ingest_progress").where(f"batch_id = {number}")
-        writer.land(progress, number)
+        writer.land(spark, progress.select(*RANGE_COLUMNS).toArrow(), number)
 
 
 def sample(config: Config) -> None:

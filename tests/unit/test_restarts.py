@@ -144,6 +144,8 @@ class Query:
 class OneJob:
     """A job that records its queries; `start_faults` are raised by its next starts."""
 
+    writes = ()
+    follows = None
     publishes_lag = False
 
     def __init__(self, name: str) -> None:

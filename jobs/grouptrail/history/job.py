@@ -30,14 +30,14 @@ from grouptrail.history.rebuild import REBUILDING, rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
 from grouptrail.history.without_spark import are_supported, few_records, few_states, fold_few
-from grouptrail.jobs import HISTORY, Progress, Start
-from grouptrail.spark.streams import interpret, query_id, start_query
+from grouptrail.jobs import HISTORY, Progress, Query, Start
+from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.following import Appended, follow
 from grouptrail.storage.progress import PROGRESS, OffsetRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
 
@@ -55,14 +55,21 @@ def check(config: Config) -> None:
     tables.check_warehouse(config)
 
 
-def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+def start(
+    spark: SparkSession,
+    config: Config,
+    *,
+    once: bool,
+    report: Callable[[str], None],
+    is_written_here: bool = False,
+) -> Query:
     """Start the query, which reads `ingest_progress` and the decoded tables and writes the history tables."""
     ensure_tables(spark, config)
     refuse_half_rebuilt(spark, config)
     begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
     writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, HISTORY.name), report=report)
-    progress = tables.read_appends(spark, config, PROGRESS, version=begun.get("version"))
-    return start_query(progress, config, HISTORY.name, land=writer.land, once=once)
+    progress = Appended(PROGRESS, begun.get("version"))
+    return follow(spark, config, HISTORY.name, progress, land=writer.land, once=once, is_written_here=is_written_here)
 
 
 def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
@@ -93,17 +100,12 @@ class HistoryBatchWriter:
         self._report = report
         self._names = TopicNames(spark, config)
 
-    def land(self, progress: DataFrame, batch: int) -> None:
+    def land(self, spark: SparkSession, progress: pa.Table, batch: int) -> None:
         """Process one micro-batch of rows of `ingest_progress`."""
-        from pyspark.sql import functions as F
-
         started = time.monotonic()
-        spark = progress.sparkSession
-        # A batch has a few thousand rows, and ten plans with wide rows.
-        interpret(spark, is_small=True)
-        covered = OffsetRanges.of(progress.where(F.col("cluster") == self._config.cluster))
-        if not covered.ranges:
+        if not len(progress):
             return
+        covered = OffsetRanges.of(progress)
         counts = self._fold_few(covered, batch) if self._has_work(spark, covered) else {}
         if counts is None:
             counts = self._fold(spark, covered, batch)

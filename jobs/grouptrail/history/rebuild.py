@@ -131,7 +131,7 @@ class FewRecords:
         if not batches:
             return None
         progress = pa.concat_tables(batches)
-        covered = OffsetRanges.of_rows(progress)
+        covered = OffsetRanges.of(progress)
         if covered.of_groups > _FEW_RECORDS or pc.sum(progress["offset_commits"]).as_py() > _FEW_COMMITS:
             return None
         names = known_names(None, config)
@@ -169,7 +169,7 @@ class ManyRecords:
     def read(cls, spark: SparkSession, config: Config) -> Self | None:
         """Return the records, after creating the tables that do not exist; None if nothing has landed."""
         ensure_tables(spark, config)
-        covered = OffsetRanges.of(tables.read(spark, config, PROGRESS))
+        covered = OffsetRanges.of(tables.read(spark, config, PROGRESS).select(*RANGE_COLUMNS).toArrow())
         return cls(spark, config, fresh_records(spark, config, covered), covered) if covered.ranges else None
 
     def mark(self, marker: dict[str, object]) -> None:

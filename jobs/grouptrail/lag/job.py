@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.jobs import LAG, Live, Progress, Publish, Start
+from grouptrail.jobs import LAG, Live, Progress, Publish, Query, Start
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
@@ -35,18 +35,18 @@ from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.spark.streams import interpret, query_id, start_query
+from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.following import Appended, follow
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.rows import AppendedRows, own_rows, read_rows, select
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import datafusion_literal, spark_literal
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
     from grouptrail.config import Config
 
@@ -84,9 +84,10 @@ def start(
     *,
     once: bool,
     report: Callable[[str], None],
+    is_written_here: bool = False,
     publish: Publish | None = None,
     live: Live | None = None,
-) -> StreamingQuery:
+) -> Query:
     """Start the query.
 
     Reads `log_offsets`, `offset_commits` and the history; writes `consumer_lag` and `committed_offsets`, and passes
@@ -95,18 +96,26 @@ def start(
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
     processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
-    samples = tables.read_appends(
-        spark, config, SAMPLES, files_a_batch=_SAMPLES_A_BATCH, version=begun.get("version")
-    )
-    if "after" in begun:
-        samples = samples.where(
-            f"cluster <> {spark_literal(config.cluster)} OR sampled_at > {spark_literal(begun['after'])}"
-        )
+    samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_SAMPLES_A_BATCH)
+    after = datetime.fromisoformat(begun["after"]) if "after" in begun else None
+
+    def land(spark: SparkSession, rows: pa.Table, batch: int) -> None:
+        processor.land(spark, rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
+
     if not once:
         preparing = threading.Thread(target=processor.prepare, name="lag-prepare", daemon=True)
         preparing.start()
         _await_at_exit(preparing)
-    query = start_query(samples, config, LAG.name, land=processor.land, once=once, every_seconds=_LOOK_EVERY_SECONDS)
+    query = follow(
+        spark,
+        config,
+        LAG.name,
+        samples,
+        land=land,
+        once=once,
+        is_written_here=is_written_here,
+        every_seconds=_LOOK_EVERY_SECONDS,
+    )
     if publish is not None:
         keep_published(processor, query, publish, live, report)
     return query
@@ -142,7 +151,7 @@ def rules_of(config: Config) -> Rules:
 
 def keep_published(
     processor: LagProcessor,
-    query: StreamingQuery,
+    query: Query,
     publish: Publish,
     live: Live | None,
     report: Callable[[str], None],
@@ -219,12 +228,9 @@ class LagProcessor:
             else:
                 self._add_commits(self._prepared)
 
-    def land(self, samples: DataFrame, batch: int) -> None:
+    def land(self, spark: SparkSession, rows: pa.Table, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
         started = time.monotonic()
-        spark = samples.sparkSession
-        interpret(spark, is_small=True)
-        rows = samples.where(samples["cluster"] == self._config.cluster).toArrow().cast(_ENDS)
         if not len(rows):
             return
         with self._lock:

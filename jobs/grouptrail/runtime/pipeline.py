@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grouptrail.console.progress import print_now
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job, Live, Publish
+from grouptrail.jobs import JOBS, Job, Live, Publish, Query
 from grouptrail.runtime.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
@@ -31,7 +31,6 @@ from grouptrail.storage import checkpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from grouptrail.config import Config
     from grouptrail.exporter.service import Exporter
@@ -88,11 +87,13 @@ def run(
 class _JobRun:
     """A job that runs until it is stopped: its query, and when it is restarted after a fault."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, is_written_here: bool = False) -> None:
+        """`is_written_here` is as for `Job.start`."""
         self.name = job.name
-        self.query: StreamingQuery | None = None
+        self.query: Query | None = None
         self.restarts = 0
         self._job = job
+        self._is_written_here = is_written_here
         self._backoff = Backoff()
         self._has_run = False
 
@@ -114,7 +115,15 @@ class _JobRun:
         if self._has_run:
             checkpoints.refuse_gone(spark, config, self.name)
         with storage_errors_explained():
-            self.query = self._job.start(spark, config, once=False, report=report, publish=publish, live=live)
+            self.query = self._job.start(
+                spark,
+                config,
+                once=False,
+                report=report,
+                is_written_here=self._is_written_here,
+                publish=publish,
+                live=live,
+            )
         if self.restarts:
             report(f"job {self.name}: restarted")
         self._has_run = True
@@ -134,7 +143,8 @@ class _Cluster:
         self.report = report
         self._config = config
         self._jobs = jobs
-        self._runs = [_JobRun(job) for job in jobs]
+        written = {table for job in jobs for table in job.writes}
+        self._runs = [_JobRun(job, is_written_here=job.follows in written) for job in jobs]
         self._held = contextlib.ExitStack()
         self._live = LiveCommits(config, report)
         self._is_checked = False
@@ -142,7 +152,7 @@ class _Cluster:
         self._backoff = Backoff()
 
     @property
-    def queries(self) -> list[StreamingQuery]:
+    def queries(self) -> list[Query]:
         """The queries of its jobs."""
         return [run.query for run in self._runs if run.query is not None]
 
@@ -170,7 +180,7 @@ class _Cluster:
         self._held.close()
         self._live.close()
 
-    def one_by_one(self, spark: SparkSession) -> Iterator[StreamingQuery]:
+    def one_by_one(self, spark: SparkSession) -> Iterator[Query]:
         """Start each job when the one before has ended, so that it finds all of that job's output."""
         self.hold(spark)
         for job in self._jobs:

@@ -7,10 +7,12 @@ import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.jobs import Query
 from grouptrail.spark import jvm
 from grouptrail.spark.streams import stopping
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _LAND_LOOK_EVERY_SECONDS = 0.05
 _LANDING_DEADLINE_SECONDS = 10.0
@@ -64,11 +65,9 @@ def storage_errors_explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_at_exit(
-    spark: SparkSession, signals: list[int], report: Callable[[str], None]
-) -> Iterator[list[StreamingQuery]]:
+def stopped_at_exit(spark: SparkSession, signals: list[int], report: Callable[[str], None]) -> Iterator[list[Query]]:
     """Yield a list of queries that are stopped at exit, after their current batches; also if one has failed."""
-    queries: list[StreamingQuery] = []
+    queries: list[Query] = []
     stopping.clear()
     try:
         yield queries
@@ -146,21 +145,16 @@ class Clock:
         return time.time() - time.monotonic()
 
 
-def any_runs(queries: Sequence[StreamingQuery]) -> bool:
+def any_runs(queries: Sequence[Query]) -> bool:
     """Return whether a query is still running. Raises JobFailedError if one has failed."""
-    from pyspark.errors import StreamingQueryException
-
     running = [query for query in queries if query.isActive]
     for query in queries:
-        try:
-            if query not in running:
-                query.awaitTermination()
-        except StreamingQueryException as fault:
+        if query not in running and (fault := _fault(query)):
             raise JobFailedError(reason(fault)) from fault
     return bool(running)
 
 
-def _await_landing(queries: list[StreamingQuery]) -> bool:
+def _await_landing(queries: list[Query]) -> bool:
     """Wait some seconds for each query to end its current batch; return whether all have."""
     deadline = time.monotonic() + _LANDING_DEADLINE_SECONDS
     for query, done in [(query, _batches_done(query)) for query in queries]:
@@ -171,18 +165,20 @@ def _await_landing(queries: list[StreamingQuery]) -> bool:
     return True
 
 
-def _batches_done(query: StreamingQuery) -> tuple[int, str]:
+def _batches_done(query: Query) -> tuple[int, str]:
     """Return the newest completed batch: Spark reports it once its commit is in the checkpoint."""
     progress = query.lastProgress
     return (progress["batchId"], progress["timestamp"]) if progress else (-1, "")
 
 
 def reason(fault: Exception) -> str:
-    """Return one line about a stream's failure: its cause without what Spark adds around it, and what to do."""
+    """Return one line about a query's failure: its cause without what Spark adds around it, and what to do."""
+    if isinstance(fault, GrouptrailError):  # it says what to do
+        return str(fault)
     text = str(fault).strip() or type(fault).__name__
     if _shows_full_disk(text):
         return _DISK_FULL
-    error = python_error(text) or ""
+    error = python_error(text) or python_error("".join(traceback.format_exception(fault, chain=False))) or ""
     if error.startswith(_OWN):  # it says what to do
         return _message(error)
     cause = _message(error) or text.splitlines()[0]
@@ -190,19 +186,24 @@ def reason(fault: Exception) -> str:
     return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
 
 
-def failure(query: StreamingQuery) -> JobFailedError | None:
+def failure(query: Query) -> JobFailedError | None:
     """Return why a query that runs until it is stopped has ended; None while it runs."""
-    from pyspark.errors import StreamingQueryException
-
     if query.isActive:
         return None
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as fault:
+    if fault := _fault(query):
         failed = JobFailedError(reason(fault))
         failed.__cause__ = fault
         return failed
     return JobFailedError("its query was stopped from outside")
+
+
+def _fault(query: Query) -> Exception | None:
+    """Return what a query that has ended has raised; None if it was stopped."""
+    try:
+        query.awaitTermination()
+    except Exception as fault:
+        return fault
+    return None
 
 
 def lacks_file_system(text: str) -> bool:

@@ -36,6 +36,14 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
         stream.close()
 
 
+def write_whole(spark: SparkSession, path: str, text: str) -> None:
+    """Write a new file that is never there in part: under another name first."""
+    folder, name = path.rsplit("/", 1)
+    unfinished = f"{folder}/.{name}.tmp"
+    write_text(spark, unfinished, text)
+    rename(spark, unfinished, path)
+
+
 def names(spark: SparkSession, folder: str) -> list[str]:
     """Return the names in a folder; none if it does not exist."""
     files, place = _place(spark, folder)

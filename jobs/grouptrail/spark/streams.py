@@ -57,6 +57,13 @@ def interpret(spark: SparkSession, *, is_small: bool) -> None:
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if is_small else "FALLBACK")
 
 
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session with settings of its own, as Spark makes one for each query."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
 def read_log_offsets(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Read the bounds of partitions' logs as a stream, one sample for each trigger.
 

@@ -57,7 +57,7 @@ def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     _remove_unfinished(spark, config.checkpoint_path(job))
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
     start: dict[str, Any] = json.loads(text) if text else {}
-    if _newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
+    if newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
         # The first batch is committed; Delta may have removed that version of a table since.
         start.pop("version", None)
     return start
@@ -67,8 +67,8 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     """Return why no query can resume from a checkpoint, and what to do; None if one can or the job has never run."""
     folder = config.checkpoint_path(job)
     metadata = hadoop.read_text(spark, f"{folder}/metadata")
-    newest = {log: _newest(spark, f"{folder}/{log}") for log in ("offsets", "commits")}
-    if metadata is None and newest["offsets"] is None:
+    batches = {log: newest(spark, f"{folder}/{log}") for log in ("offsets", "commits")}
+    if metadata is None and batches["offsets"] is None:
         if hadoop.read_text(spark, f"{folder}/{START_FILE}") or not _has_landed(spark, config, writes):
             return None
         remedy = "check the setting checkpoints; if it is lost, run grouptrail recover"
@@ -76,15 +76,15 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     read = "metadata"
     try:
         identity = json.loads(metadata or "")["id"]
-        for log, number in newest.items():
+        for log, number in batches.items():
             if number is not None:
                 read = f"{log}/{number}"
                 _parse(hadoop.read_text(spark, f"{folder}/{read}"), lines=3 if log == "offsets" else 2)
     except (ValueError, KeyError, TypeError):
         return f"cannot be read ({read}): run grouptrail recover"
-    known = -1 if newest["offsets"] is None else newest["offsets"]
+    known = -1 if batches["offsets"] is None else batches["offsets"]
     landed = max((tables.landed(spark, config, table, app=identity) for table in writes), default=-1)
-    if known < max(landed, -1 if newest["commits"] is None else newest["commits"]):
+    if known < max(landed, -1 if batches["commits"] is None else batches["commits"]):
         return f"is older than the tables (its newest batch is {known}, theirs {landed}): run grouptrail recover"
     return None
 
@@ -92,8 +92,8 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
 def newest_offsets(spark: SparkSession, config: Config, job: str) -> str | None:
     """Return the text of the checkpoint's newest file of offsets; None if there is none."""
     log = f"{config.checkpoint_path(job)}/offsets"
-    newest = _newest(spark, log)
-    return None if newest is None else hadoop.read_text(spark, f"{log}/{newest}")
+    batch = newest(spark, log)
+    return None if batch is None else hadoop.read_text(spark, f"{log}/{batch}")
 
 
 def put_aside(spark: SparkSession, config: Config, job: str) -> str | None:
@@ -111,13 +111,14 @@ def write_start(spark: SparkSession, config: Config, job: str, start: Start) -> 
 def _remove_unfinished(spark: SparkSession, folder: str) -> None:
     """Remove what a first batch left that could not write its offsets, as on a full disk: Spark refuses them."""
     logs = [f"{folder}/{log}" for log in ("offsets", "commits")]
-    if all(_newest(spark, log) is None for log in logs):
+    if all(newest(spark, log) is None for log in logs):
         for log in logs:
             for name in hadoop.names(spark, log):
                 hadoop.delete(spark, f"{log}/{name}")
 
 
-def _newest(spark: SparkSession, log: str) -> int | None:
+def newest(spark: SparkSession, log: str) -> int | None:
+    """Return the newest batch in a log of a checkpoint, `offsets` or `commits` in its folder; None if it is empty."""
     return max((int(name) for name in hadoop.names(spark, log) if name.isdigit()), default=None)
 
 

@@ -57,8 +57,8 @@ class Append:
             # Delta then rejects the commit if another one of this app comes before it.
             self._transaction.readTxn().addOne(app)
 
-    def commit(self, files: Sequence[str], *, instead_of: Mapping[str, int] = _NOTHING) -> None:
-        """Add files, given by Delta's `add` actions as JSON, to the table.
+    def commit(self, files: Sequence[str], *, instead_of: Mapping[str, int] = _NOTHING) -> int:
+        """Add files, given by Delta's `add` actions as JSON, to the table; return its new version.
 
         `instead_of` are the sizes of files that they replace, by path. Delta then rejects the commit if another one
         replaces one of these before it.
@@ -85,10 +85,11 @@ class Append:
         )
         action_of = self._class("org.apache.spark.sql.delta.actions.Action").fromJson
         read = self._class("org.apache.spark.api.python.PythonUtils").toSeq([action_of(one) for one in actions])
-        version = self._transaction.commit(read, operation)
+        version = int(self._transaction.commit(read, operation))
         if version % COMMITS_A_CHECKPOINT == 0:
             with suppress(*READ_ERRORS):  # the rows are in the table all the same
                 self._table().create_checkpoint()
+        return version
 
     def _table(self) -> DeltaTable:
         return DeltaTable(self._path, storage_options=self._options)

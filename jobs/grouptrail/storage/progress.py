@@ -73,12 +73,7 @@ class OffsetRanges:
     newest_batch: int
 
     @classmethod
-    def of(cls, progress: DataFrame) -> OffsetRanges:
-        """Return the ranges in rows of `ingest_progress`."""
-        return cls.of_rows(progress.select(*RANGE_COLUMNS).toArrow())
-
-    @classmethod
-    def of_rows(cls, progress: pa.Table) -> OffsetRanges:
+    def of(cls, progress: pa.Table) -> OffsetRanges:
         """Return the ranges in rows of `ingest_progress` with `RANGE_COLUMNS`."""
         rows = progress.sort_by("end_offset")
         last = ScalarAggregateOptions(skip_nulls=False)

@@ -31,10 +31,13 @@ def dataset(config: Config, name: str) -> ds.Dataset:
 
 
 def read_rows(
-    config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None
+    config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None, version: int | None = None
 ) -> Iterator[pa.Table]:
-    """Yield this cluster's rows that match `among`, about a million at a time; none if there is no table."""
-    if (table := open_table(config, name)) is not None:
+    """Yield this cluster's rows that match `among`, many at a time; none if there is no table.
+
+    They are those of the newest version or an earlier one.
+    """
+    if (table := open_table(config, name, version)) is not None:
         yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
 
 

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 
 from grouptrail.contracts import Column, Table, tables
 from grouptrail.spark import object_stores
-from grouptrail.storage import delta, reader
+from grouptrail.storage import appends, delta, reader
 from grouptrail.storage.appending import create_as_spark_does
 from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, writing
@@ -201,7 +201,10 @@ def append(
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
-        append.commit(list(write_files(rows.to_batches(), _location(config, name, same))))
+        location = _location(config, name, same)
+        rows = with_all_columns(rows, location)
+        version_of_table = append.commit(list(write_files(rows.to_batches(), location)))
+        appends.note(location.path, version_of_table, rows)
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:

@@ -1,0 +1,85 @@
+"""The appends to a table by version: from the memory of the process that makes them, or from the table's log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileType, PyFileSystem
+
+from grouptrail.storage.rows import own_rows
+from grouptrail.storage.schema import table_schema
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_readers: defaultdict[str, set[Appends]] = defaultdict(set)
+
+
+def note(path: str, version: int, rows: pa.Table) -> None:
+    """Pass rows that this process has appended to a table, as that version, to those that read it."""
+    for reader in tuple(_readers[path]):
+        reader.note(version, rows)
+
+
+class Appends:
+    """A cluster's rows that are appended to a table, by version; used as a context.
+
+    Versions that delete or rewrite rows have none, as with Delta's `skipChangeCommits`. At most `kept` versions are
+    in memory; others, and those of other processes, are read from the table's log and files.
+    """
+
+    def __init__(self, config: Config, name: str, *, kept: int) -> None:
+        self._path = config.table_path(name)
+        self._files = PyFileSystem(DeltaStorageHandler(self._path, config.storage_options()))
+        self._schema = table_schema(name)
+        self._ours = own_rows(config)
+        self._kept = kept
+        self._rows: dict[int, pa.Table] = {}
+        self.news = threading.Event()
+        """Set when this process has appended rows."""
+
+    def __enter__(self) -> Appends:
+        _readers[self._path].add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _readers[self._path].discard(self)
+
+    def note(self, version: int, rows: pa.Table) -> None:
+        """Keep the rows of a version for `rows`."""
+        self._rows[version] = rows
+        if len(self._rows) > self._kept:
+            self._rows.pop(min(self._rows), None)
+        self.news.set()
+
+    def rows(self, version: int) -> pa.Table | None:
+        """Return the rows of a version; None if it does not exist yet. Ask for each once, in order."""
+        if (rows := self._rows.pop(version, None)) is not None:
+            return rows.filter(self._ours)
+        if not self.has(version):
+            return None
+        found = ds.dataset(self._added(version), self._schema, format="parquet", filesystem=self._files)
+        return found.to_table(filter=self._ours, use_threads=False)
+
+    def has(self, version: int) -> bool:
+        """Return whether the log has this version: it does not yet, or not any more."""
+        return bool(self._files.get_file_info(_log_file(version)).type != FileType.NotFound)
+
+    def _added(self, version: int) -> list[str]:
+        with self._files.open_input_file(_log_file(version)) as log:
+            actions = [json.loads(line) for line in log.read().splitlines()]
+        if any(action["remove"].get("dataChange") for action in actions if "remove" in action):
+            return []
+        added = (action["add"] for action in actions if "add" in action)
+        return [unquote(file["path"]) for file in added if file["dataChange"]]
+
+
+def _log_file(version: int) -> str:
+    return f"_delta_log/{version:020}.json"

@@ -1,0 +1,197 @@
+"""Queries of a table's appends: Spark's and grouptrail's own continue each other's checkpoints."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from grouptrail.config import Config
+from grouptrail.runtime.running import JobFailedError, any_runs, failure
+from grouptrail.storage import tables
+from grouptrail.storage.appends import Appends
+from grouptrail.storage.errors import TableError
+from grouptrail.storage.following import Appended, TableQuery, _Begun, follow
+from grouptrail.storage.schema import table_schema
+from support.deadlines import scaled
+
+pytestmark = pytest.mark.spark
+
+JOB, TABLE = "copy", "log_offsets"
+
+
+class Copy:
+    """A job that copies the offsets of rows; it fails in batches of the numbers in `failing`, once they have rows."""
+
+    def __init__(self, spark: SparkSession, config: Config, *, files_a_batch: int = 20) -> None:
+        tables.ensure_table(spark, config, TABLE)
+        self.batches: dict[int, list[int]] = {}
+        self.failing: set[int] = set()
+        self._spark = spark
+        self._config = config
+        self._appended = Appended(TABLE, files_a_batch=files_a_batch)
+
+    def land(self, _spark: SparkSession, rows: pa.Table, batch: int) -> None:
+        offsets = sorted(rows["log_end_offset"].to_pylist())
+        known = self.batches.setdefault(batch, offsets)
+        assert known == offsets, "a batch was repeated with other rows"
+        if batch in self.failing:
+            raise TableError("the store is away: wait")
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets in the order of the batches, which must have no holes."""
+        assert sorted(self.batches) == list(range(len(self.batches)))
+        return [offset for _, offsets in sorted(self.batches.items()) for offset in offsets]
+
+    def run_alone(self) -> None:
+        """Process what is there by Spark's query."""
+        query = follow(
+            self._spark, self._config, JOB, self._appended, land=self.land, once=True, is_written_here=False
+        )
+        assert not isinstance(query, TableQuery)
+        query.awaitTermination()
+
+    @contextmanager
+    def beside_the_writer(self) -> Iterator[TableQuery]:
+        """Run beside the job that writes the table."""
+        query = follow(
+            self._spark,
+            self._config,
+            JOB,
+            self._appended,
+            land=self.land,
+            once=False,
+            is_written_here=True,
+            every_seconds=0.1,
+        )
+        assert isinstance(query, TableQuery)
+        try:
+            yield query
+        finally:
+            query.stop()
+            assert not query.isActive
+
+
+def until(is_reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + scaled(60)
+    while not is_reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def append(spark: SparkSession, config: Config, *offsets: int, elsewhere: bool = False) -> None:
+    """Append rows as the log-offsets job does, or as another process."""
+    for offset in offsets:
+        row = {"topic": "orders", "partition": 0, "log_end_offset": offset, "sampled_at": None, "asked_at": None}
+        rows = pa.Table.from_pylist([row], pa.schema([table_schema(TABLE).field(name) for name in row]))
+        if elsewhere:
+            frame = spark.createDataFrame(rows).coalesce(1)
+            tables._append_frame(frame, config, TABLE, same={}, app=None, version=0)
+        else:
+            tables.append(spark, rows, config, TABLE)
+
+
+def test_following_each_query_continues_where_the_other_was_stopped_or_failed(
+    spark: SparkSession, config: Config
+) -> None:
+    """In a random order, also after rows were deleted and files rewritten: each row is in one batch, in order."""
+    choose = random.Random(3)
+    copy, numbers = Copy(spark, config), count()
+    written: list[int] = []
+
+    def write() -> None:
+        offsets = [next(numbers) for _ in range(choose.randint(1, 4))]
+        written.extend(offsets)
+        append(spark, config, *offsets, elsewhere=choose.random() < 0.3)
+
+    for turn in range(12):
+        write()
+        if turn in {3, 7}:
+            spark.sql(f"DELETE FROM {tables.table_in_sql(config, TABLE)} WHERE log_end_offset = {turn - 3}")
+        if turn in {4, 8}:
+            spark.sql(f"OPTIMIZE {tables.table_in_sql(config, TABLE)} FULL")
+        fails, alone = turn % 3 == 2, choose.random() < 0.4
+        copy.failing = {len(copy.batches)} if fails else set()
+        if alone and fails:
+            with pytest.raises(StreamingQueryException, match="the store is away"):
+                copy.run_alone()
+        elif alone:
+            copy.run_alone()
+        else:
+            with copy.beside_the_writer() as query:
+                write()
+                until(lambda: len(copy.offsets) == len(written) or not query.isActive)
+                assert query.isActive is not fails
+    copy.failing = set()
+    copy.run_alone()
+    assert copy.offsets == written
+
+
+def test_following_rows_of_this_process_are_not_read_from_files(spark: SparkSession, config: Config) -> None:
+    tables.ensure_table(spark, config, TABLE)
+    with Appends(config, TABLE, kept=2) as appends:
+        append(spark, config, 1, 2, 3)
+        for file in Path(config.table_path(TABLE)).glob("*.parquet"):
+            file.unlink()
+        assert appends.news.is_set()
+        assert [rows["log_end_offset"].to_pylist() for rows in map(appends.rows, (2, 3)) if rows] == [[2], [3]]
+        assert appends.rows(4) is None
+        with pytest.raises(FileNotFoundError):  # more than two are not kept
+            appends.rows(1)
+
+
+def test_following_first_batch_has_the_rows_that_are_there(spark: SparkSession, config: Config) -> None:
+    copy = Copy(spark, config)
+    append(spark, config, 1, 2)
+    with copy.beside_the_writer():
+        until(lambda: copy.offsets == [1, 2])
+        append(spark, config, 3)
+        until(lambda: copy.offsets == [1, 2, 3])
+    assert copy.batches == {0: [1, 2], 1: [3]}
+
+
+def test_following_a_start_that_only_sparks_query_can_read_is_left_to_it(spark: SparkSession, config: Config) -> None:
+    """A checkpoint within a version, of another table, or before what the log still has."""
+    copy = Copy(spark, config, files_a_batch=2)
+    append(spark, config, 1, 2, 3, 4, 5)
+    assert _Begun.of(spark, config, JOB, Appended(TABLE, files_a_batch=2)) is None  # too many files at once
+    assert _Begun.of(spark, config, JOB, Appended(TABLE, version=3)) is not None
+    copy.run_alone()
+    assert copy.offsets == [1, 2, 3, 4, 5]
+    assert _Begun.of(spark, config, JOB, Appended(TABLE)) is not None
+    offsets = Path(config.checkpoint_path(JOB), "offsets", "2")
+    offsets.with_name(".2.crc").unlink(missing_ok=True)
+    text = offsets.read_text()
+    for differing in ('"index":1', '"reservoirId":"another"', '"isStartingVersion":true'):
+        name = differing.split(":")[0]
+        offsets.write_text(re.sub(name + ":[^,}]*", differing, text))
+        assert _Begun.of(spark, config, JOB, Appended(TABLE)) is None, differing
+    offsets.write_text(text)
+    append(spark, config, 6, 7)
+    assert _Begun.of(spark, config, JOB, Appended(TABLE)) is not None
+    DeltaTable(config.table_path(TABLE)).create_checkpoint()
+    Path(config.table_path(TABLE), "_delta_log", f"{6:020}.json").unlink()
+    assert _Begun.of(spark, config, JOB, Appended(TABLE)) is None
+
+
+def test_following_failed_batch_ends_the_query_with_the_errors_own_line(spark: SparkSession, config: Config) -> None:
+    copy = Copy(spark, config)
+    copy.failing = {0}
+    append(spark, config, 1)
+    with copy.beside_the_writer() as query:
+        until(lambda: not query.isActive)
+        assert str(failure(query)) == "the store is away: wait"
+        assert query.status == {"isTriggerActive": False}
+        with pytest.raises(JobFailedError, match="the store is away: wait"):
+            any_runs([query])
