@@ -29,7 +29,7 @@ from grouptrail.lag.index import (
     moment,
     whole,
 )
-from grouptrail.lag.offsets import Entries, Lag, is_of_other_log, lag_in_offsets, matching
+from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets, matching
 from grouptrail.lag.positions import COMMITS, Positions
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import FetchRecords, UnreadOffsets
@@ -38,6 +38,16 @@ from grouptrail.storage.schema import ADMIN, table_schema
 
 TABLE = "consumer_lag"
 COLUMNS = table_schema(TABLE)
+STORED_LAG = pa.schema(
+    [
+        COLUMNS.field(name)
+        for name in (
+            *("group_id", "topic", "partition", "sampled_at"),
+            *("committed_offset", "commit_at", "lag", "lost_records", "problem"),
+        )
+    ]
+)
+"""The columns of stored rows that verdicts look back on."""
 
 _MICROS = 1_000_000
 
@@ -125,14 +135,14 @@ class LagCalculator:
         self.positions = Positions(first_until)
 
     def add_stored_lag(self, rows: pa.Table) -> None:
-        """Add the rows of `consumer_lag` of one earlier sample to the window that verdicts look back on."""
+        """Add the rows (`STORED_LAG`) of one earlier sample to the window that verdicts look back on."""
         partitions = self._index.partitions(rows)
         numbers = self._index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         lag, lost = ints(rows["lag"]), ints(rows["lost_records"])
         # Offsets of another log do not count: the row says so, or the log was recreated later.
         is_other = at < at_numbers(self._recreated_at, partitions)
-        is_other |= np.array([is_of_other_log(problem or "") for problem in rows["problem"].to_pylist()], bool)
+        is_other |= are_of_other_log(rows["problem"])
         committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
         readable = np.where(is_other | (lag == UNKNOWN), UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
         self._window.add(at, numbers, committed, ints(rows["commit_at"]), readable)

@@ -24,22 +24,22 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
-from grouptrail.lag.calculator import COLUMNS, TABLE, LagCalculator, Rules
+from grouptrail.lag.calculator import STORED_LAG, TABLE, LagCalculator, Rules
 from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
-from grouptrail.lag.index import Ints, ints
+from grouptrail.lag.index import Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.seconds import kept_times
+from grouptrail.lag.seconds import kept_times, spans
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
 from grouptrail.storage.following import Appended, follow
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.rows import AppendedRows, own_rows, read_rows, select
+from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
 
@@ -214,6 +214,7 @@ class LagProcessor:
         self._reported: Mapping[str, int] | None = None
         self._failure = ""
         self._has_news = False
+        self._computed: pa.Table | None = None
         self._lock = threading.Lock()
         self.has_sample = threading.Event()
         """Set when a sample has been processed."""
@@ -254,6 +255,9 @@ class LagProcessor:
             if self._calculator is None or not (self._read_commits() or self._has_news):
                 return None
             self._has_news = False
+            computed, self._computed = self._computed, None
+            if computed is not None and self._calculator.positions.are_all_due():
+                return computed
             return self._calculator.compute(self._groups.by_id, self._groups.owned)
 
     def _lag(self, rows: pa.Table) -> pa.Table:
@@ -285,6 +289,7 @@ class LagProcessor:
                 fetch_offsets=self._fetch_offsets if is_new else None,
             )
         )
+        self._computed = found[-1]
         return pa.concat_tables(found)
 
     def _add_sample(self, sample: pa.Table) -> None:
@@ -319,11 +324,8 @@ class LagProcessor:
         calculator, self._prepared = self._prepared or self._with_commits(), None
         for sample in self._kept_samples(before):
             calculator.add_sample(sample)
-        since = before - round(self._config.lag.window_seconds * _MICROS)
-        recent = (pc.field("sampled_at") >= _timestamp(since)) & (pc.field("sampled_at") < _timestamp(before))
-        lag = pa.concat_tables([COLUMNS.empty_table(), *read_rows(self._config, TABLE, COLUMNS, recent)])
-        for sample in split_samples(lag, ints(lag["sampled_at"]), self._apart_seconds):
-            calculator.add_stored_lag(sample)
+        for lag in self._stored_lag(before):
+            calculator.add_stored_lag(lag)
         self._calculator = calculator
 
     def _with_commits(self) -> LagCalculator:
@@ -359,6 +361,22 @@ class LagProcessor:
         among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
         rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
+
+    def _stored_lag(self, before: int) -> Iterator[pa.Table]:
+        """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.
+
+        One at a time: with many positions all of them would not fit into memory.
+        """
+        since = before - round(self._config.lag.window_seconds * _MICROS)
+        bounds = (datafusion_literal(moment(time)) for time in (since, before))
+        among = "AND sampled_at >= {} AND sampled_at < {}".format(*bounds)
+        rows = select(self._config, TABLE, "DISTINCT arrow_cast(sampled_at, 'Int64') AS at", among)
+        if not rows:
+            return
+        stored = dataset(self._config, TABLE)
+        for first, last in spans(np.array([row["at"] for row in rows], np.int64), self._apart_seconds):
+            is_of_it = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
+            yield stored.to_table(STORED_LAG.names, own_rows(self._config, is_of_it)).cast(STORED_LAG)
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""

@@ -126,9 +126,11 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     )
 
 
-def is_of_other_log(problem: str) -> bool:
-    """Return whether a stored `problem` says that the log was truncated or recreated after the commit."""
-    return any(word in problem for word in _OTHER_LOG)
+def are_of_other_log(problems: Any) -> Bools:
+    """Return which stored `problem`s say that the log was truncated or recreated after the commit."""
+    different = pc.unique(problems).to_pylist()
+    found = [text for text in different if text is not None and any(word in text for word in _OTHER_LOG)]
+    return _bools(pc.is_in(problems, pa.array(found, pa.string())))
 
 
 def _is_recreated(entries: Entries) -> Bools:

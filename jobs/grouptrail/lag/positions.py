@@ -54,6 +54,10 @@ class Positions:
         """
         return self._all.latest(math.inf) if until is None else self._due.latest(until)
 
+    def are_all_due(self) -> bool:
+        """Return whether `latest` of all commits equals that of the last time."""
+        return self._due.is_whole and self._all.offsets() == self._due.offsets()
+
     def in_tables(self) -> pa.Table:
         """Return the newest commits (`COMMITS`) of the tables without deleted ones."""
         return self._due.whole()
@@ -77,6 +81,16 @@ class _Newest:
         self._until = until
         self._merge()
         return _undeleted(self._newest)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no commit waits for a later time."""
+        return not any(map(len, self._waiting))
+
+    def offsets(self) -> tuple[int, int]:
+        """Return how many commits there are, and the sum of their offsets, which a newer one raises."""
+        self._merge()
+        return len(self._newest), pc.sum(self._newest["record_offset"]).as_py() or 0
 
     def _merge(self) -> None:
         due = pa.concat_tables([READ.empty_table(), *self._waiting])

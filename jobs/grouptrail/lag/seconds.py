@@ -104,7 +104,13 @@ def _age(now: Ints, before: Ints, after: Ints, share: Floats) -> Age:
 
 
 def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, int]]:
-    """Return the spans [from, to] of stored samples that `LogEnds` keeps, the oldest first.
+    """Return the `spans` of stored samples that `LogEnds` keeps, the oldest first."""
+    found = spans(times, apart_seconds)
+    return [found[number] for number in _thinned([last for _, last in found], now)]
+
+
+def spans(times: Ints, apart_seconds: float) -> list[tuple[int, int]]:
+    """Return the first and the last time of each sample, the oldest first.
 
     Times closer together than `apart_seconds` belong to one sample.
     """
@@ -112,8 +118,7 @@ def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, i
     if not len(distinct):
         return []
     is_first = np.diff(distinct, prepend=-np.inf) >= apart_seconds * _MICROS
-    spans = list(zip(distinct[is_first].tolist(), distinct[np.append(is_first[1:], True)].tolist(), strict=True))
-    return [spans[number] for number in _thinned([last for _, last in spans], now)]
+    return list(zip(distinct[is_first].tolist(), distinct[np.append(is_first[1:], True)].tolist(), strict=True))
 
 
 def _thinned(times: list[int], now: int) -> list[int]:
