@@ -42,7 +42,7 @@ def verdict(
             is_unsubscribed=np.array([is_unsubscribed]),
         )
     )
-    return judged.status[0], judged.reason[0]
+    return judged.status[0].as_py(), judged.reason[0].as_py()
 
 
 def every(seconds: int, *figures: tuple[int, int]) -> list[tuple[float, int, int]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment
+from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment, whole
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, Window
 from grouptrail.query.errors import QueryError
@@ -88,7 +88,8 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                 held_back=_held_back(rows),
             )
         )
-        fires = [alert.fires(*one) for one in zip(verdict.status, seconds.tolist(), strict=True)]
+        status = verdict.status.to_pylist()
+        fires = [alert.fires(*one) for one in zip(status, seconds.tolist(), strict=True)]
         firing = {number: entry for entry, number in enumerate(numbers.tolist()) if fires[entry]}
         for number in [number for number in held if number not in firing]:
             if (ended := held.pop(number)).fired_at is not None:
@@ -103,19 +104,19 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                     held_since=at,
                     fired_at=None,
                     ended_at=None,
-                    status=verdict.status[entry],
+                    status=status[entry],
                     lag=int(lag[entry]),
-                    reason=verdict.reason[entry],
+                    reason=verdict.reason[entry].as_py(),
                 )
             if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * _MICROS:
                 held[number].fired_at = at
     yield from (firing for firing in held.values() if firing.fired_at is not None)
 
 
-def _held_back(rows: pa.Table) -> list[str | None]:
-    """Return why known lag was not judged, which is because of open transactions; None where it was."""
-    stored = zip(rows["status"].to_pylist(), rows["lag"].to_pylist(), rows["status_reason"].to_pylist(), strict=True)
-    return [reason if status == "UNKNOWN" and lag is not None else None for status, lag, reason in stored]
+def _held_back(rows: pa.Table) -> pa.Array:
+    """Return why known lag was not judged, which is because of open transactions; null where it was."""
+    is_held = pc.and_(pc.equal(rows["status"], "UNKNOWN"), pc.is_valid(rows["lag"]))
+    return whole(pc.if_else(is_held, rows["status_reason"], None))
 
 
 def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

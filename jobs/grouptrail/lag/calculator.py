@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +23,7 @@ from grouptrail.lag.index import (
     Floats,
     Ints,
     PartitionIndex,
+    Texts,
     at_numbers,
     ints,
     moment,
@@ -81,16 +81,13 @@ class _Age:
 
     seconds: Floats
     errors: Floats
-    methods: npt.NDArray[np.object_]
+    methods: Texts
 
     def without_markers(self, lag: Lag) -> _Age:
         """Return the ages with 0 where brokers showed that no record is left to read."""
         none = lag.holds_no_record & (lag.lag > 0)
-        return _Age(
-            np.where(none, 0.0, self.seconds),
-            np.where(none, 0.0, self.errors),
-            np.where(none, "exact", self.methods),
-        )
+        self.methods.set(np.flatnonzero(none), "exact")
+        return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), self.methods)
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,7 @@ class LagCalculator:
             verdict = self._verdict(entries, lag, age, members)
         columns = self._lag_columns(entries, lag, age.without_markers(lag))
         columns |= self._rate_columns(entries, lag)
-        columns["status"], columns["status_reason"] = (pa.array(column, pa.string()) for column in verdict)
+        columns["status"], columns["status_reason"] = verdict
         columns["group_state"] = of_each.states()
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
@@ -314,17 +311,19 @@ class LagCalculator:
     def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None]) -> _Age:
         seconds = np.where(lag.lag == 0, 0.0, np.nan)
         errors = seconds.copy()
-        methods = np.full(len(entries), None, object)
-        methods[lag.lag == 0] = "observed"
+        methods = Texts(len(entries))
+        methods.set(np.flatnonzero(lag.lag == 0), "observed")
         lagging = np.flatnonzero(lag.lag > 0)
         now = entries.sampled_at
         age = self._ends.age(entries.partitions[lagging], entries.committed[lagging], now[lagging])
         seconds[lagging], errors[lagging] = age.seconds, age.errors
-        methods[lagging] = np.where(np.isnan(age.errors), "bounded", "observed")
+        methods.set(lagging, "observed")
+        methods.set(lagging[np.isnan(age.errors)], "bounded")
         for entry, record in first.items():
-            methods[entry], errors[entry] = "exact", 0.0
+            errors[entry] = 0.0
             waiting = int(now[entry]) - record.written_at if record is not None and lag.lag[entry] else 0
             seconds[entry] = max(waiting, 0) / _MICROS
+        methods.set(np.array(list(first), np.int64), "exact")
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
         return _Age(seconds, errors, methods)
@@ -340,9 +339,9 @@ class LagCalculator:
             "lag": _or_null(lag.lag),
             "lost_records": _or_null(lag.lost),
             "lag_seconds": _seconds(age.seconds),
-            "lag_seconds_method": pa.array(age.methods, pa.string()),
+            "lag_seconds_method": age.methods.array(),
             "lag_seconds_error": _seconds(age.errors),
-            "problem": pa.array(lag.problem, pa.string()),
+            "problem": lag.problem,
         }
 
     def _rate_columns(self, entries: Entries, lag: Lag) -> dict[str, pa.Array]:
@@ -430,7 +429,8 @@ _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 
 def _not_progressing(verdict: Verdict) -> list[int]:
-    return [entry for entry, status in enumerate(verdict.status) if status in _NOT_PROGRESSING]
+    found: list[int] = np.flatnonzero(pc.is_in(verdict.status, pa.array(_NOT_PROGRESSING))).tolist()
+    return found
 
 
 class LastCommits:

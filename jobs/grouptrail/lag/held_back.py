@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Ints, ints
+from grouptrail.lag.index import UNKNOWN, Ints, ints, nulls
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -170,12 +170,12 @@ class CoordinatorOffsets:
                 rows.append(row)
         return pa.concat_tables([commits.filter(pc.invert(is_held)), pa.Table.from_pylist(rows, commits.schema)])
 
-    def reasons(self, commits: pa.Table) -> list[str | None]:
-        """Return why the decoded commits of these positions are not up to date; None where they are."""
+    def reasons(self, commits: pa.Table) -> pa.Array:
+        """Return why the decoded commits of these positions are not up to date; null where they are."""
         if not self._groups:
-            return [None] * len(commits)
+            return nulls(len(commits))
         columns = (commits[name].to_pylist() for name in ("group_id", "topic", "partition"))
-        return [self._reason(*position) for position in zip(*columns, strict=True)]
+        return pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string())
 
     def _reason(self, group: str, topic: str, partition: int) -> str | None:
         if group not in self._groups:

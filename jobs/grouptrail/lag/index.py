@@ -29,17 +29,23 @@ class _Index:
 
     def __init__(self, type_: pa.DataType) -> None:
         self.values = pa.array([], type_)
+        self._last = self.values, np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def of(self, values: pa.Array) -> Ints:
         """Return the numbers of values; new values get the next ones."""
-        found = pc.index_in(values, self.values)
-        if found.null_count:
-            self.values = pa.concat_arrays([self.values, pc.unique(values.filter(pc.is_null(found)))])
+        if not len(values):
+            return np.empty(0, np.int64)
+        # Most samples have the positions of the one before, and looking up a million takes a while.
+        if not values.equals(self._last[0]):
             found = pc.index_in(values, self.values)
-        return ints(found)
+            if found.null_count:
+                self.values = pa.concat_arrays([self.values, pc.unique(values.filter(pc.is_null(found)))])
+                found = pc.index_in(values, self.values)
+            self._last = values, ints(found)
+        return self._last[1]
 
 
 class _Names(_Index):
@@ -121,3 +127,53 @@ def at_numbers(column: Ints, numbers: Ints) -> Ints:
     """Return a column's values at these numbers; `UNKNOWN` for numbers past its end, which were added later."""
     missing = int(numbers.max(initial=-1)) + 1 - len(column)
     return (np.concatenate([column, np.full(missing, UNKNOWN)]) if missing > 0 else column)[numbers]
+
+
+class Texts:
+    """A text for each entry, or none. Most entries share one of a few, so that only the others are written out."""
+
+    def __init__(self, count: int) -> None:
+        self._number = np.full(count, UNKNOWN)
+        self._parts: list[pa.Array] = []
+        self._length = 0
+
+    def set(self, entries: Ints, texts: str | pa.Array) -> None:
+        """Set the text that entries share, or the text of each."""
+        if not len(entries):
+            return
+        part = pa.array([texts]) if isinstance(texts, str) else whole(texts)
+        self._number[entries] = self._length + (0 if isinstance(texts, str) else np.arange(len(part)))
+        self._parts.append(part)
+        self._length += len(part)
+
+    @property
+    def is_set(self) -> Bools:
+        """Which entries have a text."""
+        found: Bools = self._number != UNKNOWN
+        return found
+
+    def array(self) -> pa.Array:
+        """Return the texts, null where there is none."""
+        texts = pa.concat_arrays([pa.array([], pa.string()), *self._parts])
+        return texts.take(pa.array(self._number, mask=self._number == UNKNOWN))
+
+
+def sentences(*parts: str | Ints | Floats) -> pa.Array:
+    """Return a text for each entry, of parts that all share and of numbers, which are rounded to whole ones."""
+    columns = [part if isinstance(part, str) else pc.cast(pa.array(_rounded(part)), pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*columns, "")
+
+
+def _rounded(numbers: Ints | Floats) -> Ints:
+    return np.rint(numbers).astype(np.int64)
+
+
+def nulls(count: int) -> pa.Array:
+    """Return no text for each entry."""
+    return pa.nulls(count, pa.string())
+
+
+def valid(column: Any) -> Bools:
+    """Return where a column has a value."""
+    found: Bools = np.asarray(whole(pc.is_valid(column)), bool)
+    return found

@@ -57,7 +57,7 @@ _LOOK_EVERY_SECONDS = 1
 # With very many positions, computing the newest lag must not take the processor from the jobs.
 _PAUSE_TO_WORK = 3
 # A sample is a file; after a long stop all of them at once would not fit into memory.
-_SAMPLES_A_BATCH = 20
+_MOST_SAMPLES_A_BATCH, _ROWS_A_BATCH = 20, 2_000_000
 _STORE_COMMITTED_EVERY_SECONDS = 60
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
@@ -96,7 +96,7 @@ def start(
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
     processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
-    samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_SAMPLES_A_BATCH)
+    samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_samples_a_batch(spark, config))
     after = datetime.fromisoformat(begun["after"]) if "after" in begun else None
 
     def land(spark: SparkSession, rows: pa.Table, batch: int) -> None:
@@ -119,6 +119,13 @@ def start(
     if publish is not None:
         keep_published(processor, query, publish, live, report)
     return query
+
+
+def _samples_a_batch(spark: SparkSession, config: Config) -> int:
+    """Return how many samples a batch may have, by the number of positions at the start."""
+    [row] = tables.select(spark, config, COMMITTED, "COUNT(*) AS positions") or [{"positions": 0}]
+    positions: int = row["positions"]
+    return min(_MOST_SAMPLES_A_BATCH, 1 + _ROWS_A_BATCH // (1 + positions))
 
 
 def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> Start:

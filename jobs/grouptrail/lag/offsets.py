@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Bools, Ints, ints, whole
+from grouptrail.lag.index import UNKNOWN, Bools, Ints, Texts, ints, sentences, valid, whole
 
 _MICROS = 1_000_000
 # By how much the clocks of the brokers, which date commits, may differ from the clock of this job.
@@ -25,7 +25,7 @@ class Entries:
     """The positions of one sample: their numbers, their partitions' numbers, commits and logs, by entry.
 
     `at` is in microseconds. `commits` has the columns of `positions.COMMITS`, null where there is no commit, `logs`
-    those of `log_offsets`. `held_back` says why the decoded commits are not up to date; None where they are.
+    those of `log_offsets`. `held_back` says why the decoded commits are not up to date; null where they are.
     """
 
     at: int
@@ -33,7 +33,7 @@ class Entries:
     partitions: Ints
     commits: pa.Table
     logs: pa.Table
-    held_back: Sequence[str | None]
+    held_back: pa.Array
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -41,7 +41,7 @@ class Entries:
     @property
     def is_held_back(self) -> Bools:
         """Whether an open transaction holds back what the group has committed."""
-        return np.array([reason is not None for reason in self.held_back], bool)
+        return valid(self.held_back)
 
     @property
     def committed(self) -> Ints:
@@ -66,7 +66,7 @@ class Entries:
 
 @dataclass
 class Lag:
-    """The lag of each entry; `UNKNOWN` where it is not known, and then `problem` says why.
+    """The lag of each entry; `UNKNOWN` where it is not known, and then `problem` says why (else null).
 
     `is_of_other_log`: the log was truncated or recreated after the commit. `holds_no_record`: only transaction
     markers and aborted records are left to read.
@@ -74,7 +74,7 @@ class Lag:
 
     lag: Ints
     lost: Ints
-    problem: list[str | None]
+    problem: pa.Array
     is_of_other_log: Bools
     holds_no_record: Bools
 
@@ -93,18 +93,18 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     committed, end = entries.committed, entries.end
     is_isolated = matching(entries.commits["group_id"], read_committed_groups)
     readable = np.where(is_isolated, ints(entries.logs["last_stable_offset"]), end)
-    problem: list[str | None] = [None] * len(entries)
+    problem = Texts(len(entries))
     is_unknown = np.full(len(entries), False)
 
-    def mark_unknown(where: Bools, reason: Callable[[int], str | None]) -> None:
-        for entry in np.flatnonzero(where & ~is_unknown).tolist():
-            problem[entry] = reason(entry)
-        is_unknown[where] = True
+    def mark_unknown(where: Bools, reason: Callable[[Ints], str | pa.Array]) -> None:
+        found = np.flatnonzero(where & ~is_unknown)
+        problem.set(found, reason(found))
+        is_unknown[found] = True
 
-    errors = entries.logs["error"].to_pylist()
-    mark_unknown(np.array([error is not None for error in errors], bool), lambda entry: errors[entry])
+    errors, held_back = whole(entries.logs["error"]), entries.held_back
+    mark_unknown(valid(errors), lambda found: errors.take(pa.array(found)))
     mark_unknown(is_ignored, lambda _: "no member of the group subscribes to the topic")
-    mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda entry: entries.held_back[entry])
+    mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda found: held_back.take(pa.array(found)))
     mark_unknown(committed == UNKNOWN, lambda _: "no commit yet")
     is_recreated = _is_recreated(entries)
     mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
@@ -113,14 +113,17 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: S
     is_above = (committed > end) & (end != UNKNOWN) & is_old
     mark_unknown(
         is_above,
-        lambda entry: f"committed {committed[entry]} above the log's end {end[entry]}: truncated or recreated",
+        lambda found: sentences(
+            "committed ", committed[found], " above the log's end ", end[found], ": truncated or recreated"
+        ),
     )
-    problem = [why or held for why, held in zip(problem, entries.held_back, strict=True)]
+    held = np.flatnonzero(entries.is_held_back & ~problem.is_set)
+    problem.set(held, held_back.take(pa.array(held)))
     lost = ints(entries.logs["log_start_offset"]) - committed
     return Lag(
         np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),
         np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
-        problem,
+        problem.array(),
         is_recreated | is_above,
         np.full(len(entries), False),
     )

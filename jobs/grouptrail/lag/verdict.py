@@ -16,13 +16,14 @@ The first rule that holds decides (docs/lag.md):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers
+from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, Texts, at_numbers, nulls, sentences, valid
 
 _MICROS = 1_000_000
 _SAMPLES_A_WINDOW = 60
@@ -45,7 +46,7 @@ class PositionSample:
     """The figures of positions at one sample, by entry; seconds are NaN where not known.
 
     `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `held_back`
-    says why the decoded commits are not up to date (empty: all are). `without_records` counts the unread offsets that
+    says why the decoded commits are not up to date (None: all are). `without_records` counts the unread offsets that
     hold no record.
     """
 
@@ -57,22 +58,22 @@ class PositionSample:
     commit_seconds: Floats
     is_empty: Bools
     is_unsubscribed: Bools
-    held_back: Sequence[str | None] = ()
+    held_back: pa.Array | None = None
     without_records: Ints | None = None
 
     def of(self, entries: Ints) -> PositionSample:
         """Return the figures of some entries."""
         given = {name: column[entries] for name, column in vars(self).items() if isinstance(column, np.ndarray)}
-        held_back = [self.held_back[entry] for entry in entries.tolist()] if any(self.held_back) else ()
+        held_back = None if self.held_back is None else self.held_back.take(pa.array(entries))
         return replace(self, **given, held_back=held_back)
 
 
 class _Rule(NamedTuple):
-    """A status, where its rule holds, and the reason: a text, or a function of the position's number."""
+    """A status, where its rule holds, and the reason: a text, or a function that returns those of some entries."""
 
     status: str
     holds: Bools | np.bool_
-    reason: str | Callable[[int], str]
+    reason: str | Callable[[Ints], pa.Array]
 
 
 @dataclass
@@ -84,10 +85,10 @@ class _WindowSample:
 
 
 class Verdict(NamedTuple):
-    """The status of each position, and the rule that gave it with its figures."""
+    """The status of each entry, and the rule that gave it with its figures."""
 
-    status: list[str]
-    reason: list[str]
+    status: pa.Array
+    reason: pa.Array
 
 
 class Window:
@@ -141,14 +142,17 @@ class Window:
 
     def judge(self, now: PositionSample) -> Verdict:
         """Return the status of the newest sample, which must have been added."""
-        status = np.full(len(now.lag), "OK", object)
-        reason = np.full(len(now.lag), f"{_CAUGHT_UP} {self._thresholds.allowed_lag}", object)
-        for entry in np.flatnonzero((now.lag == 0) & (now.lost > 0)).tolist():
-            reason[entry] = f"{_NOTHING_LEFT}: {now.lost[entry]} records were deleted before they were consumed"
-        without = np.zeros(0, np.int64) if now.without_records is None else now.without_records
-        for entry in np.flatnonzero(without).tolist():
-            held = f"the {without[entry]} offsets from the committed one on hold no committed record"
-            reason[entry] = f"{_NOTHING_LEFT}: {held}"
+        status, reason = Texts(len(now.lag)), Texts(len(now.lag))
+        everything = np.arange(len(now.lag))
+        status.set(everything, "OK")
+        reason.set(everything, f"{_CAUGHT_UP} {self._thresholds.allowed_lag}")
+        lost = np.flatnonzero((now.lag == 0) & (now.lost > 0))
+        deleted = " records were deleted before they were consumed"
+        reason.set(lost, sentences(f"{_NOTHING_LEFT}: ", now.lost[lost], deleted))
+        if now.without_records is not None:
+            without = np.flatnonzero(now.without_records)
+            held = " offsets from the committed one on hold no committed record"
+            reason.set(without, sentences(f"{_NOTHING_LEFT}: the ", now.without_records[without], held))
         lagging = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
@@ -156,40 +160,39 @@ class Window:
         for rule in self._rules(now.of(lagging)):
             chosen = np.flatnonzero(is_open & rule.holds)
             is_open[chosen] = False
-            status[lagging[chosen]] = rule.status
-            if isinstance(rule.reason, str):
-                reason[lagging[chosen]] = rule.reason
-            else:
-                for number in chosen.tolist():
-                    reason[lagging[number]] = rule.reason(number)
-        return Verdict(status.tolist(), reason.tolist())
+            status.set(lagging[chosen], rule.status)
+            reason.set(lagging[chosen], rule.reason if isinstance(rule.reason, str) else rule.reason(chosen))
+        return Verdict(status.array(), reason.array())
 
     def _rules(self, now: PositionSample) -> list[_Rule]:
         """Return the rules for positions with more than `allowed_lag`; the first that holds decides."""
         window, stop = self._figures(now.positions), self._thresholds.stop_seconds
         waiting, quiet, same, span = now.lag_seconds, now.commit_seconds, window.same_seconds, window.span_seconds
 
-        def emptied(at: int) -> str:
-            return f"the members left the group on purpose, with {now.lag[at]} unread"
+        def emptied(at: Ints) -> pa.Array:
+            return sentences("the members left the group on purpose, with ", now.lag[at], " unread")
 
-        def stopped(at: int) -> str:
-            return f"no commit for {quiet[at]:.0f} s, {now.lag[at]} unread, the first of them for {waiting[at]:.0f} s"
+        def stopped(at: Ints) -> pa.Array:
+            of_them = (now.lag[at], " unread, the first of them for ", waiting[at], " s")
+            return sentences("no commit for ", quiet[at], " s, ", *of_them)
 
-        def rewound(at: int) -> str:
-            return f"committed went back from {window.rewound_from[at]} to {window.rewound_to[at]}"
+        def rewound(at: Ints) -> pa.Array:
+            return sentences("committed went back from ", window.rewound_from[at], " to ", window.rewound_to[at])
 
-        def stalled(at: int) -> str:
-            return f"has committed only offset {now.committed[at]} for {same[at]:.0f} s, {now.lag[at]} unread"
+        def stalled(at: Ints) -> pa.Array:
+            since = (" for ", same[at], " s, ", now.lag[at], " unread")
+            return sentences("has committed only offset ", now.committed[at], *since)
 
-        def warned(at: int) -> str:
-            return f"lag did not fall in {span[at]:.0f} s: {window.first_lag[at]} before, {now.lag[at]} now"
+        def warned(at: Ints) -> pa.Array:
+            lags = (window.first_lag[at], " before, ", now.lag[at], " now")
+            return sentences("lag did not fall in ", span[at], " s: ", *lags)
 
-        is_held = np.array([bool(why) for why in now.held_back], bool)
+        held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
         is_stalled = (same >= stop) & (quiet < same) & window.is_repeated
         return [
             _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
             _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
-            _Rule("UNKNOWN", is_held if len(is_held) else np.False_, lambda at: str(now.held_back[at])),
+            _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
             _Rule("EMPTY", now.is_empty, emptied),
             _Rule("STOP", (quiet >= stop) & (waiting >= stop), stopped),
             _Rule("REWIND", window.rewound_from != UNKNOWN, rewound),
