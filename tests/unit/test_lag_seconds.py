@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +125,33 @@ def test_kept_times_returns_ordered_disjoint_spans_up_to_the_newest(times: set[i
     assert all(first in there and last in there for first, last in spans)
     assert [first for first, _ in spans] == sorted(first for first, _ in spans)
     assert all(one[1] < next_one[0] for one, next_one in pairwise(spans))
+
+
+SAMPLES = st.lists(st.lists(st.none() | st.integers(0, 3), min_size=2, max_size=2), max_size=12)
+
+
+@given(SAMPLES, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20)), max_size=8))
+def test_log_ends_age_is_that_of_the_nearest_samples_without_and_with_the_record(
+    growth: list[list[int | None]], records: list[tuple[int, int]]
+) -> None:
+    """Searched one sample after the other, also where leaders did not answer (None)."""
+    ends, log_ends, newest = [0, 0], LogEnds(), len(growth) * 10 * SECOND
+    samples: list[tuple[int, list[int]]] = []
+    for number, of_each in enumerate(growth):
+        ends = [end + (more or 0) for end, more in zip(ends, of_each, strict=True)]
+        shown = [UNKNOWN if more is None else end for end, more in zip(ends, of_each, strict=True)]
+        samples.append((number * 10 * SECOND, shown))
+        log_ends.add(LogEndSample(samples[-1][0], samples[-1][0], np.array(shown)))
+    partitions, offsets = (np.array([record[at] for record in records], np.int64) for at in (0, 1))
+    found = log_ends.age(partitions, offsets, np.full(len(records), newest))
+    for (partition, offset), seconds, error in zip(records, found.seconds, found.errors, strict=True):
+        known = [(at, shown[partition]) for at, shown in samples if shown[partition] != UNKNOWN]
+        without, end_before = max((one for one in known if one[1] <= offset), default=(None, 0))
+        with_it, end_after = min((one for one in known if one[1] > offset), default=(newest, 0))
+        if without is None:
+            assert (seconds, np.isnan(error)) == ((newest - with_it) / SECOND, True)
+            continue
+        share = min((offset - end_before + 0.5) / max(end_after - end_before, 1), 1)
+        written = without + share * (with_it - without)
+        assert seconds == pytest.approx((newest - written) / SECOND)
+        assert error == pytest.approx(max(written - without, with_it - written) / SECOND)

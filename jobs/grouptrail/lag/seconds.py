@@ -64,24 +64,28 @@ class LogEnds:
 
     def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
         """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
-        before = np.full(len(offsets), UNKNOWN)
-        after = np.full(len(offsets), UNKNOWN)
-        share = np.full(len(offsets), 0.0)
-        end = np.full(len(offsets), UNKNOWN)
-        searched = np.arange(len(offsets))
-        for sample in reversed(self._samples):
-            ends = at_numbers(sample.ends, partitions[searched])
-            was_there = ends > offsets[searched]
-            before[searched[was_there]] = sample.answered_at
-            end[searched[was_there]] = ends[was_there]
-            is_found = (ends != UNKNOWN) & ~was_there
-            found = searched[is_found]
-            after[found] = sample.asked_at
-            share[found] = (offsets[found] - ends[is_found] + 0.5) / np.maximum(end[found] - ends[is_found], 1)
-            searched = searched[~is_found]
-            if not len(searched):
-                break
-        return _age(now, before, after, share)
+        rows, numbers = len(self._samples), np.arange(int(partitions.max(initial=-1)) + 1)
+        unknown = np.full((1, len(numbers)), UNKNOWN)
+        # A row for each sample, the oldest first, between two without an end.
+        ends = np.concatenate([unknown, *(at_numbers(one.ends, numbers)[None] for one in self._samples), unknown])
+        row = np.arange(rows + 2)[:, None]
+        last_known = np.maximum.accumulate(np.where(ends == UNKNOWN, 0, row))
+        next_known = np.minimum.accumulate(np.where(ends == UNKNOWN, rows + 1, row)[::-1])[::-1]
+        # A log's end rises from sample to sample: halving finds the first row in which the log had the record.
+        known_ends = np.take_along_axis(ends, last_known, axis=0)
+        low, high = np.ones(len(offsets), np.int64), np.full(len(offsets), rows + 1)
+        while (low < high).any():
+            middle = (low + high) // 2
+            had_record = known_ends[middle, partitions] > offsets
+            low, high = np.where(had_record | (low == high), low, middle + 1), np.where(had_record, middle, high)
+        before, after = last_known[low - 1, partitions], next_known[low, partitions]
+        start = ends[before, partitions]
+        share = (offsets - start + 0.5) / np.maximum(ends[after, partitions] - start, 1)
+        asked_at, answered_at = (
+            np.array([UNKNOWN, *(getattr(one, name) for one in self._samples), UNKNOWN])
+            for name in ("asked_at", "answered_at")
+        )
+        return _age(now, answered_at[after], asked_at[before], share)
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).
@@ -93,12 +97,12 @@ class LogEnds:
         return at_numbers(sample.ends, partitions), sample.answered_at
 
 
-def _age(now: Ints, before: Ints, after: Ints, share: Floats) -> Age:
+def _age(now: Ints, had_record_at: Ints, had_none_at: Ints, share: Floats) -> Age:
     """Return ages from the samples around the write; a record that no sample shows came after the newest."""
-    latest = np.where(before == UNKNOWN, now, before)
-    is_bounded = after == UNKNOWN
-    written = np.where(is_bounded, latest, after + np.clip(share, 0, 1) * (latest - after))
-    errors = np.maximum(written - after, latest - written) / _MICROS
+    latest = np.where(had_record_at == UNKNOWN, now, had_record_at)
+    is_bounded = had_none_at == UNKNOWN
+    written = np.where(is_bounded, latest, had_none_at + np.clip(share, 0, 1) * (latest - had_none_at))
+    errors = np.maximum(written - had_none_at, latest - written) / _MICROS
     seconds = np.maximum(now - written, 0) / _MICROS
     return Age(seconds, np.where(is_bounded, np.nan, errors))
 

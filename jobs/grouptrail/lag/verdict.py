@@ -153,21 +153,23 @@ class Window:
             without = np.flatnonzero(now.without_records)
             held = " offsets from the committed one on hold no committed record"
             reason.set(without, sentences(f"{_NOTHING_LEFT}: the ", now.without_records[without], held))
-        lagging = np.flatnonzero(
+        undecided = np.flatnonzero(
             (now.lag > self._thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed
         )
-        is_open = np.full(len(lagging), True)
-        for rule in self._rules(now.of(lagging)):
-            chosen = np.flatnonzero(is_open & rule.holds)
-            is_open[chosen] = False
-            status.set(lagging[chosen], rule.status)
-            reason.set(lagging[chosen], rule.reason if isinstance(rule.reason, str) else rule.reason(chosen))
+        for rules in (self._rules_without_window, self._rules_of_window):
+            is_open = np.full(len(undecided), True)
+            for rule in rules(now.of(undecided)):
+                chosen = np.flatnonzero(is_open & rule.holds)
+                is_open[chosen] = False
+                status.set(undecided[chosen], rule.status)
+                reason.set(undecided[chosen], rule.reason if isinstance(rule.reason, str) else rule.reason(chosen))
+            undecided = undecided[is_open]
         return Verdict(status.array(), reason.array())
 
-    def _rules(self, now: PositionSample) -> list[_Rule]:
-        """Return the rules for positions with more than `allowed_lag`; the first that holds decides."""
-        window, stop = self._figures(now.positions), self._thresholds.stop_seconds
-        waiting, quiet, same, span = now.lag_seconds, now.commit_seconds, window.same_seconds, window.span_seconds
+    def _rules_without_window(self, now: PositionSample) -> list[_Rule]:
+        """Return the first rules for positions with more than `allowed_lag`; the first that holds decides."""
+        waiting, quiet, stop = now.lag_seconds, now.commit_seconds, self._thresholds.stop_seconds
+        held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
 
         def emptied(at: Ints) -> pa.Array:
             return sentences("the members left the group on purpose, with ", now.lag[at], " unread")
@@ -175,6 +177,19 @@ class Window:
         def stopped(at: Ints) -> pa.Array:
             of_them = (now.lag[at], " unread, the first of them for ", waiting[at], " s")
             return sentences("no commit for ", quiet[at], " s, ", *of_them)
+
+        return [
+            _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
+            _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
+            _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
+            _Rule("EMPTY", now.is_empty, emptied),
+            _Rule("STOP", (quiet >= stop) & (waiting >= stop), stopped),
+        ]
+
+    def _rules_of_window(self, now: PositionSample) -> list[_Rule]:
+        """Return the rules for positions that no earlier rule has decided."""
+        window, stop = self._figures(now.positions), self._thresholds.stop_seconds
+        quiet, same, span = now.commit_seconds, window.same_seconds, window.span_seconds
 
         def rewound(at: Ints) -> pa.Array:
             return sentences("committed went back from ", window.rewound_from[at], " to ", window.rewound_to[at])
@@ -187,17 +202,10 @@ class Window:
             lags = (window.first_lag[at], " before, ", now.lag[at], " now")
             return sentences("lag did not fall in ", span[at], " s: ", *lags)
 
-        held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
-        is_stalled = (same >= stop) & (quiet < same) & window.is_repeated
         return [
-            _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
-            _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
-            _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
-            _Rule("EMPTY", now.is_empty, emptied),
-            _Rule("STOP", (quiet >= stop) & (waiting >= stop), stopped),
             _Rule("REWIND", window.rewound_from != UNKNOWN, rewound),
             _Rule("OK", window.caught_up, f"had caught up within {self._thresholds.window_seconds:.0f} s"),
-            _Rule("STALL", is_stalled, stalled),
+            _Rule("STALL", (same >= stop) & (quiet < same) & window.is_repeated, stalled),
             _Rule("WARN", (span >= stop) & ~window.fell, warned),
             _Rule("OK", window.fell, "lag fell in the window"),
             _Rule("OK", np.True_, "the window is too short to judge"),
