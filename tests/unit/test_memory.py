@@ -9,7 +9,8 @@ import textwrap
 
 import pytest
 
-RETURNED = "from grouptrail.runtime.memory import return_memory_sooner; return_memory_sooner()"
+KEPT = "from grouptrail.memory import keep_memory_within_batches; keep_memory_within_batches()"
+RELEASED = "from grouptrail.memory import release_memory; release_memory()"
 
 
 @pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
@@ -17,7 +18,7 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
     """In a separate process, because the garbage collector's settings are not restored."""
     program = f"""
         import gc, weakref
-        from grouptrail.runtime.memory import collect_garbage_sooner
+        from grouptrail.memory import collect_garbage_sooner
 
         class Plan: pass
 
@@ -36,47 +37,51 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("call", [RETURNED, "pass"])
-def test_return_memory_sooner_returns_what_arrow_threads_have_freed(call: str) -> None:
-    """Without it some 80 MB stay."""
+@pytest.mark.parametrize("release", [RELEASED, "pass"])
+def test_release_memory_returns_what_threads_have_freed(release: str) -> None:
+    """Of columns of a million rows, in numpy's and in Arrow's memory. Without it some hundred MB stay."""
     program = f"""
-        {call}
-        import os, pyarrow as pa, pyarrow.compute as pc
+        {KEPT}
+        import os, numpy as np, pyarrow as pa, pyarrow.compute as pc
         from concurrent.futures import ThreadPoolExecutor
 
         def resident() -> int:
             return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
         def work(_: int) -> None:
-            [pc.add(column, number) for number in range(30)]
+            [pc.add(pa.array(np.arange(1_000_000)), number) for number in range(10)]
 
-        column = pa.array(range(100_000))
+        work(0)
+        {RELEASED}
         before = resident()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(8)))
+        {release}
         print(resident() - before)
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
-    # A session that an earlier test started in this process has set it for its workers.
-    environ = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
-    kept = int(subprocess.run(run, env=environ, check=True, capture_output=True, text=True).stdout)
-    assert (kept < 20) is (call == RETURNED)
+    kept = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+    assert (kept < 20) is (release == RELEASED)
 
 
-def test_run_command_calls_return_memory_sooner_before_arrow_is_loaded() -> None:
-    """Arrow's allocator reads its settings only once."""
+def test_run_command_sets_memory_up_before_arrow_is_loaded() -> None:
+    """Arrow's allocator reads its settings only once; the processes that Spark starts have their own."""
     program = """
         import os, sys
+        from grouptrail import memory
         from grouptrail.cli import main
-        from grouptrail.runtime import memory
 
         def checked() -> None:
             assert "pyarrow" not in sys.modules
+            set_up()
+            assert "MIMALLOC_PURGE_DELAY" not in os.environ
             raise SystemExit(7)
 
-        memory.return_memory_sooner = checked
+        set_up, memory.keep_memory_within_batches = memory.keep_memory_within_batches, checked
         sys.argv = ["grouptrail", "run"]
         main()
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
-    assert subprocess.run(run, check=False, capture_output=True, text=True).returncode == 7
+    environ = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
+    found = subprocess.run(run, check=False, capture_output=True, text=True, env=environ)
+    assert found.returncode == 7, found.stderr

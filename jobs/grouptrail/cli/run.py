@@ -20,9 +20,9 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Process what is available now, then exit.")] = False,
 ) -> None:
     """Run the pipeline: read __consumer_offsets and write the Delta tables."""
-    from grouptrail.runtime.memory import return_memory_sooner
+    from grouptrail.memory import keep_memory_within_batches
 
-    return_memory_sooner()
+    keep_memory_within_batches()
     from grouptrail.jobs import JOBS
     from grouptrail.runtime import pipeline
 

@@ -21,6 +21,7 @@ from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.server import CLOSED, Server, keep_running
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
+from grouptrail.memory import release_memory
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -158,15 +159,17 @@ class Exporter:
         due = time.monotonic()
         while not self._stopping.is_set():
             self._wake.clear()
-            reads_tables = time.monotonic() >= due
+            began = time.monotonic()
+            reads_tables = began >= due
             if reads_tables:
-                due = time.monotonic() + self._refresh_seconds
+                due = began + self._refresh_seconds
             for cluster in self._clusters.values():
                 if self._stopping.is_set():
                     return
                 cluster.refresh(reads_tables=reads_tables)
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
                 self._page = Page(pages) if pages else None
+            release_memory(after_seconds=time.monotonic() - began)
             self._wake.wait(max(0.0, due - time.monotonic()))
 
 

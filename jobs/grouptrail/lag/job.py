@@ -34,6 +34,7 @@ from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import kept_times, spans
 from grouptrail.lag.verdict import Thresholds
+from grouptrail.memory import release_memory
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
@@ -187,7 +188,9 @@ def keep_published(
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
                 report(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
-            pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * (time.monotonic() - began))
+            worked = time.monotonic() - began
+            release_memory(after_seconds=worked)
+            pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)
             processor.has_sample.wait(pause)
             processor.has_sample.clear()
 
@@ -233,6 +236,7 @@ class LagProcessor:
                 return
             if self._prepared is None:
                 self._prepared = self._with_commits()
+                release_memory()
             else:
                 self._add_commits(self._prepared)
 

@@ -13,7 +13,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.jobs import JOBS, Job, Live, Publish, Query
-from grouptrail.runtime.memory import collect_garbage_sooner
+from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_SECONDS = 0.1
 _STOP_SECONDS = 0.2
-MALLOC_ARENAS = 2
-"""The number of malloc's arenas in Java, its Python workers and `run`; its default is eight for each core."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 

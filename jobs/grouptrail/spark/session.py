@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import waiting
 from grouptrail.errors import GrouptrailError
+from grouptrail.memory import MALLOC_ARENAS
 from grouptrail.spark import class_data, jvm, object_stores
 from grouptrail.spark.jars import Report, fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
@@ -312,7 +313,7 @@ def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, s
     # Spark's workers take python3 from PATH otherwise, which may lack numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # The JVM and its workers return what they have freed.
-    os.environ.setdefault("MALLOC_ARENA_MAX", str(jvm.MALLOC_ARENAS))
+    os.environ.setdefault("MALLOC_ARENA_MAX", str(MALLOC_ARENAS))
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
     folders = [connector_jars(report)]
     if object_stores.is_s3(config.warehouse):

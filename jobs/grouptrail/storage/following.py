@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from grouptrail.jobs import Query
+from grouptrail.memory import release_memory
 from grouptrail.spark import hadoop, object_stores
 from grouptrail.spark.streams import interpret, own_session, start_query
 from grouptrail.storage import checkpoints, reader, tables
@@ -256,6 +257,7 @@ class TableQuery:
             self._spark.sparkContext.setJobDescription(f"{self._thread.name} batch {batch}")
             self._land(self._spark, rows, batch)
             self._checkpoint.commit(batch)
+            release_memory()
             batch += 1
         self._at = _Begun(at.table_id, batch, end, None, is_begun=False)
         self._lands = False
