@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -195,3 +196,14 @@ def test_following_failed_batch_ends_the_query_with_the_errors_own_line(spark: S
         assert query.status == {"isTriggerActive": False}
         with pytest.raises(JobFailedError, match="the store is away: wait"):
             any_runs([query])
+
+
+def test_following_table_that_is_deleted_ends_the_query(spark: SparkSession, config: Config) -> None:
+    """A new table in its place would have the same versions again."""
+    copy = Copy(spark, config)
+    append(spark, config, 1)
+    with copy.beside_the_writer() as query:
+        until(lambda: copy.offsets == [1])
+        shutil.rmtree(config.table_path(TABLE))
+        until(lambda: not query.isActive)
+        assert re.search("log_offsets was deleted or replaced .*: restore it", str(failure(query)))

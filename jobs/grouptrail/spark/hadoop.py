@@ -41,7 +41,8 @@ def write_whole(spark: SparkSession, path: str, text: str) -> None:
     folder, name = path.rsplit("/", 1)
     unfinished = f"{folder}/.{name}.tmp"
     write_text(spark, unfinished, text)
-    rename(spark, unfinished, path)
+    if not rename(spark, unfinished, path):
+        raise OSError(f"{unfinished} cannot be renamed")
 
 
 def names(spark: SparkSession, folder: str) -> list[str]:

@@ -42,6 +42,7 @@ class Appends:
         self._ours = own_rows(config)
         self._kept = kept
         self._rows: dict[int, pa.Table] = {}
+        self._next = 0
         self.news = threading.Event()
         """Set when this process has appended rows."""
 
@@ -53,7 +54,9 @@ class Appends:
         _readers[self._path].discard(self)
 
     def note(self, version: int, rows: pa.Table) -> None:
-        """Keep the rows of a version for `rows`."""
+        """Keep the rows of a version for `rows`, unless it has been read from the log already."""
+        if version < self._next:
+            return
         self._rows[version] = rows
         if len(self._rows) > self._kept:
             self._rows.pop(min(self._rows), None)
@@ -62,9 +65,11 @@ class Appends:
     def rows(self, version: int) -> pa.Table | None:
         """Return the rows of a version; None if it does not exist yet. Ask for each once, in order."""
         if (rows := self._rows.pop(version, None)) is not None:
+            self._next = version + 1
             return rows.filter(self._ours)
         if not self.has(version):
             return None
+        self._next = version + 1
         found = ds.dataset(self._added(version), self._schema, format="parquet", filesystem=self._files)
         return found.to_table(filter=self._ours, use_threads=False)
 

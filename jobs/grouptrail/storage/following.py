@@ -23,6 +23,7 @@ from grouptrail.spark import hadoop, object_stores
 from grouptrail.spark.streams import interpret, own_session, start_query
 from grouptrail.storage import checkpoints, reader, tables
 from grouptrail.storage.appends import Appends
+from grouptrail.storage.errors import TableError
 from grouptrail.storage.rows import read_rows
 from grouptrail.storage.schema import table_schema
 
@@ -146,9 +147,7 @@ class _Checkpoint:
             self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
 
     def begin(self, batch: int, end: int, table_id: str) -> None:
-        """Write down up to which version a batch reads, unless it was begun before."""
-        if self.newest("offsets") == batch:
-            return
+        """Write down up to which version a batch reads."""
         offset = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": end}
         offset |= {"index": _BEFORE_FILES, "isStartingVersion": False}
         # Spark requires this setting, and takes another value for a change of a stateful query's partitions.
@@ -253,7 +252,8 @@ class TableQuery:
         batch = at.batch
         if len(rows) or at.is_begun:
             self._lands = True
-            self._checkpoint.begin(batch, end, at.table_id)
+            if not at.is_begun:
+                self._checkpoint.begin(batch, end, at.table_id)
             self._spark.sparkContext.setJobDescription(f"{self._thread.name} batch {batch}")
             self._land(self._spark, rows, batch)
             self._checkpoint.commit(batch)
@@ -276,4 +276,7 @@ class TableQuery:
         while version < most and (rows := self._appends.rows(version)) is not None:
             found.append(rows)
             version += 1
+        if len(found) == 1 and not self._appends.has(version - 1):
+            path = self._config.table_path(self._appended.table)
+            raise TableError(f"{path} was deleted or replaced while its appends were read: restore it")
         return pa.concat_tables(found), version
