@@ -40,7 +40,7 @@ def newest(commits: Sequence[tuple[int, Commit]]) -> dict[tuple[str, int], int]:
 
 
 def found(rows: pa.Table) -> dict[tuple[str, int], int]:
-    assert rows.schema == COMMITS
+    assert rows.schema == READ
     return {(row["group_id"], row["partition"]): row["committed_offset"] for row in rows.to_pylist()}
 
 

@@ -30,7 +30,7 @@ from grouptrail.lag.index import (
     whole,
 )
 from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets, matching
-from grouptrail.lag.positions import COMMITS, Positions
+from grouptrail.lag.positions import COMMITS, READ, Positions
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import FetchRecords, UnreadOffsets
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, Window
@@ -50,6 +50,9 @@ STORED_LAG = pa.schema(
 """The columns of stored rows that verdicts look back on."""
 
 _MICROS = 1_000_000
+
+# The columns of `log_offsets` that entries need.
+_OF_LOGS = (*("topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"),)
 
 # Within this time the history reads the record of a member that commits, and a member that has started commits.
 _HISTORY_FOLLOWS_MICROS = 60 * _MICROS
@@ -242,7 +245,7 @@ class LagCalculator:
         commits = self._with_owned(commits, owned)
         commits = commits.append_column("log", pa.array(at_numbers(row_of, ints(commits["partition_number"]))))
         is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
-        commits = commits.filter(is_sampled | is_owned)
+        commits = commits.filter(is_sampled | is_owned).unify_dictionaries()
         commits = commits.take(pa.array(self._index.order(ints(commits["position"]))))
         rows = ints(commits["log"])
         entries = Entries(
@@ -250,7 +253,7 @@ class LagCalculator:
             positions=ints(commits["position"]),
             partitions=ints(commits["partition_number"]),
             commits=commits.select(COMMITS.names),
-            logs=_with_sample_time(logs.take(pa.array(rows, mask=rows == UNKNOWN)), at),
+            logs=_with_sample_time(logs.select(_OF_LOGS).take(pa.array(rows, mask=rows == UNKNOWN)), at),
             held_back=self._coordinators.reasons(commits),
         )
         partition_of = at_numbers(self._partition_of, np.arange(self._index.position_count))
@@ -268,7 +271,7 @@ class LagCalculator:
     def _with_owned(self, commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
         """Add the positions that have an owner and no commit; all rows are `_numbered`."""
         rows = [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned]
-        without = self._numbered(pa.Table.from_pylist(rows, COMMITS))
+        without = self._numbered(pa.Table.from_pylist(rows, READ))
         has_none = ~np.isin(ints(without["position"]), ints(commits["position"]))
         return pa.concat_tables([commits, without.filter(pa.array(has_none))])
 
@@ -332,7 +335,8 @@ class LagCalculator:
         commits, logs = entries.commits, entries.logs
         return {
             "cluster": pa.repeat(self._cluster, len(entries)),
-            **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
+            **{name: whole(commits[name]).cast(pa.string()) for name in ("group_id", "topic")},
+            **{name: whole(commits[name]) for name in ("partition", "committed_offset")},
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),

@@ -149,7 +149,7 @@ class CoordinatorOffsets:
                 }
 
     def apply_to(self, commits: pa.Table) -> pa.Table:
-        """Return commits (`positions.COMMITS`) with those of these groups replaced by their coordinators' offsets.
+        """Return commits (`positions.READ`) with those of these groups replaced by their coordinators' offsets.
 
         Where the coordinator has none, or did not answer, they have no offset.
         """

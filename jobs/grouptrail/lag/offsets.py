@@ -24,8 +24,9 @@ _OTHER_LOG = ("recreated", "made anew")
 class Entries:
     """The positions of one sample: their numbers, their partitions' numbers, commits and logs, by entry.
 
-    `at` is in microseconds. `commits` has the columns of `positions.COMMITS`, null where there is no commit, `logs`
-    those of `log_offsets`. `held_back` says why the decoded commits are not up to date; null where they are.
+    `at` is in microseconds. `commits` has the columns of `positions.READ`, null where there is no commit, `logs`
+    those of `log_offsets` that are needed. `held_back` says why the decoded commits are not up to date; null where
+    they are.
     """
 
     at: int

@@ -22,7 +22,7 @@ STORED = table_schema(TABLE)
 COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 """The columns that are read from `offset_commits`."""
 READ = compact(COMMITS)
-"""The same columns, as many of their rows are kept."""
+"""The same columns, as many of their rows are kept: texts have numbers, which are faster to copy and to compare."""
 
 
 class Positions:
@@ -48,7 +48,7 @@ class Positions:
         self._all.add(commits.cast(READ))
 
     def latest(self, until: int | None = None) -> pa.Table:
-        """Return the newest commits (`COMMITS`) without deleted ones: of all, or of those made by a time.
+        """Return the newest commits (`READ`) without deleted ones: of all, or of those made by a time.
 
         `until` is in microseconds and must not decrease from call to call.
         """
@@ -59,7 +59,7 @@ class Positions:
         return self._due.is_whole and self._all.offsets() == self._due.offsets()
 
     def in_tables(self) -> pa.Table:
-        """Return the newest commits (`COMMITS`) of the tables without deleted ones."""
+        """Return the newest commits (`READ`) of the tables without deleted ones."""
         return self._due.whole()
 
 
@@ -108,7 +108,8 @@ class _Newest:
 
 
 def _undeleted(commits: pa.Table) -> pa.Table:
-    return commits.filter(pc.invert(commits["is_tombstone"])).cast(COMMITS)
+    deleted = commits["is_tombstone"]
+    return commits.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else commits
 
 
 def from_records(rows: pa.Table) -> pa.Table:
@@ -118,8 +119,8 @@ def from_records(rows: pa.Table) -> pa.Table:
 
 
 def to_stored(commits: pa.Table) -> pa.Table:
-    """Return commits (`COMMITS`) as rows of `committed_offsets`."""
-    return commits.select(STORED.names)
+    """Return commits (`READ`) as rows of `committed_offsets`."""
+    return commits.select(STORED.names).cast(STORED)
 
 
 def from_stored(rows: pa.Table) -> tuple[pa.Table, Mapping[int, int]]:
