@@ -360,13 +360,16 @@ class Soak:
                 self._ingest.start()
 
     def _sample(self) -> None:
-        """Record the memory of drivers after a warm-up, during which Java's heap grows."""
+        """Record the memory of drivers after a warm-up, during which Java's heap grows.
+
+        Not while there are Python workers: those of a batch of many commits stay for a minute or two.
+        """
         driver, since = None, 0.0
         while not self._over.wait(_SAMPLE_EVERY_SECONDS):
             before, driver = driver, self._ingest.pid
             if driver != before:
                 since = time.monotonic()
-            elif driver and time.monotonic() - since > _WARM_UP_SECONDS:
+            elif driver and time.monotonic() - since > _WARM_UP_SECONDS and not processes.python_workers(driver):
                 self.memory.append(resident(driver) >> 20)
 
     def _maintain(self) -> None:
