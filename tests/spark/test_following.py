@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
+from grouptrail.jobs import Query
 from grouptrail.runtime.running import JobFailedError, any_runs, failure
 from grouptrail.storage import tables
 from grouptrail.storage.appends import Appends
@@ -57,31 +58,24 @@ class Copy:
 
     def run_alone(self) -> None:
         """Process what is there by Spark's query."""
-        query = follow(
-            self._spark, self._config, JOB, self._appended, land=self.land, once=True, is_written_here=False
-        )
+        query = self._follow(once=True)
         assert not isinstance(query, TableQuery)
         query.awaitTermination()
 
     @contextmanager
     def beside_the_writer(self) -> Iterator[TableQuery]:
         """Run beside the job that writes the table."""
-        query = follow(
-            self._spark,
-            self._config,
-            JOB,
-            self._appended,
-            land=self.land,
-            once=False,
-            is_written_here=True,
-            every_seconds=0.1,
-        )
+        query = self._follow(once=False)
         assert isinstance(query, TableQuery)
         try:
             yield query
         finally:
             query.stop()
             assert not query.isActive
+
+    def _follow(self, *, once: bool) -> Query:
+        of_job = (self._spark, self._config, JOB, self._appended)
+        return follow(*of_job, land=self.land, once=once, is_written_here=not once, every_seconds=0.1)
 
 
 def until(is_reached: Callable[[], bool]) -> None:

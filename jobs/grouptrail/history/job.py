@@ -69,7 +69,16 @@ def start(
     begun = checkpoints.begin(spark, config, HISTORY.name, HISTORY.writes)
     writer = HistoryBatchWriter(spark, config, app=lambda: query_id(spark, config, HISTORY.name), report=report)
     progress = Appended(PROGRESS, begun.get("version"))
-    return follow(spark, config, HISTORY.name, progress, land=writer.land, once=once, is_written_here=is_written_here)
+    return follow(
+        spark,
+        config,
+        HISTORY.name,
+        progress,
+        land=writer.land,
+        once=once,
+        is_written_here=is_written_here,
+        every_seconds=config.decode.trigger_seconds,
+    )
 
 
 def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:

@@ -463,12 +463,8 @@ def summary(batch: int, counts: Mapping[str, int], seconds: float) -> str:
 
 def split_samples(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Table]:
     """Split rows into samples, the oldest first: rows closer together than `apart_seconds` belong to one."""
-    if not len(rows):
-        return []
-    distinct = np.unique(times)
-    sample_of = np.cumsum(np.diff(distinct, prepend=distinct[0]) >= apart_seconds * _MICROS)
-    numbers = sample_of[np.searchsorted(distinct, times)]
-    return [rows.filter(pa.array(numbers == number)) for number in range(int(sample_of[-1]) + 1)]
+    found = spans(times, apart_seconds)
+    return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in found]
 
 
 def _timestamp(micros: int) -> pa.Scalar:

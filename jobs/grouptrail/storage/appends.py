@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileType, PyFileSystem
 
+from grouptrail.storage.files import TableLocation, with_all_columns
 from grouptrail.storage.rows import own_rows
 from grouptrail.storage.schema import table_schema
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 _readers: defaultdict[str, set[Appends]] = defaultdict(set)
 
 
-def note(path: str, version: int, rows: pa.Table) -> None:
+def note(location: TableLocation, version: int, rows: pa.Table) -> None:
     """Pass rows that this process has appended to a table, as that version, to those that read it."""
-    for reader in tuple(_readers[path]):
-        reader.note(version, rows)
+    for reader in tuple(_readers[location.path]):
+        reader.note(version, with_all_columns(rows, location))
 
 
 class Appends:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from grouptrail.jobs import Query
 from grouptrail.memory import release_memory
 from grouptrail.spark import hadoop, object_stores
-from grouptrail.spark.streams import interpret, own_session, start_query
+from grouptrail.spark.streams import interpret, own_session, read_checkpoint_file, start_query
 from grouptrail.storage import checkpoints, reader, tables
 from grouptrail.storage.appends import Appends
 from grouptrail.storage.errors import TableError
@@ -59,16 +59,15 @@ def follow(
     land: Land,
     once: bool,
     is_written_here: bool,
-    every_seconds: float | None = None,
+    every_seconds: float,
 ) -> Query:
     """Start a job's query of a table's appends; as `start_query`, but `land` gets rows in Arrow.
 
     `is_written_here`: the job that appends the rows runs in this process. Its new rows are then processed at once,
     and those of other processes after `every_seconds`.
     """
-    seconds = config.decode.trigger_seconds if every_seconds is None else every_seconds
     if is_written_here and not once and (begun := _Begun.of(spark, config, job, appended)) is not None:
-        return TableQuery(spark, config, job, appended, begun, land=land, every_seconds=seconds)
+        return TableQuery(spark, config, job, appended, begun, land=land, every_seconds=every_seconds)
     schema = table_schema(appended.table)
     stream = tables.read_appends(
         spark, config, appended.table, files_a_batch=appended.files_a_batch, version=appended.version
@@ -80,7 +79,7 @@ def follow(
         ours = rows.where(rows["cluster"] == config.cluster).select(*schema.names)
         land(session, ours.toArrow().cast(schema), batch)
 
-    return start_query(stream, config, job, land=land_frame, once=once, every_seconds=seconds)
+    return start_query(stream, config, job, land=land_frame, once=once, every_seconds=every_seconds)
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,8 @@ class _Begun:
             if len(table.file_uris()) > appended.files_a_batch:
                 return None
             return cls(table_id, batch, None, newest + 1 if end is None else end, end is not None)
-        with Appends(config, appended.table, kept=0) as appends:
-            # A log that does not reach back to the start lacks rows, which Spark's query reports.
-            reaches_back = start > newest or appends.has(start)
+        # A log that does not reach back to the start lacks rows, which Spark's query reports.
+        reaches_back = start > newest or Appends(config, appended.table, kept=0).has(start)
         return cls(table_id, batch, start, end, end is not None) if reaches_back else None
 
 
@@ -128,6 +126,8 @@ class _Checkpoint:
 
     def __init__(self, spark: SparkSession, config: Config, job: str) -> None:
         self._spark = spark
+        self._config = config
+        self._job = job
         self._folder = config.checkpoint_path(job)
 
     def newest(self, log: str) -> int | None:
@@ -164,7 +164,7 @@ class _Checkpoint:
 
     def _read(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return a batch's settings and the offset of its source."""
-        text = hadoop.read_text(self._spark, f"{self._folder}/offsets/{batch}") or ""
+        text = read_checkpoint_file(self._spark, self._config, self._job, f"offsets/{batch}")
         _, settings, offset = text.splitlines()
         return json.loads(settings), json.loads(offset)
 

@@ -202,9 +202,8 @@ def append(
     append = _append(spark, config, name, app, version)
     if not append.is_done:
         location = _location(config, name, same)
-        rows = with_all_columns(rows, location)
-        version_of_table = append.commit(list(write_files(rows.to_batches(), location)))
-        appends.note(location.path, version_of_table, rows)
+        added = list(write_files(rows.to_batches(), location))
+        appends.note(location, append.commit(added), rows)
 
 
 def append_new(spark: SparkSession, rows: list[dict[str, Any]], config: Config, name: str) -> None:
