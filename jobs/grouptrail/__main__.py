@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+from grouptrail.console.signals import interrupted_silently
 
 
 def main() -> None:
     """Run a command. Ctrl-C before it begins ends the process without a traceback."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from grouptrail.cli import main as run
+    with interrupted_silently():
+        from grouptrail.cli import command
 
-    signal.signal(signal.SIGINT, handler)
-    run()
+        run = command()
+    run(prog_name="grouptrail")
 
 
 if __name__ == "__main__":

@@ -172,19 +172,27 @@ def test_decode_sigint_exits_130_without_stderr_output() -> None:
         assert run.stderr.read() == ""
 
 
-def test_interrupt_while_the_program_is_imported_ends_without_traceback() -> None:
+@pytest.mark.parametrize("imported", ["typer", "grouptrail.cli.metrics", "pydantic", "grouptrail.runtime.pipeline"])
+def test_interrupt_while_something_is_imported_ends_without_traceback(imported: str) -> None:
     program = (
         "import os, signal, sys\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, *rest):\n"
-        "        if name == 'typer':\n"
+        f"        if name == '{imported}':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupting())\n"
         "from grouptrail.__main__ import main\n"
         "main()"
     )
-    run = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-c", program, "run"], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_without_a_command_the_help_is_printed_in_lines() -> None:
+    for arguments in ((), ("show",)):
+        run = grouptrail(*arguments)
+        assert run.returncode == EXIT_USAGE
+        assert "Options:\n  -" in run.stdout + run.stderr, run
 
 
 def test_cli_invalid_arguments_exit_with_usage_error_naming_the_option() -> None:

@@ -38,7 +38,8 @@ def _harmless_errors() -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(message := getattr(error, "message", None), str):
-            error.message = harmless(message)  # type: ignore[attr-defined]
+            is_help = type(error).__name__ == "NoArgsIsHelpError"  # typer keeps the class to itself
+            error.message = harmless(message, keep_lines=is_help)  # type: ignore[attr-defined]
         raise
 
 
@@ -96,6 +97,11 @@ def _options(
     pass
 
 
+def command() -> Callable[..., Any]:
+    """Return what parses the arguments of the process and runs the command in them."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command that the process was started with."""
-    app(prog_name="grouptrail")
+    command()(prog_name="grouptrail")

@@ -9,6 +9,7 @@ import typer
 
 from grouptrail.cli.command import EXIT_ERROR
 from grouptrail.cli.options import ConfigOptions, RowsFormat, parse_names
+from grouptrail.console.signals import interrupted_silently
 from grouptrail.console.text import harmless, harmless_json
 
 
@@ -23,11 +24,13 @@ def run(
     from grouptrail.memory import keep_memory_within_batches
 
     keep_memory_within_batches()
-    from grouptrail.jobs import JOBS
-    from grouptrail.runtime import pipeline
+    with interrupted_silently():
+        from grouptrail.jobs import JOBS
+        from grouptrail.runtime import pipeline
 
+        configs = options.load_all()
     names = _parse_jobs(job) or tuple(known.name for known in JOBS)
-    pipeline.run(options.load_all(), jobs=names, once=once)
+    pipeline.run(configs, jobs=names, once=once)
 
 
 def _parse_jobs(given: list[str] | None) -> tuple[str, ...]:

@@ -1,12 +1,31 @@
-"""Termination of server processes by signals."""
+"""Termination of processes by signals."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _LOOK_EVERY_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def interrupted_silently() -> Iterator[None]:
+    """Within this, Ctrl-C ends the process without a traceback. It is for imports.
+
+    A KeyboardInterrupt raised in an import can be lost: callbacks of the import system and of C extensions print it
+    and go on.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def ending() -> Callable[[], int]:

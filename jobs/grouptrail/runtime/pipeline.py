@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
+from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.jobs import JOBS, Job, Live, Publish, Query
@@ -52,17 +53,18 @@ def run(
     only, which are tried again after a pause. With `once` any fault is raised, or for several clusters reported at
     the end.
     """
-    from grouptrail.spark import jvm
-    from grouptrail.spark.session import begun_session, start_session
+    with interrupted_silently():
+        from grouptrail.spark import jvm
+        from grouptrail.spark.session import begun_session, start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
         _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
     ]
     with contextlib.ExitStack() as ending:
-        # While Spark starts, metrics are served from the tables.
-        exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
         with jvm.ended_by_signals():
+            # While Spark starts, metrics are served from the tables.
+            exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
             with begun_session(configs[0], report) as begun:
                 _check(clusters)
             if exporter is not None:
