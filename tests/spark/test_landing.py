@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
 from grouptrail.spark import object_stores
-from grouptrail.storage import tables
+from grouptrail.storage import files, tables
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.layout import CHECKPOINT_INTERVAL
 from grouptrail.storage.progress import PROGRESS
@@ -233,6 +234,10 @@ def committed(config: Config, *offsets: int) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([(column.name, arrow_type(column.type)) for column in table.columns]))
 
 
+def replace(spark: SparkSession, config: Config, rows: pa.Table) -> None:
+    tables.replace_files(spark, partial(files.write, rows.to_batches()), config, COMMITTED)
+
+
 def stored(config: Config) -> dict[str, list[int]]:
     rows = DeltaTable(config.table_path(COMMITTED)).to_pyarrow_table().to_pylist()
     return {
@@ -248,16 +253,16 @@ def test_replace_files_replaces_only_rows_of_its_cluster_also_in_files_with_othe
     tables.ensure_table(spark, config, COMMITTED)
     clusters = [config.model_copy(update={"cluster": name}) for name in ("a", "test", "z")]
     for number, cluster in enumerate(clusters):
-        tables.replace_files(spark, committed(cluster, number), cluster, COMMITTED)
+        replace(spark, cluster, committed(cluster, number))
     assert stored(config) == {"a": [0], "test": [1], "z": [2]}
-    tables.replace_files(spark, committed(clusters[1], 3, 4), clusters[1], COMMITTED)
+    replace(spark, clusters[1], committed(clusters[1], 3, 4))
     assert stored(config) == {"a": [0], "test": [3, 4], "z": [2]}
     assert tables._own_files(clusters[1], COMMITTED)
     spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
     assert tables._own_files(clusters[1], COMMITTED) is None
-    tables.replace_files(spark, committed(clusters[1], 5), clusters[1], COMMITTED)
+    replace(spark, clusters[1], committed(clusters[1], 5))
     assert stored(config) == {"a": [0], "test": [5], "z": [2]}
-    tables.replace_files(spark, committed(clusters[1]), clusters[1], COMMITTED)
+    replace(spark, clusters[1], committed(clusters[1]))
     assert stored(config) == {"a": [0], "z": [2]}
 
 
@@ -268,7 +273,7 @@ def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
     tables.ensure_table(spark, config, COMMITTED)
     for number in range(2):
         tables.append(spark, committed(config, number), config, COMMITTED)
-    write, times = tables.write_files, []
+    write, times = files.write, []
 
     def beaten(*given: Any) -> Any:
         times.append(1)
@@ -276,8 +281,8 @@ def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
             spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
         return write(*given)
 
-    monkeypatch.setattr(tables, "write_files", beaten)
-    tables.replace_files(spark, committed(config, 7), config, COMMITTED)
+    monkeypatch.setattr(files, "write", beaten)
+    replace(spark, config, committed(config, 7))
     assert len(times) == 2
     assert stored(config) == {config.cluster: [7]}
 

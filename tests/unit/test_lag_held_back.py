@@ -12,14 +12,14 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaUnreachableError
-from grouptrail.lag import job
+from grouptrail.lag import groups, state
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import LagCalculator, Rules
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.held_back import OFFSETS_TOPIC, HeldBackPartitions, Offsets
 from grouptrail.lag.index import ints
-from grouptrail.lag.job import MOST_GROUPS_FETCHED, LagProcessor
 from grouptrail.lag.positions import COMMITS
+from grouptrail.lag.state import MOST_GROUPS_FETCHED, LagState
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
 from support import small_tables
@@ -102,7 +102,7 @@ def test_rules_of_tolerated_transactions_depend_on_when_a_group_has_stopped_and_
     stop: float, interval: float, tolerated: float
 ) -> None:
     config = Config(lag={"stop_seconds": stop}, log_offsets={"interval_seconds": interval})
-    assert job.rules_of(config).held_back_seconds == tolerated
+    assert state.rules_of(config).held_back_seconds == tolerated
 
 
 def test_held_back_unchanged_last_stable_offset_is_held_back() -> None:
@@ -273,12 +273,12 @@ def test_backtest_group_that_was_held_back_does_not_fire() -> None:
 
 
 @pytest.fixture
-def processor(tmp_path: Path) -> LagProcessor:
+def lag_state(tmp_path: Path) -> LagState:
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
     tables = ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", "ingest_progress")
-    for table in (*tables, *job.GROUP_TABLES):
+    for table in (*tables, *groups.TABLES):
         small_tables.lay(config, table)
-    return LagProcessor(config, app=lambda: "app", report=print)
+    return LagState(config, print)
 
 
 class Coordinators:
@@ -295,11 +295,11 @@ class Coordinators:
 
 
 def test_fetch_offsets_of_more_groups_than_the_limit_gives_the_rest_a_reason(
-    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
+    lag_state: LagState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinators = Coordinators({"group-0": {ORDERS_0: 5}})
-    monkeypatch.setattr(processor, "_coordinators", coordinators)
-    found = processor._fetch_offsets({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
+    monkeypatch.setattr(lag_state, "_coordinators", coordinators)
+    found = lag_state._fetch_offsets({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
     assert len(coordinators.queried) == MOST_GROUPS_FETCHED
     assert found["group-0"] == {ORDERS_0: 5}
     assert found["group-1"] == "the group's coordinator was not queried within 2 s"
@@ -308,28 +308,28 @@ def test_fetch_offsets_of_more_groups_than_the_limit_gives_the_rest_a_reason(
 
 
 def test_fetch_offsets_without_any_broker_is_reported_once(
-    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lag_state: LagState, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Silent(Coordinators):
         def offsets(self, _groups: Mapping[str, int], **_how: float) -> Mapping[str, Offsets | str]:
             raise KafkaUnreachableError("no Kafka broker answers at b:9092")
 
-    monkeypatch.setattr(processor, "_coordinators", Silent({}))
+    monkeypatch.setattr(lag_state, "_coordinators", Silent({}))
     assert (
-        processor._fetch_offsets({"billing": 7})
-        == processor._fetch_offsets({"billing": 7})
+        lag_state._fetch_offsets({"billing": 7})
+        == lag_state._fetch_offsets({"billing": 7})
         == {"billing": "no broker answered"}
     )
     assert capsys.readouterr().out == "lag: no coordinator can be queried: no Kafka broker answers at b:9092\n"
 
 
 def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_decoded(
-    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
+    lag_state: LagState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = lay_held_group(processor, monkeypatch)
+    config = lay_held_group(lag_state, monkeypatch)
 
     def lags(now: float, *logs: Row) -> list[tuple[int | None, str]]:
-        return batch_at(processor, monkeypatch, now, *logs)
+        return batch_at(lag_state, monkeypatch, now, *logs)
 
     assert lags(11, log(0, 534), held(0), log(10, 534), held(10)) == [(None, "UNKNOWN"), (4, "UNKNOWN")]
     assert lags(3600, log(20, 534), held(20)) == [(None, "UNKNOWN")]
@@ -341,33 +341,33 @@ def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_d
 
 
 def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them(
-    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch
+    lag_state: LagState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decode job writes them after the batch has read commits, and before it reads how far all is decoded."""
-    config = lay_held_group(processor, monkeypatch)
-    assert batch_at(processor, monkeypatch, 1, log(0, 534), held(0)) == [(4, "UNKNOWN")]
+    config = lay_held_group(lag_state, monkeypatch)
+    assert batch_at(lag_state, monkeypatch, 1, log(0, 534), held(0)) == [(4, "UNKNOWN")]
 
     def land_before_reading(*_: object) -> Mapping[str | None, Mapping[int, int]]:
         small_tables.lay(config, "offset_commits", commit(5, 531, cluster="default", record_offset=599))
         return {None: {7: 610}}
 
-    monkeypatch.setattr(job, "read_ends", land_before_reading)
-    assert batch_at(processor, monkeypatch, 11, log(10, 534)) == [(3, "OK")]
+    monkeypatch.setattr(state, "read_ends", land_before_reading)
+    assert batch_at(lag_state, monkeypatch, 11, log(10, 534)) == [(3, "OK")]
 
 
-def lay_held_group(processor: LagProcessor, monkeypatch: pytest.MonkeyPatch) -> Config:
+def lay_held_group(lag_state: LagState, monkeypatch: pytest.MonkeyPatch) -> Config:
     """Lay the last commit of a group that landed before the transaction, and let its coordinator know a later one."""
-    config = processor._config
+    config = lag_state._config
     small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
     small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
-    monkeypatch.setattr(processor, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
+    monkeypatch.setattr(lag_state, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))
     return config
 
 
 def batch_at(
-    processor: LagProcessor, monkeypatch: pytest.MonkeyPatch, now: float, *logs: Row
+    lag_state: LagState, monkeypatch: pytest.MonkeyPatch, now: float, *logs: Row
 ) -> list[tuple[int | None, str]]:
     """Return lag and status of each row of a batch of these samples."""
-    monkeypatch.setattr(job.time, "time", lambda: at(now).timestamp())
-    rows = processor._lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
+    monkeypatch.setattr(state.time, "time", lambda: at(now).timestamp())
+    rows = lag_state.lag(pa.Table.from_pylist([row | {"cluster": "default"} for row in logs], LOGS)).to_pylist()
     return [(row["lag"], row["status"]) for row in rows]

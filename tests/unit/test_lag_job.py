@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -12,10 +12,15 @@ from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.decode.schema import row_schema
-from grouptrail.lag import job
-from grouptrail.lag.job import LagProcessor, split_samples, summary
+from grouptrail.lag import groups, job, positions, state
+from grouptrail.lag.index import ints
+from grouptrail.lag.job import LagHere, LagWriter, summary
+from grouptrail.lag.state import LagState, split_samples
 from grouptrail.storage.schema import table_schema
 from support import small_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NOON = small_tables.NOON
 LOGS = table_schema("log_offsets")
@@ -26,7 +31,7 @@ COMMITTED = table_schema("committed_offsets")
 def config(tmp_path: Path) -> Config:
     """A warehouse with empty tables."""
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *job.GROUP_TABLES):
+    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
         small_tables.lay(config, table)
     return config
 
@@ -55,26 +60,15 @@ def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
     return where | times | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
 
 
-def new_processor(config: Config) -> LagProcessor:
-    return LagProcessor(config, app=lambda: "app", report=lambda _: None)
+def new_state(config: Config) -> LagState:
+    return LagState(config, lambda _: None)
 
 
-class _Session:
-    """Stands for Spark, which makes a frame of one partition from rows."""
-
-    def createDataFrame(self, rows: pa.Table) -> _Session:  # noqa: N802
-        self.rows = rows
-        return self
-
-    def coalesce(self, _partitions: int) -> pa.Table:
-        return self.rows
-
-
-def landing(processor: LagProcessor, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
+def landing(lag: LagState, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
     write_deltalake(config.table_path("log_offsets"), rows, mode="append")
-    found = processor._lag(rows)
+    found = lag.lag(rows)
     write_deltalake(config.table_path("consumer_lag"), found, mode="append")
     return [dict(row) for row in found.to_pylist()]
 
@@ -92,7 +86,7 @@ def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) ->
     small_tables.lay(
         config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1}
     )
-    [row] = landing(new_processor(config), config, log(0, 150))
+    [row] = landing(new_state(config), config, log(0, 150))
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 
 
@@ -100,13 +94,13 @@ def test_lag_batch_of_several_samples_uses_the_commits_of_each_time(config: Conf
     """Such a batch follows a stop of the job."""
     commit(config, -5, 100)
     commit(config, 15, 140)
-    rows = landing(new_processor(config), config, log(0, 150), log(20, 160), log(10, 150))
+    rows = landing(new_state(config), config, log(0, 150), log(20, 160), log(10, 150))
     assert [(row["sampled_at"], row["lag"]) for row in rows] == [(at(0), 50), (at(10), 50), (at(20), 20)]
 
 
 def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     """Whether or not the commits were stored before it: lag, seconds, rates and statuses."""
-    steady, commits = new_processor(config), 0
+    steady, commits = new_state(config), 0
     for number in range(40):
         commits = 100 + 2 * (number // 8)
         commit(config, number * 10 - 1, commits)
@@ -114,10 +108,10 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     for stored in (False, True):
         if stored:
             store_committed(config, record_offset=10_000 + 10 * 349, committed_offset=106, record_at=at(349))
-        again = new_processor(config)
+        again = new_state(config)
         rows = pa.Table.from_pylist([log(400, 280)], LOGS)
-        expected = steady._lag(rows).to_pylist()
-        assert again._lag(rows).to_pylist() == expected
+        expected = steady.lag(rows).to_pylist()
+        assert again.lag(rows).to_pylist() == expected
     [row] = expected
     assert (row["lag"], row["lag_seconds_method"], row["status"]) == (172, "bounded", "WARN")
     assert None not in (row["consume_rate"], row["produce_rate"])
@@ -128,41 +122,42 @@ def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
 ) -> None:
     stored: list[int] = []
     monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
-    monkeypatch.setattr(job.tables, "replace_files", lambda _spark, rows, *_: stored.append(len(rows)))
-    processor = new_processor(config)
+    monkeypatch.setattr(job.tables, "append", lambda *_given, **_how: None)
+    monkeypatch.setattr(job.tables, "replace_files", lambda *_: stored.append(batch))
+    writer = LagWriter(LagHere(config, new_state(config)), app=lambda: "app", report=lambda _: None)
     commit(config, -1, 100)
-    for seconds in (0, 10, 20):
-        if seconds == 20:
+    for batch in (0, 1, 2):
+        if batch == 2:
             commit(config, 19, 110)
-        landing(processor, config, log(seconds, 150))
-        processor._store_committed(_Session())
-    assert stored == [1, 1]
+        rows = pa.Table.from_pylist([log(10 * batch, 150)], LOGS)
+        writer.land(cast("SparkSession", None), rows, batch)
+    assert stored == [0, 2]
 
 
 def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_reading_commits_again(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(config, -1, 100)
-    expected = landing(new_processor(config), config, log(0, 150))
+    expected = landing(new_state(config), config, log(0, 150))
     read: list[str] = []
-    read_rows = job.read_rows
+    read_rows = state.read_rows
 
     def recording(of: Config, table: str, *rest: Any) -> Any:
         read.append(table)
         return read_rows(of, table, *rest)
 
-    monkeypatch.setattr(job, "read_rows", recording)
-    prepared = new_processor(config)
+    monkeypatch.setattr(state, "read_rows", recording)
+    prepared = new_state(config)
     prepared.prepare()
     prepared.prepare()
-    assert read == [job.COMMITTED]
+    assert read == [positions.TABLE]
     assert prepared.fresh_rows() is None  # there is no sample yet
-    assert prepared._lag(pa.Table.from_pylist([log(0, 150)], LOGS)).to_pylist() == expected
-    assert read.count(job.COMMITTED) == 1
+    assert prepared.lag(pa.Table.from_pylist([log(0, 150)], LOGS)).to_pylist() == expected
+    assert read.count(positions.TABLE) == 1
 
 
 def test_lag_job_reads_what_is_committed_while_it_waits_for_its_first_sample(config: Config) -> None:
-    prepared = new_processor(config)
+    prepared = new_state(config)
     prepared.prepare()
     commit(config, -1, 100)
     prepared.prepare()
@@ -173,9 +168,9 @@ def test_lag_job_reads_what_is_committed_while_it_waits_for_its_first_sample(con
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
     """Rows that the first attempt stored are no earlier samples."""
     commit(config, -1, 100)
-    first = landing(new_processor(config), config, log(0, 90), log(10, 150))
+    first = landing(new_state(config), config, log(0, 90), log(10, 150))
     assert [row["lag_seconds_method"] for row in first] == ["observed", "observed"]
-    again = new_processor(config)._lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
+    again = new_state(config).lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
     assert again.to_pylist() == first
 
 
@@ -184,7 +179,7 @@ def test_lag_job_after_restart_keeps_deleted_offsets_deleted(config: Config) -> 
     store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
     commit(config, 0, 100)
     commit(config, 5, None)
-    assert landing(new_processor(config), config, log(10, 150)) == []
+    assert landing(new_state(config), config, log(10, 150)) == []
 
 
 @pytest.mark.parametrize("silent_seconds", [3, 30])
@@ -198,69 +193,67 @@ def test_lag_job_started_after_an_admin_reset_judges_the_group_by_its_last_commi
     commit(config, -600 - silent_seconds, 100)
     commit(config, -400, 90)
     store_committed(config, record_offset=10_000 - 4_000, committed_offset=90, record_at=at(-400))
-    rows = landing(new_processor(config), config, *(log(second, 150) for second in range(0, 320, 10)))
+    rows = landing(new_state(config), config, *(log(second, 150) for second in range(0, 320, 10)))
     assert rows[0]["status"] == ("EMPTY" if silent_seconds < 6 else "OK")
     assert rows[-1]["status"] == ("EMPTY" if silent_seconds < 6 else "STOP")
 
 
 def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config) -> None:
     """The files that OPTIMIZE writes are read again."""
-    processor = new_processor(config)
+    lag = new_state(config)
     for number in range(3):
         commit(config, number * 10 - 1, 100 + number)
-        landing(processor, config, log(number * 10, 150))
+        landing(lag, config, log(number * 10, 150))
     DeltaTable(config.table_path("offset_commits")).optimize.compact()
-    [row] = landing(processor, config, log(30, 150))
+    [row] = landing(lag, config, log(30, 150))
     assert (row["committed_offset"], row["lag"]) == (102, 48)
 
 
 def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Config) -> None:
     """These rows are published between samples."""
-    processor = new_processor(config)
-    assert processor.fresh_rows() is None
+    lag = new_state(config)
     commit(config, -5, 100)
-    landing(processor, config, log(0, 150))
-    assert processor.fresh_rows() is None
+    assert lag.fresh_rows() is None  # there is no sample yet
+    found = landing(lag, config, log(0, 150))
+    fresh = lag.fresh_rows()
+    assert fresh is not None
+    assert fresh.to_pylist() == found
+    assert lag.fresh_rows() is None
     commit(config, 4, 130)
-    fresh = processor.fresh_rows()
+    fresh = lag.fresh_rows()
     assert fresh is not None
     [row] = fresh.to_pylist()
-    assert processor.fresh_rows() is None
+    assert lag.fresh_rows() is None
     assert (row["sampled_at"], row["committed_offset"], row["lag"]) == (at(0), 130, 20)
 
 
-def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored: list[Any] = []
-    monkeypatch.setattr(job.tables, "replace_files", lambda _spark, rows, *_: stored.extend(rows.to_pylist()))
-    processor = new_processor(config)
-    processor.add_live(live(4, 130))
-    assert processor.fresh_rows() is None  # there is no sample yet
+def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples(config: Config) -> None:
+    lag = new_state(config)
+    lag.add_live(live(4, 130))
+    assert lag.fresh_rows() is None  # there is no sample yet
     commit(config, -5, 100)
-    landing(processor, config, log(0, 150))
-    processor.add_live(live(4, 130).slice(0, 0))
-    processor.fresh_rows()
-    assert processor.fresh_rows() is None
-    processor.add_live(live(4, 130))
-    fresh = processor.fresh_rows()
+    landing(lag, config, log(0, 150))
+    lag.add_live(live(4, 130).slice(0, 0))
+    lag.fresh_rows()
+    assert lag.fresh_rows() is None
+    lag.add_live(live(4, 130))
+    fresh = lag.fresh_rows()
     assert fresh is not None
     assert [(row["committed_offset"], row["lag"]) for row in fresh.to_pylist()] == [(130, 20)]
-    processor._store_committed(_Session())
-    assert [row["committed_offset"] for row in stored] == [100]
-    [row] = landing(processor, config, log(10, 150))
+    assert lag.commits()["committed_offset"].to_pylist() == [100]
+    [row] = landing(lag, config, log(10, 150))
     assert row["committed_offset"] == 100
     commit(config, 4, 130)
-    [row] = landing(processor, config, log(20, 150))
+    [row] = landing(lag, config, log(20, 150))
     assert row["committed_offset"] == 130
 
 
 def test_lag_by_a_live_deletion_is_no_longer_published(config: Config) -> None:
-    processor = new_processor(config)
+    lag = new_state(config)
     commit(config, -5, 100)
-    landing(processor, config, log(0, 150))
-    processor.add_live(live(4, None))
-    fresh = processor.fresh_rows()
+    landing(lag, config, log(0, 150))
+    lag.add_live(live(4, None))
+    fresh = lag.fresh_rows()
     assert fresh is not None
     assert not len(fresh)
 
@@ -270,8 +263,8 @@ def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None
     lines: list[str] = []
     config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
     commit(config, -5, 100)
-    processor = LagProcessor(config, app=lambda: "app", report=lines.append)
-    [row] = landing(processor, config, log(0, 150))
+    lag = LagState(config, lines.append)
+    [row] = landing(lag, config, log(0, 150))
     assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
     assert len(lines) == 1
     assert lines[0].startswith("lag: the records of lag.exact_groups cannot be fetched: no Kafka broker answers at")
@@ -279,7 +272,7 @@ def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None
 
 def test_split_samples_rows_within_half_the_interval_form_one_sample() -> None:
     rows = pa.Table.from_pylist([log(0, 1), log(0.8, 1, 1), log(10, 2), log(10.2, 2, 1)], LOGS)
-    times = job.ints(rows["sampled_at"])
+    times = ints(rows["sampled_at"])
     assert [len(sample) for sample in split_samples(rows, times, 5)] == [2, 2]
     assert split_samples(rows.slice(0, 0), times[:0], 5) == []
 

@@ -13,8 +13,8 @@ import pytest
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
 from grouptrail.lag.group_status import GroupStatus, Position
-from grouptrail.lag.job import LagProcessor
 from grouptrail.lag.positions import COMMITS
+from grouptrail.lag.state import LagState
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
 
@@ -84,11 +84,11 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
             while self._tables:
                 yield self._tables.pop()
 
-    processor: Any = object.__new__(LagProcessor)
+    processor: Any = object.__new__(LagState)
     interval = type("LogOffsets", (), {"interval_seconds": 10.0})()
     processor._config = type("Config", (), {"cluster": "c", "log_offsets": interval})()
     processor._groups, processor._calculator, processor._report = GroupStatuses(), new_calculator(), print
-    processor._has_unstored = False
+    processor._has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
     processor._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]

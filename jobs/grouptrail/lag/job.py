@@ -1,8 +1,4 @@
-"""The lag job: computes every group's lag at each sample of the logs.
-
-Its stream is `log_offsets`. The commits, the history and, after a start, the stored lag are read with delta-rs, which
-reads tens of thousands of rows in the time that Spark takes to plan a query.
-"""
+"""The lag job: computes every group's lag at each sample of the logs, and writes it. Its stream is `log_offsets`."""
 
 from __future__ import annotations
 
@@ -11,48 +7,30 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.jobs import LAG, Live, Progress, Publish, Query, Start
-from grouptrail.kafka.errors import ClusterError
-from grouptrail.kafka.groups import Coordinators
-from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.kafka.records import RecordReader
-from grouptrail.lag.calculator import STORED_LAG, TABLE, LagCalculator, Rules
-from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
+from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
-from grouptrail.lag.groups import GroupStatuses
-from grouptrail.lag.held_back import Offsets
-from grouptrail.lag.index import Ints, ints, moment
-from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.seconds import kept_times, spans
-from grouptrail.lag.verdict import Thresholds
+from grouptrail.lag.shards import LagShards
+from grouptrail.lag.state import OFFSET_COMMITS, SAMPLES, LagState, counts_by_status
 from grouptrail.memory import release_memory
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.files import write as write_files
 from grouptrail.storage.following import Appended, follow
-from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select
-from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
     from grouptrail.config import Config
-
-SAMPLES = "log_offsets"
-OFFSET_COMMITS = "offset_commits"
 
 _LOOK_EVERY_SECONDS = 1
 # With very many positions, computing the newest lag must not take the processor from the jobs.
@@ -60,18 +38,8 @@ _PAUSE_TO_WORK = 3
 # A sample is a file; after a long stop all of them at once would not fit into memory.
 _MOST_SAMPLES_A_BATCH, _ROWS_A_BATCH = 20, 2_000_000
 _STORE_COMMITTED_EVERY_SECONDS = 60
-# A sample is in its table a second or two after it was taken.
-_NOT_WRITTEN_YET_SECONDS = 5
-_BROKER_TIMEOUT_SECONDS = 2.0
 # The time of a table's commit is that of the file system or of another machine.
 _CLOCKS_APART = timedelta(minutes=10)
-MOST_GROUPS_FETCHED = 1000
-_GROUPS_A_QUERY = 100
-_STILL_NEW_SECONDS = 30
-# Transactions that commit offsets are usually short; and a sample may be late.
-_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
-_MICROS = 1_000_000
-_ENDS = table_schema(SAMPLES)
 
 
 def check(config: Config) -> None:
@@ -91,20 +59,22 @@ def start(
 ) -> Query:
     """Start the query.
 
-    Reads `log_offsets`, `offset_commits` and the history; writes `consumer_lag` and `committed_offsets`, and passes
-    the newest rows to `publish`, by the commits of `live` too, which may not be in the tables yet.
+    Reads `log_offsets`, `offset_commits` and the history; writes `consumer_lag` and `committed_offsets`. Without
+    shards it passes the newest rows to `publish`, by the commits of `live` too, which may not be in the tables yet.
     """
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
-    processor = LagProcessor(config, app=lambda: query_id(spark, config, LAG.name), report=report)
+    state = LagState(config, report) if config.lag.shards == 1 else None
+    lag: Lag = LagShards(spark, config) if state is None else LagHere(config, state)
+    writer = LagWriter(lag, app=lambda: query_id(spark, config, LAG.name), report=report)
     samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_samples_a_batch(spark, config))
     after = datetime.fromisoformat(begun["after"]) if "after" in begun else None
 
     def land(spark: SparkSession, rows: pa.Table, batch: int) -> None:
-        processor.land(spark, rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
+        writer.land(spark, rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
 
     if not once:
-        preparing = threading.Thread(target=processor.prepare, name="lag-prepare", daemon=True)
+        preparing = threading.Thread(target=lag.prepare, name="lag-prepare", daemon=True)
         preparing.start()
         _await_at_exit(preparing)
     query = follow(
@@ -117,15 +87,16 @@ def start(
         is_written_here=is_written_here,
         every_seconds=_LOOK_EVERY_SECONDS,
     )
-    if publish is not None:
-        keep_published(processor, query, publish, live, report)
+    # What executors compute is served from the table.
+    if publish is not None and state is not None:
+        keep_published(state, query, publish, live, report)
     return query
 
 
 def _samples_a_batch(spark: SparkSession, config: Config) -> int:
     """Return how many samples a batch may have, by the number of positions at the start."""
     [row] = tables.select(spark, config, COMMITTED, "COUNT(*) AS positions") or [{"positions": 0}]
-    positions: int = row["positions"]
+    positions = int(row["positions"]) // config.lag.shards
     return min(_MOST_SAMPLES_A_BATCH, 1 + _ROWS_A_BATCH // (1 + positions))
 
 
@@ -140,25 +111,8 @@ def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> 
     return {"version": min(later, default=versions[0][0]), "after": f"{newest.isoformat()}Z"}
 
 
-def rules_of(config: Config) -> Rules:
-    """Return the rules that the configuration sets."""
-    lag = config.lag
-    return Rules(
-        Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag),
-        lag.rate_seconds,
-        lag.read_committed_groups,
-        lag.exact_groups,
-        config.admin.interval_seconds,
-        # A group must not seem to have stopped before its partition counts as held back.
-        max(
-            min(_HELD_BACK_SECONDS, lag.stop_seconds / 2),
-            _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds,
-        ),
-    )
-
-
 def keep_published(
-    processor: LagProcessor,
+    state: LagState,
     query: Query,
     publish: Publish,
     live: Live | None,
@@ -169,7 +123,7 @@ def keep_published(
 
     def end() -> None:
         ended.set()
-        processor.has_sample.set()
+        state.has_sample.set()
 
     def runs() -> bool:
         with contextlib.suppress(Exception):  # Spark has been stopped
@@ -178,12 +132,12 @@ def keep_published(
 
     def publish_news() -> None:
         while not ended.is_set() and runs():
-            processor.prepare()
+            state.prepare()
             began = time.monotonic()
             try:
                 if live is not None:
-                    processor.add_live(live())
-                if (rows := processor.fresh_rows()) is not None:
+                    state.add_live(live())
+                if (rows := state.fresh_rows()) is not None:
                     publish(rows)
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
@@ -191,8 +145,8 @@ def keep_published(
             worked = time.monotonic() - began
             release_memory(after_seconds=worked)
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)
-            processor.has_sample.wait(pause)
-            processor.has_sample.clear()
+            state.has_sample.wait(pause)
+            state.has_sample.clear()
 
     publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
     publishing.start()
@@ -206,266 +160,71 @@ def _await_at_exit(thread: threading.Thread) -> None:
     atexit.register(thread.join, 5)
 
 
-class LagProcessor:
-    """Writes the lag at each sample exactly once, also when a batch is retried."""
-
-    def __init__(self, config: Config, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
-        self._config = config
-        self._app = app
-        self._report = report
-        self._groups = GroupStatuses(config)
-        self._records = RecordReader(config.kafka_settings(), _BROKER_TIMEOUT_SECONDS)
-        self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second)
-        self._calculator: LagCalculator | None = None
-        self._prepared: LagCalculator | None = None
-        self._commits: AppendedRows | None = None
-        self._stored_at = -math.inf
-        self._has_unstored = True
-        self._reported: Mapping[str, int] | None = None
-        self._failure = ""
-        self._has_news = False
-        self._computed: pa.Table | None = None
-        self._lock = threading.Lock()
-        self.has_sample = threading.Event()
-        """Set when a sample has been processed."""
+class Lag(Protocol):
+    """Where the lag is computed: in this process, or in parts beside Spark's executors."""
 
     def prepare(self) -> None:
-        """Read the new commits while there is no sample; the first batch reports what prevents it."""
-        with self._lock, contextlib.suppress(Exception):
-            if self._calculator is not None:
-                return
-            if self._prepared is None:
-                self._prepared = self._with_commits()
-                release_memory()
-            else:
-                self._add_commits(self._prepared)
+        """Read the commits while there is no sample; `append` reports what prevents it."""
+
+    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+        """Append the lag at samples (rows of `log_offsets`) to its table; return the number of rows by status."""
+
+    def has_new_commits(self) -> bool:
+        """Return whether there are commits that `store_commits` has not stored."""
+
+    def store_commits(self, spark: SparkSession) -> None:
+        """Store the newest commits; after a restart later ones are read from `offset_commits`."""
+
+
+class LagHere:
+    """Computes the lag in this process."""
+
+    def __init__(self, config: Config, state: LagState) -> None:
+        self._config = config
+        self._state = state
+        self.prepare = state.prepare
+
+    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+        """Do `Lag.append`."""
+        found = self._state.lag(rows)
+        tables.append(spark, found, self._config, TABLE, app=app, version=version)
+        return counts_by_status(found)
+
+    def has_new_commits(self) -> bool:
+        """Do `Lag.has_new_commits`."""
+        return self._state.has_new_commits
+
+    def store_commits(self, spark: SparkSession) -> None:
+        """Do `Lag.store_commits`."""
+        rows = self._state.commits()
+        tables.replace_files(spark, partial(write_files, rows.to_batches()), self._config, COMMITTED)
+
+
+class LagWriter:
+    """Writes the lag at each sample exactly once, also when a batch is retried."""
+
+    def __init__(self, lag: Lag, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+        self._lag = lag
+        self._app = app
+        self._report = report
+        self._stored_at = -math.inf
+        self._reported: Mapping[str, int] | None = None
 
     def land(self, spark: SparkSession, rows: pa.Table, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
-        started = time.monotonic()
         if not len(rows):
             return
-        with self._lock:
-            found = self._lag(rows)
-            self._has_news = True
-        self.has_sample.set()
-        tables.append(spark, found, self._config, TABLE, app=self._app(), version=batch)
-        self._store_committed(spark)
-        self._report_changes(batch, found, time.monotonic() - started)
-
-    def add_live(self, commits: pa.Table) -> None:
-        """Add rows of `offset_commits` that the tables may not have yet."""
-        with self._lock:
-            if self._calculator is not None and len(commits):
-                self._calculator.positions.add_live(from_records(commits))
-                self._has_news = True
-
-    def fresh_rows(self) -> pa.Table | None:
-        """Return `consumer_lag` at the newest sample by the newest commits; None without new ones."""
-        with self._lock:
-            if self._calculator is None or not (self._read_commits() or self._has_news):
-                return None
-            self._has_news = False
-            computed, self._computed = self._computed, None
-            if computed is not None and self._calculator.positions.are_all_due():
-                return computed
-            return self._calculator.compute(self._groups.by_id, self._groups.owned)
-
-    def _lag(self, rows: pa.Table) -> pa.Table:
-        times = ints(rows["sampled_at"])
-        if self._calculator is None:
-            self._resume(before=int(times.min()))
-        assert self._calculator is not None
-        self._read_commits()
-        self._groups.refresh()
-        found = []
-        *earlier, newest = split_samples(rows, times, self._apart_seconds)
-        for sample in earlier:
-            self._add_sample(sample)
-            until = int(ints(sample["sampled_at"]).max())
-            found.append(self._calculator.compute(self._groups.by_id, self._groups.owned, until=until))
-        # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
-        self._add_sample(newest)
-        until = int(ints(newest["sampled_at"]).max())
-        # Coordinators only know what is committed now.
-        is_new = time.time() - until / _MICROS < max(
-            _STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds
-        )
-        found.append(
-            self._calculator.compute(
-                self._groups.by_id,
-                self._groups.owned,
-                until=until,
-                fetch_records=self._fetch_records,
-                fetch_offsets=self._fetch_offsets if is_new else None,
-            )
-        )
-        self._computed = found[-1]
-        return pa.concat_tables(found)
-
-    def _add_sample(self, sample: pa.Table) -> None:
-        assert self._calculator is not None
-        self._calculator.add_sample(sample)
-        if self._calculator.held_back.needs_progress:
-            self._calculator.held_back.release(decoded_to(read_ends(None, self._config)))
-            # A batch that landed since the commits were read may have released a partition.
-            self._read_commits()
-
-    @property
-    def _apart_seconds(self) -> float:
-        """Rows closer together than this belong to one sample."""
-        return self._config.log_offsets.interval_seconds / 2
-
-    def _read_commits(self) -> bool:
-        """Read the new commits; return whether there were any."""
-        assert self._calculator is not None
-        return self._add_commits(self._calculator)
-
-    def _add_commits(self, calculator: LagCalculator) -> bool:
-        assert self._commits is not None
-        count = 0
-        for commits in self._commits.fresh():
-            count += len(commits)
-            calculator.positions.add(commits)
-        self._has_unstored |= count > 0
-        return count > 0
-
-    def _resume(self, *, before: int) -> None:
-        """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
-        calculator, self._prepared = self._prepared or self._with_commits(), None
-        for sample in self._kept_samples(before):
-            calculator.add_sample(sample)
-        for lag in self._stored_lag(before):
-            calculator.add_stored_lag(lag)
-        self._calculator = calculator
-
-    def _with_commits(self) -> LagCalculator:
-        """Return a calculator that knows the newest commits in the tables."""
-        is_first_start = not select(self._config, SAMPLES, "sampled_at", "LIMIT 1")
-        calculator = LagCalculator(
-            self._config.cluster,
-            rules_of(self._config),
-            self._last_commits,
-            first_until=round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS) if is_first_start else None,
-        )
-        committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED)])
-        commits, newest = from_stored(committed)
-        calculator.positions.add(commits)
-        is_newer = ~pc.field("record_partition").isin(list(newest))
-        for partition, offset in newest.items():
-            is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        commits_of = self._config.table_path(OFFSET_COMMITS), READ, own_rows(self._config, is_newer)
-        self._commits = AppendedRows(*commits_of, self._config.storage_options())
-        self._add_commits(calculator)
-        return calculator
-
-    def _kept_samples(self, before: int) -> Iterator[pa.Table]:
-        """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
-        only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
-        is_known = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
-        times = [
-            ints(pc.unique(part["sampled_at"])) for part in read_rows(self._config, SAMPLES, only_times, is_known)
-        ]
-        stored = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
-        spans = kept_times(stored, before, self._apart_seconds)
-        kept = [time for time in stored.tolist() if any(first <= time <= last for first, last in spans)]
-        among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
-        rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
-        yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
-
-    def _stored_lag(self, before: int) -> Iterator[pa.Table]:
-        """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.
-
-        One at a time: with many positions all of them would not fit into memory.
-        """
-        since = before - round(self._config.lag.window_seconds * _MICROS)
-        bounds = (datafusion_literal(moment(time)) for time in (since, before))
-        among = "AND sampled_at >= {} AND sampled_at < {}".format(*bounds)
-        rows = select(self._config, TABLE, "DISTINCT arrow_cast(sampled_at, 'Int64') AS at", among)
-        if not rows:
-            return
-        stored = dataset(self._config, TABLE)
-        for first, last in spans(np.array([row["at"] for row in rows], np.int64), self._apart_seconds):
-            is_of_it = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
-            yield stored.to_table(STORED_LAG.names, own_rows(self._config, is_of_it)).cast(STORED_LAG)
-
-    def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
-        """Return first records; none without a broker, so that ages come from the samples."""
-        try:
-            return self._records.first_records(wanted)
-        except ClusterError as error:
-            what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
-            self._report_failure(f"lag: {what} cannot be fetched: {error}")
-            return {}
-
-    def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
-        """Return the groups' last commits within a session timeout before their ends: older ones do not matter."""
-        least = timedelta(seconds=LEAST_SESSION_SECONDS)
-        of_each = [
-            f"(group_id = {datafusion_literal(group)} "
-            f"AND record_at BETWEEN {datafusion_literal(end - least)} AND {datafusion_literal(end)})"
-            for group, end in ends.items()
-        ]
-        found: dict[str, int] = {}
-        warehouse = Warehouse(self._config, [OFFSET_COMMITS])
-        for first in range(0, len(of_each), _GROUPS_A_QUERY):
-            some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
-            rows = warehouse.rows(
-                f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
-                f"WHERE NOT is_tombstone AND cluster = {datafusion_literal(self._config.cluster)} AND ({some}) "
-                "GROUP BY group_id"
-            )
-            found |= {row["group_id"]: row["at"] for row in rows}
-        return found
-
-    def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
-        """Return the coordinators' offsets of groups, or why there are none: too many groups, or no time."""
-        queried = dict(list(groups.items())[:MOST_GROUPS_FETCHED])
-        beyond = f"the group's coordinator was not queried: more than {MOST_GROUPS_FETCHED:,} groups are held back"
-        found: dict[str, Offsets | str] = {group: beyond for group in groups if group not in queried}
-        try:
-            found |= self._coordinators.offsets(queried, seconds=_BROKER_TIMEOUT_SECONDS)
-        except ClusterError as error:
-            self._report_failure(f"lag: no coordinator can be queried: {error}")
-            return found | dict.fromkeys(queried, "no broker answered")
-        late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
-        return dict.fromkeys(queried, late) | found
-
-    def _report_failure(self, line: str) -> None:
-        if line != self._failure:
-            self._failure = line
-            self._report(line)
-
-    def _store_committed(self, spark: SparkSession) -> None:
-        """Store new commits now and then; after a restart later ones are read from `offset_commits`."""
-        assert self._calculator is not None
-        if not self._has_unstored or time.monotonic() - self._stored_at < _STORE_COMMITTED_EVERY_SECONDS:
-            return
-        self._stored_at = time.monotonic()
-        with self._lock:
-            self._has_unstored = False
-            rows = to_stored(self._calculator.positions.in_tables())
-        tables.replace_files(spark, rows, self._config, COMMITTED)
-
-    def _report_changes(self, batch: int, found: pa.Table, seconds: float) -> None:
-        """Report a batch whose counts by status differ from the last one's."""
-        counts = {row["values"]: row["counts"] for row in pc.value_counts(found["status"]).to_pylist()}
+        started = time.monotonic()
+        counts = self._lag.append(spark, rows, app=self._app(), version=batch)
+        if self._lag.has_new_commits() and time.monotonic() - self._stored_at >= _STORE_COMMITTED_EVERY_SECONDS:
+            self._stored_at = time.monotonic()
+            self._lag.store_commits(spark)
         if counts != self._reported:
             self._reported = counts
-            self._report(summary(batch, counts, seconds))
+            self._report(summary(batch, counts, time.monotonic() - started))
 
 
 def summary(batch: int, counts: Mapping[str, int], seconds: float) -> str:
     """Return the log line of a batch."""
     by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
     return f"lag batch {batch}: {sum(counts.values()):,} positions ({by_status or 'nothing'}) in {seconds:.1f} s"
-
-
-def split_samples(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Table]:
-    """Split rows into samples, the oldest first: rows closer together than `apart_seconds` belong to one."""
-    found = spans(times, apart_seconds)
-    return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in found]
-
-
-def _timestamp(micros: int) -> pa.Scalar:
-    return pa.scalar(micros, pa.int64()).cast(pa.timestamp("us", tz="UTC"))

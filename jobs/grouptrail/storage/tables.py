@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Write = Callable[[TableLocation], Iterable[str]]
+"""Writes files of a table; returns Delta's `add` actions of them, as JSON."""
 
 TRIES = 5
 
@@ -229,10 +231,31 @@ def append_made(
     if not _takes_files(config, name):
         _append_frame(records.mapInArrow(rows, ddl), config, name, same=same, app=app, version=version)
         return
-    append = _append(records.sparkSession, config, name, app, version)
+
+    def write(location: TableLocation) -> list[str]:
+        return [row.added for row in records.mapInArrow(writing(rows, location), ADDED).collect()]
+
+    append_files(records.sparkSession, write, config, name, same=same, app=app, version=version)
+
+
+def append_files(
+    spark: SparkSession,
+    write: Write,
+    config: Config,
+    name: str,
+    *,
+    same: Mapping[str, Any] = _NOTHING,
+    app: str,
+    version: int,
+) -> bool:
+    """Append the files that `write` writes, as `append` does.
+
+    Return whether it was called: it is not if this `app` has already appended this `version`.
+    """
+    append = _append(spark, config, name, app, version)
     if not append.is_done:
-        added = records.mapInArrow(writing(rows, _location(config, name, same)), ADDED).collect()
-        append.commit([row.added for row in added])
+        append.commit(list(write(_location(config, name, same))))
+    return not append.is_done
 
 
 def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
@@ -352,22 +375,21 @@ def replace_few(rows: pa.Table, config: Config, name: str) -> None:
     _one_writer(write, config, name)
 
 
-def replace_files(spark: SparkSession, rows: pa.Table, config: Config, name: str) -> None:
-    """Do `replace` with rows that are on the driver, by replacing files where each has rows of one cluster only.
+def replace_files(spark: SparkSession, write: Write, config: Config, name: str) -> None:
+    """Do `replace` by replacing files where each has rows of one cluster only; Spark would read what is replaced.
 
-    Spark would read the rows that are replaced. Only one writer at a time may write rows of a cluster.
+    Only one writer at a time may write rows of a cluster. In a table whose files have rows of several clusters, or
+    deleted rows, this cluster's rows are deleted in a commit before.
     """
 
-    def write() -> None:
-        if (ours := _own_files(config, name)) is None:
-            frame = _whole(spark.createDataFrame(rows).coalesce(1), config, name)
-            overwriting(frame, own_rows(config)).save(config.table_path(name))
-        else:
-            transaction = _append(spark, config, name, None, 0)
-            added = write_files(rows.to_batches(), _location(config, name))
-            transaction.commit(list(added), instead_of=ours)
+    def replace() -> None:
+        ours = _own_files(config, name)
+        if ours is None:
+            spark.sql(f"DELETE FROM {table_in_sql(config, name)} WHERE {own_rows(config)}")
+        transaction = _append(spark, config, name, None, 0)
+        transaction.commit(list(write(_location(config, name))), instead_of=ours or {})
 
-    _one_writer(write, config, name)
+    _one_writer(replace, config, name)
 
 
 def _own_files(config: Config, name: str) -> dict[str, int] | None:

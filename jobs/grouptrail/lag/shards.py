@@ -1,0 +1,154 @@
+"""Lag in shards: each is computed by a process of its own beside one of Spark's executors, which keeps its state.
+
+A task of Spark asks the process on its machine (`ask`), and starts it if there is none. Executors are chosen by the
+blocks of a cached RDD, so that a shard stays where its state is. A process that has not seen all samples so far, such
+as one that is new because an executor was lost, restores its state from the tables, as the job does after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from grouptrail.config import Config
+from grouptrail.lag.calculator import TABLE
+from grouptrail.lag.positions import TABLE as COMMITTED
+from grouptrail.lag.shard import Commits, Lag, Samples, Shard, ShardError
+from grouptrail.storage import tables
+from grouptrail.storage.files import TableLocation
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+_PROCESS = "grouptrail.lag.shard_process"
+_START_SECONDS = 60
+
+
+class LagShards:
+    """Computes the lag by tasks of Spark, as `job.Lag`."""
+
+    def __init__(self, spark: SparkSession, config: Config) -> None:
+        count = config.lag.shards
+        self._config = config
+        numbers: RDD[int] = spark.sparkContext.parallelize(range(count), count)
+        self._shards = numbers.map(partial(Shard, count=count)).persist()
+        self._last_request = ""
+        self._has_new_commits = False
+
+    def prepare(self) -> None:
+        """Start the processes; each reads its commits."""
+        with contextlib.suppress(Exception):
+            self._shards.foreach(partial(_ask, self._config, None))
+
+    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+        """Do `job.Lag.append`."""
+        request = uuid.uuid4().hex
+        found: list[Lag] = []
+
+        def written(location: TableLocation) -> Iterable[str]:
+            found.extend(self._ask(Samples(rows, location, request, after=self._last_request)))
+            return [file for lag in found for file in lag.files]
+
+        tables.append_files(spark, written, self._config, TABLE, app=app, version=version)
+        self._last_request = request
+        self._has_new_commits |= any(lag.has_new_commits for lag in found)
+        return sum((Counter(lag.counts) for lag in found), Counter())
+
+    def has_new_commits(self) -> bool:
+        """Do `job.Lag.has_new_commits`."""
+        return self._has_new_commits
+
+    def store_commits(self, spark: SparkSession) -> None:
+        """Do `job.Lag.store_commits`."""
+        self._has_new_commits = False
+
+        def written(location: TableLocation) -> Iterable[str]:
+            return [file for files in self._ask(Commits(location)) for file in files]
+
+        tables.replace_files(spark, written, self._config, COMMITTED)
+
+    def _ask(self, request: Samples | Commits) -> list[Any]:
+        return self._shards.map(partial(_ask, self._config, request)).collect()
+
+
+def _ask(config: Config, request: Samples | Commits | None, shard: Shard) -> Any:
+    """Return the answer of a shard's process, which is started if there is none beside this executor."""
+    return ask(config, shard, request, parent=os.getppid())
+
+
+def ask(config: Config, shard: Shard, request: Samples | Commits | None, *, parent: int) -> Any:
+    """Return what a shard's process answers; None to no request. The process lives as long as `parent` (a PID) does.
+
+    Raises ShardError.
+    """
+    with _connection(config, shard, parent) as connection:
+        try:
+            connection.send(request)
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise ShardError(f"{_name(shard)} ended: see the executor's log, and its memory limit") from error
+    if isinstance(answer, Exception):
+        raise ShardError(f"{_name(shard)}: {answer}")
+    return answer
+
+
+def _name(shard: Shard) -> str:
+    return f"the process of lag shard {shard.number + 1} of {shard.count}"
+
+
+def _connection(config: Config, shard: Shard, parent: int) -> Connection:
+    # A socket's address has at most some hundred characters.
+    address = _folder() / f"{_id(config)}-{parent}-{shard.number}"
+    with address.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second attempt of a task may ask at the same time
+        with_one = partial(Client, str(address), "AF_UNIX")
+        try:
+            return with_one()
+        except OSError:  # it has not been started, or has ended
+            address.unlink(missing_ok=True)
+        command = [sys.executable, "-m", _PROCESS, str(address), str(parent)]
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Its output goes to the executor's log; Spark reads the worker's stdout.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environ, start_new_session=True)
+        assert process.stdin is not None
+        with process.stdin as given:  # not in the command, where others could read secrets
+            given.write(pickle.dumps((config, shard)))
+        deadline = time.monotonic() + _START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                return with_one()
+            except OSError:
+                time.sleep(0.02)
+    raise ShardError(f"{_name(shard)} did not start within {_START_SECONDS} s: see the executor's log")
+
+
+def _id(config: Config) -> str:
+    of = f"{config.warehouse}\n{config.cluster}\n{config.lag.shards}"
+    return hashlib.sha256(of.encode()).hexdigest()[:12]
+
+
+def _folder() -> Path:
+    """Return a folder that only this user can read: sockets in it need no further protection."""
+    folder = Path(tempfile.gettempdir(), f"grouptrail-lag-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise ShardError(f"{folder} is open to other users: remove it, or set TMPDIR")
+    return folder

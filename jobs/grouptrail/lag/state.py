@@ -1,0 +1,337 @@
+"""The lag of a cluster's positions, or of a part of them, kept up to date from the tables. Needs no Spark.
+
+The commits, the history and, after a start, the stored lag are read with delta-rs, which reads tens of thousands of
+rows in the time that Spark takes to plan a query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.groups import Coordinators
+from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.kafka.records import RecordReader
+from grouptrail.lag.calculator import STORED_LAG, TABLE, LagCalculator, Rules
+from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
+from grouptrail.lag.groups import GroupStatuses
+from grouptrail.lag.held_back import Offsets
+from grouptrail.lag.index import Ints, ints, moment
+from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
+from grouptrail.lag.positions import TABLE as COMMITTED
+from grouptrail.lag.seconds import kept_times, spans
+from grouptrail.lag.shard import ALL, Shard
+from grouptrail.lag.verdict import Thresholds
+from grouptrail.memory import release_memory
+from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.progress import decoded_to, read_ends
+from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import datafusion_literal
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+SAMPLES = "log_offsets"
+OFFSET_COMMITS = "offset_commits"
+MOST_GROUPS_FETCHED = 1000
+
+# A sample is in its table a second or two after it was taken.
+_NOT_WRITTEN_YET_SECONDS = 5
+_BROKER_TIMEOUT_SECONDS = 2.0
+_GROUPS_A_QUERY = 100
+_STILL_NEW_SECONDS = 30
+# Transactions that commit offsets are usually short; and a sample may be late.
+_HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
+_MICROS = 1_000_000
+_ENDS = table_schema(SAMPLES)
+
+
+def rules_of(config: Config) -> Rules:
+    """Return the rules that the configuration sets."""
+    lag = config.lag
+    return Rules(
+        Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag),
+        lag.rate_seconds,
+        lag.read_committed_groups,
+        lag.exact_groups,
+        config.admin.interval_seconds,
+        # A group must not seem to have stopped before its partition counts as held back.
+        max(
+            min(_HELD_BACK_SECONDS, lag.stop_seconds / 2),
+            _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds,
+        ),
+    )
+
+
+class LagState:
+    """Computes the lag at each sample from the newest rows of the tables. May be used by several threads."""
+
+    def __init__(self, config: Config, report: Callable[[str], None], shard: Shard = ALL) -> None:
+        self._config = config
+        self._report = report
+        self._shard = shard
+        self._groups = GroupStatuses(config, shard)
+        self._records = RecordReader(config.kafka_settings(), _BROKER_TIMEOUT_SECONDS)
+        self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second / shard.count)
+        self._calculator: LagCalculator | None = None
+        self._prepared: LagCalculator | None = None
+        self._commits: AppendedRows | None = None
+        self._has_new_commits = True
+        self._failure = ""
+        self._has_news = False
+        self._computed: pa.Table | None = None
+        self._lock = threading.Lock()
+        self.has_sample = threading.Event()
+        """Set when a sample has been processed."""
+
+    def prepare(self) -> None:
+        """Read the new commits while there is no sample; the first batch reports what prevents it."""
+        with self._lock, contextlib.suppress(Exception):
+            if self._calculator is not None:
+                return
+            if self._prepared is None:
+                self._prepared = self._with_commits()
+                release_memory()
+            else:
+                self._add_commits(self._prepared)
+
+    def add_live(self, commits: pa.Table) -> None:
+        """Add rows of `offset_commits` that the tables may not have yet."""
+        with self._lock:
+            if self._calculator is not None and len(commits):
+                self._calculator.positions.add_live(from_records(commits))
+                self._has_news = True
+
+    def fresh_rows(self) -> pa.Table | None:
+        """Return `consumer_lag` at the newest sample by the newest commits; None without new ones."""
+        with self._lock:
+            if self._calculator is None or not (self._read_commits() or self._has_news):
+                return None
+            self._has_news = False
+            computed, self._computed = self._computed, None
+            if computed is not None and self._calculator.positions.are_all_due():
+                return computed
+            return self._calculator.compute(self._groups.by_id, self._groups.owned)
+
+    def lag(self, rows: pa.Table) -> pa.Table:
+        """Return the rows of `consumer_lag` for rows of `log_offsets`: one or several samples, newer than all before.
+
+        The first call restores what the tables have from before its samples.
+        """
+        with self._lock:
+            found = self._lag(rows)
+            self._has_news = True
+        self.has_sample.set()
+        return found
+
+    @property
+    def has_new_commits(self) -> bool:
+        """Whether there are commits that `commits` has not returned."""
+        return self._has_new_commits
+
+    def commits(self) -> pa.Table:
+        """Return the newest commits in the tables, as rows of `committed_offsets`."""
+        with self._lock:
+            self._has_new_commits = False
+            known = self._calculator or self._prepared or self._with_commits()
+            return to_stored(known.positions.in_tables())
+
+    def _lag(self, rows: pa.Table) -> pa.Table:
+        times = ints(rows["sampled_at"])
+        if self._calculator is None:
+            self._resume(before=int(times.min()))
+        assert self._calculator is not None
+        self._read_commits()
+        self._groups.refresh()
+        found = []
+        *earlier, newest = split_samples(rows, times, self._apart_seconds)
+        for sample in earlier:
+            self._add_sample(sample)
+            until = int(ints(sample["sampled_at"]).max())
+            found.append(self._calculator.compute(self._groups.by_id, self._groups.owned, until=until))
+        # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
+        self._add_sample(newest)
+        until = int(ints(newest["sampled_at"]).max())
+        # Coordinators only know what is committed now.
+        is_new = time.time() - until / _MICROS < max(
+            _STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds
+        )
+        found.append(
+            self._calculator.compute(
+                self._groups.by_id,
+                self._groups.owned,
+                until=until,
+                fetch_records=self._fetch_records,
+                fetch_offsets=self._fetch_offsets if is_new else None,
+            )
+        )
+        self._computed = found[-1]
+        return pa.concat_tables(found)
+
+    def _add_sample(self, sample: pa.Table) -> None:
+        assert self._calculator is not None
+        self._calculator.add_sample(sample)
+        if self._calculator.held_back.needs_progress:
+            self._calculator.held_back.release(decoded_to(read_ends(None, self._config)))
+            # A batch that landed since the commits were read may have released a partition.
+            self._read_commits()
+
+    @property
+    def _apart_seconds(self) -> float:
+        """Rows closer together than this belong to one sample."""
+        return self._config.log_offsets.interval_seconds / 2
+
+    def _read_commits(self) -> bool:
+        """Read the new commits; return whether there were any."""
+        assert self._calculator is not None
+        return self._add_commits(self._calculator)
+
+    def _add_commits(self, calculator: LagCalculator) -> bool:
+        assert self._commits is not None
+        count = 0
+        for commits in self._commits.fresh():
+            count += len(commits)
+            calculator.positions.add(commits)
+        self._has_new_commits |= count > 0
+        return count > 0
+
+    def _resume(self, *, before: int) -> None:
+        """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
+        calculator, self._prepared = self._prepared or self._with_commits(), None
+        for sample in self._kept_samples(before):
+            calculator.add_sample(sample)
+        for lag in self._stored_lag(before, among=self._are_of(calculator)):
+            calculator.add_stored_lag(lag)
+        self._calculator = calculator
+
+    def _are_of(self, calculator: LagCalculator) -> ds.Expression | None:
+        """Return a condition: a row of `consumer_lag` is of this shard; it has no partition of the offsets topic."""
+        if self._shard.is_all:
+            return None
+        return pc.field("group_id").isin(pc.unique(calculator.positions.in_tables()["group_id"].cast(pa.string())))
+
+    def _with_commits(self) -> LagCalculator:
+        """Return a calculator that knows the newest commits in the tables."""
+        is_first_start = not select(self._config, SAMPLES, "sampled_at", "LIMIT 1")
+        calculator = LagCalculator(
+            self._config.cluster,
+            rules_of(self._config),
+            self._last_commits,
+            first_until=round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS) if is_first_start else None,
+        )
+        ours = self._shard.condition()
+        committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours)])
+        commits, newest = from_stored(committed)
+        calculator.positions.add(commits)
+        is_newer = ~pc.field("record_partition").isin(list(newest))
+        for partition, offset in newest.items():
+            is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
+        among = own_rows(self._config, is_newer if ours is None else ours & is_newer)
+        options = self._config.storage_options()
+        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), READ, among, options)
+        self._add_commits(calculator)
+        return calculator
+
+    def _kept_samples(self, before: int) -> Iterator[pa.Table]:
+        """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
+        only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
+        is_known = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
+        times = [
+            ints(pc.unique(part["sampled_at"])) for part in read_rows(self._config, SAMPLES, only_times, is_known)
+        ]
+        stored = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
+        spans = kept_times(stored, before, self._apart_seconds)
+        kept = [time for time in stored.tolist() if any(first <= time <= last for first, last in spans)]
+        among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
+        rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
+        yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
+
+    def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
+        """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.
+
+        One at a time: with many positions all of them would not fit into memory.
+        """
+        since = before - round(self._config.lag.window_seconds * _MICROS)
+        bounds = (datafusion_literal(moment(time)) for time in (since, before))
+        in_window = "AND sampled_at >= {} AND sampled_at < {}".format(*bounds)
+        rows = select(self._config, TABLE, "DISTINCT arrow_cast(sampled_at, 'Int64') AS at", in_window)
+        if not rows:
+            return
+        stored = dataset(self._config, TABLE)
+        for first, last in spans(np.array([row["at"] for row in rows], np.int64), self._apart_seconds):
+            is_of_it = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
+            wanted = is_of_it if among is None else among & is_of_it
+            yield stored.to_table(STORED_LAG.names, own_rows(self._config, wanted)).cast(STORED_LAG)
+
+    def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
+        """Return first records; none without a broker, so that ages come from the samples."""
+        try:
+            return self._records.first_records(wanted)
+        except ClusterError as error:
+            what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
+            self._report_failure(f"lag: {what} cannot be fetched: {error}")
+            return {}
+
+    def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
+        """Return the groups' last commits within a session timeout before their ends: older ones do not matter."""
+        least = timedelta(seconds=LEAST_SESSION_SECONDS)
+        of_each = [
+            f"(group_id = {datafusion_literal(group)} "
+            f"AND record_at BETWEEN {datafusion_literal(end - least)} AND {datafusion_literal(end)})"
+            for group, end in ends.items()
+        ]
+        found: dict[str, int] = {}
+        warehouse = Warehouse(self._config, [OFFSET_COMMITS])
+        for first in range(0, len(of_each), _GROUPS_A_QUERY):
+            some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
+            rows = warehouse.rows(
+                f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
+                f"WHERE NOT is_tombstone AND cluster = {datafusion_literal(self._config.cluster)} AND ({some}) "
+                "GROUP BY group_id"
+            )
+            found |= {row["group_id"]: row["at"] for row in rows}
+        return found
+
+    def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
+        """Return the coordinators' offsets of groups, or why there are none: too many groups, or no time."""
+        queried = dict(list(groups.items())[:MOST_GROUPS_FETCHED])
+        beyond = f"the group's coordinator was not queried: more than {MOST_GROUPS_FETCHED:,} groups are held back"
+        found: dict[str, Offsets | str] = {group: beyond for group in groups if group not in queried}
+        try:
+            found |= self._coordinators.offsets(queried, seconds=_BROKER_TIMEOUT_SECONDS)
+        except ClusterError as error:
+            self._report_failure(f"lag: no coordinator can be queried: {error}")
+            return found | dict.fromkeys(queried, "no broker answered")
+        late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
+        return dict.fromkeys(queried, late) | found
+
+    def _report_failure(self, line: str) -> None:
+        if line != self._failure:
+            self._failure = line
+            self._report(line)
+
+
+def counts_by_status(lag: pa.Table) -> Mapping[str, int]:
+    """Return the number of rows of `consumer_lag` by status."""
+    return {row["values"]: row["counts"] for row in pc.value_counts(lag["status"]).to_pylist()}
+
+
+def split_samples(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Table]:
+    """Split rows into samples, the oldest first: rows closer together than `apart_seconds` belong to one."""
+    found = spans(times, apart_seconds)
+    return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in found]
+
+
+def _timestamp(micros: int) -> pa.Scalar:
+    return pa.scalar(micros, pa.int64()).cast(pa.timestamp("us", tz="UTC"))

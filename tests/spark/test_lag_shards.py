@@ -1,0 +1,89 @@
+"""Lag in shards by tasks of Spark: each sample once, whatever happens to the shards' processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from grouptrail.config import Config, load_config
+from grouptrail.lag import job, shards
+from grouptrail.lag.job import LagWriter
+from grouptrail.lag.shards import LagShards
+from grouptrail.lag.state import LagState
+from grouptrail.storage import tables
+from support.lag_cluster import LagCluster, in_order, lay_empty
+
+pytestmark = pytest.mark.spark
+
+SHARDS = 3
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    given = {"warehouse": str(tmp_path / "warehouse"), "lag.shards": SHARDS}
+    config = load_config(None, given | {"kafka.bootstrap.servers": "127.0.0.1:9"}, {})
+    lay_empty(config)
+    return config
+
+
+def processes(config: Config) -> dict[int, int]:
+    """Return the PIDs of the shards' processes by the number of the shard."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_text().split("\0")
+        except OSError:  # it has ended
+            continue
+        if shards._PROCESS in command and shards._id(config) in command[3]:
+            found[int(command[3].rpartition("-")[2])] = int(process.name)
+    return found
+
+
+def stored(config: Config, name: str) -> pa.Table:
+    return DeltaTable(config.table_path(name)).to_pyarrow_table()
+
+
+def test_samples_are_written_once_by_processes_that_keep_their_state(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where processes are killed, the driver starts again, a commit fails, or a batch is repeated after it."""
+    monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
+    cluster, whole, lines = LagCluster(config, 5), LagState(config, print), list[str]()
+
+    def new_writer() -> LagWriter:
+        lag = LagShards(spark, config)
+        lag.prepare()
+        return LagWriter(lag, app=lambda: "app", report=lines.append)
+
+    writer, expected = new_writer(), []
+    first = processes(config)
+    assert sorted(first) == list(range(SHARDS))
+    for batch in range(8):
+        rows = cluster.sample(10 * batch)
+        expected.append(whole.lag(rows))
+        if batch == 2:
+            assert processes(config) == first
+            os.kill(first[1], signal.SIGKILL)
+        if batch == 4:
+            writer = new_writer()
+        if batch == 5:
+            with monkeypatch.context() as patch:
+                patch.setattr(tables.delta.Append, "commit", lambda *_given, **_how: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    writer.land(spark, rows, batch)
+        writer.land(spark, rows, batch)
+        if batch == 6:
+            writer.land(spark, rows, batch)
+    assert in_order(stored(config, "consumer_lag")) == in_order(pa.concat_tables(expected))
+    now = processes(config)
+    assert {number for number in now if now[number] == first[number]} == {0, 2}
+    key = [("group_id", "ascending"), ("partition", "ascending")]
+    assert stored(config, "committed_offsets").sort_by(key).to_pylist() == whole.commits().sort_by(key).to_pylist()
+    counts = job.counts_by_status(expected[-1])
+    assert lines[-1].startswith(job.summary(7, counts, 0).partition(" in ")[0])

@@ -1,0 +1,90 @@
+"""A made-up cluster's commits, history and log ends, laid into the tables that the lag job reads."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from grouptrail.config import Config
+from grouptrail.lag import groups
+from grouptrail.storage.schema import table_schema
+from support import small_tables
+
+LOGS = table_schema("log_offsets")
+_GROUPS, _PARTITIONS, _OF_TOPIC = 12, 5, 3
+
+
+def lay_empty(config: Config) -> None:
+    """Create the tables without rows."""
+    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
+        small_tables.lay(config, table)
+
+
+def _at(seconds: float) -> datetime:
+    return small_tables.NOON + timedelta(seconds=seconds)
+
+
+def _group_row(number: int) -> dict[str, Any]:
+    return {"group_id": f"group-{number}", "record_partition": number % _PARTITIONS}
+
+
+class LagCluster:
+    """A made-up cluster: some groups commit, some have a state, some own partitions without a commit."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self._config = config
+        self._random = random.Random(seed)
+        self._offset = 0
+        self._committed: dict[tuple[int, int], int] = {}
+        stated = [number for number in range(_GROUPS) if self._random.random() < 0.7]
+        started = {"started_at": _at(-600), "is_open": True, "open_bucket": 1}
+        states = [
+            _group_row(number) | started | {"state": self._random.choice(["Stable", "Empty"])} for number in stated
+        ]
+        small_tables.lay(config, "group_states", *states)
+        generation = {"protocol_type": "consumer", "group_kind": "classic", "members": []}
+        small_tables.lay(config, "generations", *(_group_row(number) | started | generation for number in stated))
+        owned = {"topic": "orders", "partition": 2, "owned_from": _at(-600), "is_open": True, "open_bucket": 1}
+        small_tables.lay(config, "partition_ownership", *(_group_row(number) | owned for number in stated[::2]))
+
+    def sample(self, seconds: float) -> pa.Table:
+        """Commit some offsets, and return a sample of the logs after them, which is stored."""
+        rows = []
+        for group in range(_GROUPS):
+            for partition in range(_OF_TOPIC - 1):
+                if self._random.random() < 0.4:
+                    self._offset += 1
+                    # Some go back.
+                    offset = self._committed.get((group, partition), 100) + self._random.randint(-3, 12)
+                    self._committed[group, partition] = offset
+                    row = {"topic": "orders", "partition": partition, "record_offset": self._offset}
+                    row |= {"record_at": _at(seconds - 1), "commit_at": _at(seconds - 1)}
+                    is_tombstone = self._random.random() < 0.05
+                    row |= {"committed_offset": None if is_tombstone else offset, "is_tombstone": is_tombstone}
+                    rows.append(_group_row(group) | row)
+        small_tables.lay(self._config, "offset_commits", *rows)
+        where = {
+            "cluster": self._config.cluster,
+            "topic": "orders",
+            "asked_at": _at(seconds),
+            "sampled_at": _at(seconds),
+        }
+        end = 150 + round(seconds)
+        logs = [
+            where | {"partition": partition, "log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+            for partition in range(_OF_TOPIC)
+        ]
+        sample = pa.Table.from_pylist(logs, LOGS)
+        write_deltalake(self._config.table_path("log_offsets"), sample, mode="append")
+        return sample
+
+
+def in_order(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return rows of `consumer_lag` by sample and position."""
+    key = [(name, "ascending") for name in ("sampled_at", "group_id", "topic", "partition")]
+    found: list[dict[str, Any]] = rows.sort_by(key).to_pylist()
+    return found
