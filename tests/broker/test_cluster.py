@@ -59,6 +59,7 @@ class Submitted:
             "GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0",
             "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "1",
             "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": "15000",
+            "GROUPTRAIL_LAG__SHARDS": "2",
         }
         self.process = subprocess.Popen(
             [*cluster.submission(archives), *arguments],
