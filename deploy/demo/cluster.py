@@ -142,7 +142,7 @@ class SparkCluster:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._status_port}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except OSError:
+        except (OSError, ValueError):  # it is still starting
             return None
 
 

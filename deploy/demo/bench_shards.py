@@ -1,0 +1,150 @@
+"""A part of `make bench`: the lag job's samples in two shards on a Spark cluster, on one executor and on two.
+
+There is no Kafka: the benchmark writes the commits, and the samples of the logs one at a time, as the jobs do. A
+sample counts from its commit to `log_offsets` until that of its lag to `consumer_lag`. Each executor has a core.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from demo.cluster import SparkCluster
+from grouptrail.config import Config, load_config
+from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.storage.appending import create_without_spark
+from grouptrail.storage.files import TableLocation, with_all_columns
+from grouptrail.storage.schema import table_schema
+
+SAMPLES = 8
+_SHARDS = 2
+_WARM_UP = 3
+_PARTITIONS, _PARTITIONS_A_TOPIC, _OFFSETS_PARTITIONS = 120, 12, 50
+_GROUPS_AT_A_TIME = 2_000
+_DEADLINE_SECONDS = 900.0
+
+
+def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
+    """Measure the seconds of a sample, and the most memory of a shard's process, on one executor and on two."""
+    found: dict[str, Any] = {}
+    with SparkCluster(folder / "cluster", memory="1g") as cluster:
+        for executors in (1, 2):
+            config = load_config(None, {"warehouse": str(folder / f"warehouse-{executors}")}, {})
+            lay_commits(config, positions // _PARTITIONS)
+            with _running(cluster, config, executors) as driver:
+                took = [_sample_seconds(config, driver) for _ in range(SAMPLES)]
+                memory = round(max(_shard_memory()) / 1e6)
+            found[f"{executors}"] = {"seconds": [round(one, 2) for one in took], "shard_memory_mb": memory}
+            print(f"{positions:,} positions, {executors} executors: {found[f'{executors}']}", flush=True)
+    one, two = (median(found[executors]["seconds"][_WARM_UP:]) for executors in ("1", "2"))
+    return {"positions": positions, "executors": found, "one_over_two": round(one / two, 2)}
+
+
+def lay_commits(config: Config, groups: int) -> None:
+    """Create the tables, with a commit of each group in each partition."""
+    for table in ("offset_commits", "log_offsets"):
+        create_without_spark(table, config.table_path(table), {})
+    same = {"cluster": config.cluster, "source": "topic", "key_type": 1, "is_tombstone": False}
+    location = TableLocation("offset_commits", config.table_path("offset_commits"), {}, same)
+    for first in range(0, groups, _GROUPS_AT_A_TIME):
+        numbers = np.arange(first, min(first + _GROUPS_AT_A_TIME, groups))
+        names = [f"service-{number:06d}" for number in numbers]
+        where = [coordinator_partition(name, _OFFSETS_PARTITIONS) for name in names]
+        rows = len(numbers) * _PARTITIONS
+        at = pa.scalar(datetime.now(UTC) - timedelta(seconds=60), pa.timestamp("us", tz="UTC"))
+        topics, partitions = _places()
+        columns = {
+            "record_partition": np.repeat(where, _PARTITIONS),
+            "record_offset": np.arange(first * _PARTITIONS, first * _PARTITIONS + rows),
+            "record_at": pa.repeat(at, rows),
+            "commit_at": pa.repeat(at, rows),
+            "group_id": pa.array(names).take(pa.array(np.repeat(np.arange(len(numbers)), _PARTITIONS))),
+            "topic": pa.array(topics * len(numbers)),
+            "partition": pa.array(partitions * len(numbers)),
+            "committed_offset": np.full(rows, 1000),
+        }
+        typed = table_schema("offset_commits")
+        commits = pa.table({name: pa.array(column).cast(typed.field(name).type) for name, column in columns.items()})
+        write_deltalake(location.path, with_all_columns(commits, location), mode="append")
+
+
+def _places() -> tuple[list[str], list[int]]:
+    topics = [f"events-{number // _PARTITIONS_A_TOPIC:03d}" for number in range(_PARTITIONS)]
+    return topics, [number % _PARTITIONS_A_TOPIC for number in range(_PARTITIONS)]
+
+
+def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
+    """Append a sample, in which all logs have grown; return the seconds until its lag is in the table."""
+    now = datetime.now(UTC)
+    topics, partitions = _places()
+    end = 1000 + round(now.timestamp()) % 100_000
+    times = {"asked_at": now, "sampled_at": now}
+    ends = {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+    rows = [
+        {"cluster": config.cluster, "topic": topic, "partition": partition} | times | ends
+        for topic, partition in zip(topics, partitions, strict=True)
+    ]
+    before = _newest_commit(config, "consumer_lag")
+    write_deltalake(
+        config.table_path("log_offsets"), pa.Table.from_pylist(rows, table_schema("log_offsets")), mode="append"
+    )
+    began = _newest_commit(config, "log_offsets")
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while (ended := _newest_commit(config, "consumer_lag")) == before:
+        assert driver.poll() is None, "the driver has ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return ended - began
+
+
+def _newest_commit(config: Config, table: str) -> float:
+    """Return the time of the newest commit that adds rows; 0 without any."""
+    commits = Path(config.table_path(table), "_delta_log").glob("0*.json")
+    return max((one.stat().st_mtime for one in commits if '"add"' in one.read_text()), default=0.0)
+
+
+@contextmanager
+def _running(cluster: SparkCluster, config: Config, executors: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the lag job."""
+    environ = cluster.environment() | {
+        "PYSPARK_PYTHON": sys.executable,
+        "GROUPTRAIL_WAREHOUSE": config.warehouse,
+        "GROUPTRAIL_LAG__SHARDS": str(_SHARDS),
+        "GROUPTRAIL_EXPORTER__LISTEN": "",
+    }
+    command = [*cluster.submission(None, executors=executors), "--job", "lag"]
+    log = Path(f"{config.warehouse}.log")
+    with (
+        log.open("w") as printed,
+        subprocess.Popen(command, env=environ, stdout=printed, stderr=printed, text=True) as driver,
+    ):
+        try:
+            yield driver
+        finally:
+            driver.terminate()
+            driver.wait(60)
+
+
+def _shard_memory() -> list[int]:
+    """Return the resident bytes of each shard's process."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if "grouptrail.lag.shard_process" in (process / "cmdline").read_text():
+                [line] = re.findall(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
+                found.append(int(line) * 1024)
+        except OSError:  # it has ended
+            continue
+    return found
