@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grouptrail.storage.positions import newest
+from grouptrail.storage.positions import newest, updated
 
 
 @pytest.fixture
@@ -71,3 +73,34 @@ def test_newest_null_key_is_a_key_and_no_rows_return_no_rows() -> None:
     with_null = pa.concat_tables([rows, rows.set_column(0, "group_id", pa.nulls(2, pa.string())).slice(0, 1)])
     assert sorted(newest(with_null)["group_id"].to_pylist(), key=str) == [None, "a"]
     assert len(newest(rows.slice(0, 0))) == 0
+
+
+COMMIT = st.tuples(st.sampled_from("abc"), st.integers(-1, 2) | st.just((1 << 31) - 1), st.integers(0, 9))
+
+
+def table_of(commits: list[tuple[str, int, int]], first: int, *, coded: bool) -> pa.Table:
+    """Return commits as rows; `number` tells them apart."""
+    groups = pa.array([group for group, _, _ in commits], pa.string())
+    columns = {
+        "group_id": groups.dictionary_encode() if coded else groups,
+        "topic": pa.array(["orders"] * len(commits), pa.string()),
+        "partition": pa.array([partition for _, partition, _ in commits], pa.int32()),
+        "record_offset": pa.array([offset for _, _, offset in commits], pa.int64()),
+        "number": pa.array(range(first, first + len(commits)), pa.int64()),
+    }
+    return pa.table(columns)
+
+
+@given(batches=st.lists(st.lists(COMMIT, max_size=8), max_size=5), coded=st.booleans())
+def test_updated_batch_after_batch_is_the_newest_of_all_and_keys_keep_their_places(
+    batches: list[list[tuple[str, int, int]]], coded: bool
+) -> None:
+    everything = known = table_of([], 0, coded=coded)
+    for commits in batches:
+        rows = table_of(commits, len(everything), coded=coded)
+        before = list(zip(*(known[name].to_pylist() for name in ("group_id", "partition")), strict=True))
+        known, everything = updated(known, rows), pa.concat_tables([everything, rows])
+        expected = newest(everything)
+        assert sorted(known["number"].to_pylist()) == sorted(expected["number"].to_pylist())
+        after = list(zip(*(known[name].to_pylist() for name in ("group_id", "partition")), strict=True))
+        assert after[: len(before)] == before

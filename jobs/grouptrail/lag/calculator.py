@@ -201,9 +201,11 @@ class LagCalculator:
         )
         lag.holds_no_record = self._unread.nothing_left(entries)
         verdict = self._verdict(entries, lag, age, members)
-        if fetch_records is not None and self._unread.query(entries, lag, _not_progressing(verdict), fetch_records):
-            lag.holds_no_record = self._unread.nothing_left(entries)
-            verdict = self._verdict(entries, lag, age, members)
+        if fetch_records is not None:
+            self._unread.query(entries, lag, _not_progressing(verdict), fetch_records)
+            before, lag.holds_no_record = lag.holds_no_record, self._unread.nothing_left(entries)
+            if (before != lag.holds_no_record).any():
+                verdict = self._verdict(entries, lag, age, members)
         columns = self._lag_columns(entries, lag, age.without_markers(lag))
         columns |= self._rate_columns(entries, lag)
         columns["status"], columns["status_reason"] = verdict
@@ -244,9 +246,10 @@ class LagCalculator:
         commits = self._numbered(self._coordinators.apply_to(commits))
         commits = self._with_owned(commits, owned)
         commits = commits.append_column("log", pa.array(at_numbers(row_of, ints(commits["partition_number"]))))
-        is_sampled, is_owned = pc.field("log") != UNKNOWN, pc.field("committed_offset").is_null()
-        commits = commits.filter(is_sampled | is_owned).unify_dictionaries()
-        commits = commits.take(pa.array(self._index.order(ints(commits["position"]))))
+        is_wanted = pc.or_(pc.not_equal(commits["log"], UNKNOWN), pc.is_null(commits["committed_offset"]))
+        if not pc.all(is_wanted).as_py():  # filtering copies all rows
+            commits = commits.filter(is_wanted)
+        commits = commits.unify_dictionaries().take(pa.array(self._index.order(ints(commits["position"]))))
         rows = ints(commits["log"])
         entries = Entries(
             at=at,
@@ -432,8 +435,8 @@ class _Groups:
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 
-def _not_progressing(verdict: Verdict) -> list[int]:
-    found: list[int] = np.flatnonzero(pc.is_in(verdict.status, pa.array(_NOT_PROGRESSING))).tolist()
+def _not_progressing(verdict: Verdict) -> Bools:
+    found: Bools = np.asarray(pc.is_in(verdict.status, pa.array(_NOT_PROGRESSING)))
     return found
 
 

@@ -72,6 +72,7 @@ class PartitionIndex:
         self._topics, self._groups = _Names(), _Names()
         self._partitions, self._positions = _Index(pa.int64()), _Index(pa.int64())
         self._ranks = np.empty(0, np.int64)
+        self._last_order = self._ranks, self._ranks
 
     @property
     def partition_count(self) -> int:
@@ -97,7 +98,10 @@ class PartitionIndex:
             groups, partitions = np.divmod(np.asarray(self._positions.values), _MOST)
             topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)
             self._ranks = _ranks(np.lexsort((numbers, self._topics.ranks()[topics], self._groups.ranks()[groups])))
-        return np.argsort(self._ranks[positions])
+            self._last_order = self._ranks[:0], self._ranks[:0]
+        if not np.array_equal(positions, self._last_order[0]):
+            self._last_order = positions, np.argsort(self._ranks[positions])
+        return self._last_order[1]
 
 
 def _ranks(order: Ints) -> Ints:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.index import ints
-from grouptrail.storage.positions import newest
+from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
 
 TABLE = "committed_offsets"
@@ -100,11 +100,11 @@ class _Newest:
             self._waiting = [due.filter(pa.array(~is_due))]
             due = due.filter(pa.array(is_due))
         if len(due):
-            self._newest = newest(pa.concat_tables([self._newest, due]))
+            self._newest = updated(self._newest, due)
 
     def whole(self) -> pa.Table:
         """Return the newest of all, those waiting included."""
-        return _undeleted(newest(pa.concat_tables([self._newest, *self._waiting])))
+        return _undeleted(updated(self._newest, pa.concat_tables([READ.empty_table(), *self._waiting])))
 
 
 def _undeleted(commits: pa.Table) -> pa.Table:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.index import Bools, ints
+from grouptrail.lag.index import UNKNOWN, Bools, Ints, at_numbers, ints
 from grouptrail.lag.offsets import Entries, Lag
 
 FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
@@ -20,16 +20,7 @@ _MICROS = 1_000_000
 _FEW_OFFSETS = 1000
 _MOST_POSITIONS, _MOST_TOPICS = 100, 10
 _RETRY_MICROS = 600 * _MICROS
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """Whether no record was left between two offsets at a time (microseconds); None: no broker answered."""
-
-    committed: int
-    end: int
-    is_nothing: bool | None
-    at: int
+_NOTHING, _SOMETHING, _NO_ANSWER = 2, 1, 0
 
 
 class UnreadOffsets:
@@ -39,57 +30,62 @@ class UnreadOffsets:
     """
 
     def __init__(self) -> None:
-        self._answers: dict[int, _Answer] = {}
+        self._found, self._committed, self._end, self._at = (np.empty(0, np.int64) for _ in range(4))
 
     def nothing_left(self, entries: Entries) -> Bools:
         """Return where all offsets from the committed one on are known to hold no record."""
-        found = np.full(len(entries), False)
-        answered = np.flatnonzero(np.isin(entries.positions, list(self._answers)))
-        for entry, position, committed, end in _figures(answered, entries):
-            answer = self._answers[position]
-            found[entry] = bool(answer.is_nothing) and answer.committed == committed and end <= answer.end
-        return found
+        found, committed, end, _ = self._answers(entries)
+        nothing: Bools = (found == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
+        return nothing
 
-    def query(self, entries: Entries, lag: Lag, chosen: Iterable[int], fetch_records: FetchRecords) -> bool:
-        """Query the chosen entries with few unread offsets and no open transaction; return whether there were any.
+    def query(self, entries: Entries, lag: Lag, chosen: Bools, fetch_records: FetchRecords) -> None:
+        """Query the chosen entries with few unread offsets and no open transaction.
 
         A call queries a limited number, one topic at a time: a topic that may not be read does not fail the others.
         """
         is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
-        is_candidate = (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
-        due = [
-            one
-            for one in _figures(chosen, entries)
-            if is_candidate[one[0]] and self._needs_query(*one[1:], entries.at)
-        ]
-        topics, partitions = (entries.commits[name].to_pylist() for name in ("topic", "partition"))
-        of_topic: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for one in due[:_MOST_POSITIONS]:
-            of_topic[topics[one[0]]].append(one)
-        starts = ints(entries.logs["log_start_offset"])
-        for topic, some in islice(of_topic.items(), _MOST_TOPICS):
+        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
+        due = np.flatnonzero(is_candidate & self._needs_query(entries))[:_MOST_POSITIONS]
+        if not len(due):
+            return
+        commits = entries.commits.select(["topic", "partition"]).take(pa.array(due)).to_pydict()
+        offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[due].tolist()
+        ends = entries.end[due].tolist()
+        of_topic: dict[str, list[int]] = defaultdict(list)
+        for number, topic in enumerate(commits["topic"]):
+            of_topic[topic].append(number)
+        for topic, numbers in islice(of_topic.items(), _MOST_TOPICS):
             wanted = {
-                entry: RecordRequest(topic, partitions[entry], max(committed, int(starts[entry])), is_isolated=True)
-                for entry, _, committed, _ in some
+                number: RecordRequest(topic, commits["partition"][number], offsets[number], is_isolated=True)
+                for number in numbers
             }
             records = fetch_records(list(dict.fromkeys(wanted.values())))
-            for entry, position, committed, end in some:
-                record = records.get(wanted[entry])
-                is_nothing = (record is None or record.offset >= end) if wanted[entry] in records else None
-                self._answers[position] = _Answer(committed, end, is_nothing, entries.at)
-        return bool(due)
+            found = [_meaning(records, wanted[number], ends[number]) for number in numbers]
+            self._note(due[numbers], np.array(found), entries)
 
-    def _needs_query(self, position: int, committed: int, end: int, at: int) -> bool:
-        answer = self._answers.get(position)
-        if answer is None or answer.committed != committed:
-            return True
-        if answer.is_nothing is None:
-            return at - answer.at >= _RETRY_MICROS
-        return answer.is_nothing and end > answer.end
+    def _answers(self, entries: Entries) -> list[Ints]:
+        return [at_numbers(one, entries.positions) for one in (self._found, self._committed, self._end, self._at)]
+
+    def _needs_query(self, entries: Entries) -> Bools:
+        found, committed, end, at = self._answers(entries)
+        is_retried = (found == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
+        has_grown = (found == _NOTHING) & (entries.end > end)
+        needs: Bools = (found == UNKNOWN) | (committed != entries.committed) | is_retried | has_grown
+        return needs
+
+    def _note(self, queried: Ints, found: Ints, entries: Entries) -> None:
+        positions = entries.positions[queried]
+        everything = np.arange(max(len(self._found), int(positions.max()) + 1))
+        self._found, self._committed, self._end, self._at = (
+            at_numbers(one, everything) for one in (self._found, self._committed, self._end, self._at)
+        )
+        self._found[positions], self._at[positions] = found, entries.at
+        self._committed[positions], self._end[positions] = entries.committed[queried], entries.end[queried]
 
 
-def _figures(chosen: Iterable[int], entries: Entries) -> list[tuple[int, int, int, int]]:
-    """Return entry, position, committed offset and log end offset of the chosen entries."""
-    numbers = np.array(list(chosen), np.int64)
-    columns = (entries.positions, entries.committed, entries.end)
-    return list(zip(numbers.tolist(), *(column[numbers].tolist() for column in columns), strict=True))
+def _meaning(records: Mapping[RecordRequest, FirstRecord | None], wanted: RecordRequest, end: int) -> int:
+    """Return whether no record is left below an end."""
+    if wanted not in records:
+        return _NO_ANSWER
+    record = records[wanted]
+    return _NOTHING if record is None or record.offset >= end else _SOMETHING

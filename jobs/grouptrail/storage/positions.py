@@ -35,6 +35,34 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
     return rows.take(pa.array(in_order[np.asarray(last)])).combine_chunks()
 
 
+def updated(known: pa.Table, rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_offset") -> pa.Table:
+    """Return `newest` of both tables, where `known` has each key once: its keys keep their places.
+
+    For few new rows this takes a fraction of the time.
+    """
+    rows = newest(rows, key, order)
+    both = pa.concat_tables([known, rows]).unify_dictionaries()
+    numbers, offsets, count = _numbers(both, key), np.asarray(both[order]), len(known)
+    newer = np.asarray(pc.fill_null(pc.index_in(numbers[:count], numbers[count:]), -1))
+    places = np.flatnonzero(newer >= 0)
+    places = places[offsets[count + newer[places]] >= offsets[places]]
+    taken = np.arange(count)
+    taken[places] = count + newer[places]
+    is_new = np.full(len(rows), True)
+    is_new[newer[newer >= 0]] = False
+    return both.take(pa.array(np.concatenate([taken, count + np.flatnonzero(is_new)]))).combine_chunks()
+
+
+def _numbers(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    """Return a number for each row, the same for rows with the same key."""
+    first, *others = (np.asarray(pc.fill_null(_codes(rows[name]), -1), np.int64) for name in key)
+    numbers = pa.array(first)
+    for codes in others:  # of 32 bits each
+        before = np.asarray(numbers.dictionary_encode().indices, np.int64)
+        numbers = pa.array((before << 32) | (codes & 0xFFFFFFFF))
+    return numbers
+
+
 def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a number for each text of a column; other columns as they are."""
     if pa.types.is_string(column.type):
