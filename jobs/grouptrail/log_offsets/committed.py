@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.storage.positions import newest
+from grouptrail.storage.positions import updated
 from grouptrail.storage.rows import AppendedRows
 from grouptrail.storage.schema import compact, table_schema
 
@@ -29,7 +29,7 @@ class CommittedPartitions:
     def partitions(self) -> dict[str, list[int]]:
         """Read the new rows and return the partitions by topic, both ascending."""
         for rows in self._rows.fresh():
-            self._newest = newest(pa.concat_tables([self._newest, rows]))
+            self._newest = updated(self._newest, rows)
         undeleted = self._newest.filter(~pc.field("is_tombstone")).group_by(["topic", "partition"]).aggregate([])
         found: dict[str, list[int]] = {}
         places = zip(undeleted["topic"].to_pylist(), undeleted["partition"].to_pylist(), strict=True)
