@@ -9,10 +9,18 @@ import pytest
 
 from grouptrail import contracts
 from grouptrail.lag.index import UNKNOWN
-from grouptrail.lag.verdict import PositionSample, Thresholds, Window
+from grouptrail.lag.verdict import PositionSample, Thresholds, judge
+from grouptrail.lag.window import Window
 
 SECOND = 1_000_000
 THRESHOLDS = Thresholds(window_seconds=600, stop_seconds=300)
+
+
+def add(window: Window, at: int, committed: int, committed_at: int, lag: int) -> None:
+    """Add a sample of one position."""
+    figures = {"committed": committed, "committed_at": committed_at, "lag": lag}
+    zero = np.array([0])
+    window.add(at, zero, zero, **{name: np.array([figure]) for name, figure in figures.items()})
 
 
 def verdict(
@@ -24,13 +32,13 @@ def verdict(
     thresholds: Thresholds = THRESHOLDS,
 ) -> tuple[str, str]:
     """Return status and reason of one position from samples (seconds, committed, lag), the newest last."""
-    window = Window(thresholds)
+    window = Window(thresholds.window_seconds, thresholds.allowed_lag)
     for seconds, committed, lag in samples:
         at = round(seconds * SECOND)
-        committed_at = np.array([at - round(commit_seconds * SECOND)])
-        window.add(at, np.array([0]), np.array([committed]), committed_at, np.array([lag]))
+        add(window, at, committed, at - round(commit_seconds * SECOND), lag)
     _, committed, lag = samples[-1]
-    judged = window.judge(
+    judged = judge(
+        window,
         PositionSample(
             positions=np.array([0]),
             committed=np.array([committed]),
@@ -40,7 +48,8 @@ def verdict(
             commit_seconds=np.array([commit_seconds]),
             is_empty=np.array([is_empty]),
             is_unsubscribed=np.array([is_unsubscribed]),
-        )
+        ),
+        thresholds,
     )
     return judged.status[0].as_py(), judged.reason[0].as_py()
 
@@ -127,9 +136,9 @@ def test_status_clock_step_back_starts_a_new_window() -> None:
 
 def test_window_keeps_about_sixty_samples() -> None:
     """At any sampling rate, with the oldest of the window among them."""
-    window = Window(THRESHOLDS)
+    window = Window(600, 0)
     for second in range(2000):
-        window.add(second * SECOND, np.array([0]), np.array([second]), np.array([second]), np.array([1]))
+        add(window, second * SECOND, second, second, 1)
     assert 55 <= len(window) <= 65
     assert window.since(600, np.array([0]))[1] / SECOND == pytest.approx(1400, abs=15)
 

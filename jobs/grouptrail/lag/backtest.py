@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from grouptrail.lag.calculator import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment, whole
 from grouptrail.lag.offsets import matching
-from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, Window
+from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge
+from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
 from grouptrail.query.warehouse import Warehouse
@@ -65,17 +66,19 @@ class Firing:
 
 def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) -> Iterator[Firing]:
     """Yield the firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
-    index, window = PartitionIndex(), Window(thresholds)
+    index, window = PartitionIndex(), Window(thresholds.window_seconds, thresholds.allowed_lag)
     held: dict[int, Firing] = {}
     for rows in samples:
-        numbers = index.positions(rows, index.partitions(rows))
+        partitions = index.partitions(rows)
+        numbers = index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
         readable = np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
         committed_at = ints(rows["commit_at"])
-        window.add(at, numbers, committed, committed_at, readable)
+        window.add(at, numbers, partitions, committed=committed, committed_at=committed_at, lag=readable)
         seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
-        verdict = window.judge(
+        verdict = judge(
+            window,
             PositionSample(
                 positions=numbers,
                 committed=committed,
@@ -86,7 +89,8 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                 is_empty=_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),
-            )
+            ),
+            thresholds,
         )
         status = verdict.status.to_pylist()
         fires = [alert.fires(*one) for one in zip(status, seconds.tolist(), strict=True)]

@@ -33,7 +33,8 @@ from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offset
 from grouptrail.lag.positions import COMMITS, READ, Positions
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import FetchRecords, UnreadOffsets
-from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, Window
+from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge
+from grouptrail.lag.window import Window
 from grouptrail.storage.schema import ADMIN, table_schema
 
 TABLE = "consumer_lag"
@@ -123,7 +124,7 @@ class LagCalculator:
         self._topic_ids: dict[int, str] = {}
         self._newest_ends = np.empty(0, np.int64)
         self._ends = LogEnds()
-        self._window = Window(rules.thresholds)
+        self._window = Window(rules.thresholds.window_seconds, rules.thresholds.allowed_lag)
         self._sample: tuple[int, pa.Table, Ints] | None = None
         self._first: Mapping[RecordRequest, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
@@ -145,7 +146,9 @@ class LagCalculator:
         is_other |= are_of_other_log(rows["problem"])
         committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
         readable = np.where(is_other | (lag == UNKNOWN), UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
-        self._window.add(at, numbers, committed, ints(rows["commit_at"]), readable)
+        self._window.add(
+            at, numbers, partitions, committed=committed, committed_at=ints(rows["commit_at"]), lag=readable
+        )
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
@@ -386,7 +389,10 @@ class LagCalculator:
 
     def _verdict(self, entries: Entries, lag: Lag, age: _Age, members: _Members) -> Verdict:
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
-        self._window.add(entries.at, entries.positions, committed, _commit_times(entries), lag.readable)
+        where = (entries.positions, entries.partitions)
+        self._window.add(
+            entries.at, *where, committed=committed, committed_at=_commit_times(entries), lag=lag.readable
+        )
         now = PositionSample(
             positions=entries.positions,
             committed=entries.committed,
@@ -399,7 +405,7 @@ class LagCalculator:
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
         )
-        return self._window.judge(now)
+        return judge(self._window, now, self._rules.thresholds)
 
 
 _UNKNOWN_GROUP = GroupStatus()

@@ -1,0 +1,321 @@
+"""The samples in the window of a verdict, and what they show of each position.
+
+Ten minutes of samples of a million positions are more than a gigabyte. Most figures of a sample follow from those of
+the one before: offsets are committed for some positions, and the lag of the others grows by what was produced. So the
+oldest sample, the newest one and the changes between them are kept, and what the verdict asks for is noted when it
+happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers
+
+_MICROS = 1_000_000
+_SAMPLES_A_WINDOW = 60
+
+_Numbers = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of a sample by the positions' numbers; times are in microseconds, `partitions` are numbers."""
+
+    at: int
+    committed: Ints
+    committed_at: Ints
+    lag: Ints
+    partitions: Ints
+
+
+@dataclass
+class Figures:
+    """What the samples show of each position, the oldest first; `UNKNOWN` where they show no such thing.
+
+    `rewound_from` and `rewound_to`: the first step back of the committed offset that no later one has made up for.
+    `same_seconds`: for how long the committed offset has been the same, `is_repeated` whether it was committed again
+    since. `span_seconds` and `first_lag`: how long ago lag was first known, and what it was.
+    """
+
+    rewound_from: Ints
+    rewound_to: Ints
+    caught_up: Bools
+    fell: Bools
+    is_repeated: Bools
+    same_seconds: Floats
+    span_seconds: Floats
+    first_lag: Ints
+
+
+class _Rewinds(NamedTuple):
+    """Steps back of committed offsets at a sample; `since` are the times of the samples before."""
+
+    positions: _Numbers
+    before: Ints
+    after: Ints
+    since: Ints
+
+    def of(self, kept: Bools) -> _Rewinds:
+        return _Rewinds(self.positions[kept], self.before[kept], self.after[kept], self.since[kept])
+
+
+class _Change(NamedTuple):
+    """How a sample differs from the one before.
+
+    `produced`: by partition, how much the lag of a position has grown unless `lag` has another value for it.
+    """
+
+    at: int
+    moved: _Numbers
+    committed: Ints
+    produced: Ints
+    other: _Numbers
+    lag: Ints
+    rewinds: _Rewinds
+
+    def without(self, positions: Ints) -> _Change:
+        """Return the change without some positions."""
+        moved, other, rewound = (~np.isin(at, positions) for at in (self.moved, self.other, self.rewinds.positions))
+        return self._replace(
+            moved=self.moved[moved],
+            committed=self.committed[moved],
+            other=self.other[other],
+            lag=self.lag[other],
+            rewinds=self.rewinds.of(rewound),
+        )
+
+
+@dataclass
+class _Positions:
+    """Columns by the positions' numbers; times are those of samples.
+
+    The first four are the figures of the oldest sample and of the last one, the next ones the last known figures and
+    when they were known. `fell_since` and `repeated_since` are the times of the sample before the event. `lag_since`
+    and `committed_since` are when figures became known, `lag_then` the lag at that time.
+    """
+
+    oldest_committed: Ints
+    oldest_lag: Ints
+    last_committed: Ints
+    last_lag: Ints
+    known_committed: Ints
+    known_committed_at: Ints
+    known_commit_at: Ints
+    known_lag: Ints
+    known_lag_at: Ints
+    caught_up_at: Ints
+    fell_since: Ints
+    changed_at: Ints
+    repeated_since: Ints
+    lag_since: Ints
+    lag_then: Ints
+    committed_since: Ints
+    partitions: Ints
+
+    @classmethod
+    def none(cls) -> _Positions:
+        return cls(*(np.empty(0, np.int64) for _ in fields(cls)))
+
+    def grow(self, count: int) -> None:
+        """Give each column a value for this many positions."""
+        missing = count - len(self.partitions)
+        if missing > 0:
+            for name, column in vars(self).items():
+                setattr(self, name, np.concatenate([column, np.full(missing, UNKNOWN)]))
+
+    def of(self, positions: Ints) -> _Positions:
+        """Return the columns of some positions, whose numbers are known."""
+        return _Positions(*(column[positions] for column in vars(self).values()))
+
+
+class Window:
+    """The samples of the last `seconds`, about sixty: more would not change the status."""
+
+    def __init__(self, seconds: float, allowed_lag: int) -> None:
+        self._micros = round(seconds * _MICROS)
+        self._allowed_lag = allowed_lag
+        self._newest: Sample | None = None
+        self._times: list[int] = []
+        self._changes: list[_Change] = []
+        self._all = _Positions.none()
+
+    def __len__(self) -> int:
+        return len(self._times) + (self._newest is not None)
+
+    def add(
+        self, at: int, positions: Ints, partitions: Ints, *, committed: Ints, committed_at: Ints, lag: Ints
+    ) -> None:
+        """Add a sample's figures (times in microseconds), in place of those of the same time."""
+        newest = self._newest
+        if newest is not None and at < newest.at:  # the clock went back
+            self._times, self._changes, self._all = [], [], _Positions.none()
+        elif newest is not None and at > newest.at and not self._is_thinned(newest):
+            self._note(newest)
+        count = int(positions.max(initial=-1)) + 1
+        columns = [np.full(count, UNKNOWN) for _ in range(4)]
+        for column, values in zip(columns, (committed, committed_at, lag, partitions), strict=True):
+            column[positions] = values
+        self._newest = Sample(at, *columns)
+        while self._times and self._times[0] < at - self._micros:
+            self._drop_oldest()
+
+    def newest_at(self, at: int) -> Sample | None:
+        """Return the newest sample if it is of this time, for `restore`."""
+        return self._newest if self._newest is not None and self._newest.at == at else None
+
+    def restore(self, sample: Sample) -> None:
+        """Put a sample back in place of the newest, which is of the same time."""
+        self._newest = sample
+
+    def forget(self, positions: Ints) -> None:
+        """Drop these positions' samples: their logs were replaced."""
+        known = positions[positions < len(self._all.partitions)]
+        for name, column in vars(self._all).items():
+            if name != "partitions":
+                column[known] = UNKNOWN
+        self._changes = [change.without(known) for change in self._changes]
+        if self._newest is not None:
+            there = positions[positions < len(self._newest.committed)]
+            self._newest.committed[there] = self._newest.lag[there] = UNKNOWN
+
+    def since(self, seconds: float, positions: Ints) -> tuple[Ints, int]:
+        """Return the committed offsets at the oldest sample of the last seconds, and its time (microseconds)."""
+        assert self._newest is not None
+        start = self._newest.at - seconds * _MICROS
+        at = next((at for at in self._times if at >= start), None)
+        if at is None:
+            return at_numbers(self._newest.committed, positions), self._newest.at
+        committed = self._all.oldest_committed.copy()
+        for change in self._changes:
+            if change.at <= at:
+                committed[change.moved] = change.committed
+        return at_numbers(committed, positions), at
+
+    def figures(self, positions: Ints) -> Figures:
+        """Return what the samples show of these positions; the newest sample must have been added."""
+        assert self._newest is not None
+        newest = self._newest
+        self._all.grow(int(positions.max(initial=-1)) + 1)
+        past, start = self._all.of(positions), self._times[0] if self._times else newest.at
+        committed, commit_at, lag = (
+            at_numbers(column, positions) for column in (newest.committed, newest.committed_at, newest.lag)
+        )
+        has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
+        fell_now = has_lag & (past.known_lag_at >= start) & (lag < past.known_lag)
+        caught_up_now = has_lag & (lag <= self._allowed_lag)
+        first_at = np.where(past.oldest_lag != UNKNOWN, start, past.lag_since)
+        first_lag = np.where(past.oldest_lag != UNKNOWN, past.oldest_lag, past.lag_then)
+        is_first = first_at < start
+        first_lag, first_at = np.where(is_first, lag, first_lag), np.where(is_first, newest.at, first_at)
+        was_known = past.known_committed_at >= start
+        moved_now = has_committed & ((committed != past.known_committed) | ~was_known)
+        first_known_at = np.where(past.oldest_committed != UNKNOWN, start, past.committed_since)
+        same_since = np.where(moved_now | ~was_known, newest.at, np.maximum(past.changed_at, first_known_at))
+        repeats_now = ~moved_now & (commit_at > past.known_commit_at) & (past.known_committed_at >= same_since)
+        rewound_from, rewound_to = self._rewound(positions, committed, past, start)
+        return Figures(
+            rewound_from,
+            rewound_to,
+            caught_up=(past.caught_up_at >= start) | caught_up_now,
+            fell=(past.fell_since >= start) | fell_now,
+            is_repeated=was_known & ~moved_now & (repeats_now | (past.repeated_since >= same_since)),
+            same_seconds=(newest.at - same_since) / _MICROS,
+            span_seconds=(newest.at - first_at) / _MICROS,
+            first_lag=first_lag,
+        )
+
+    def _is_thinned(self, newest: Sample) -> bool:
+        return bool(self._times) and newest.at - self._times[-1] < self._micros / _SAMPLES_A_WINDOW
+
+    def _note(self, sample: Sample) -> None:
+        """Add a sample that a later one follows."""
+        self._all.grow(len(sample.committed))
+        count, at, past = len(self._all.partitions), sample.at, self._all
+        committed, commit_at, lag, partitions = (
+            np.concatenate([column, np.full(count - len(column), UNKNOWN)])
+            for column in (sample.committed, sample.committed_at, sample.lag, sample.partitions)
+        )
+        has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
+        past.partitions = np.where(partitions != UNKNOWN, partitions, past.partitions)
+        if self._times:
+            rewinds = _rewinds(np.arange(count), committed, past)
+            self._changes.append(self._change(at, committed, lag, rewinds))
+        else:
+            past.oldest_committed, past.oldest_lag = committed, lag
+        self._times.append(at)
+        past.caught_up_at[has_lag & (lag <= self._allowed_lag)] = at
+        fell = has_lag & (lag < past.known_lag)
+        past.fell_since[fell] = past.known_lag_at[fell]
+        appeared = has_lag & (past.last_lag == UNKNOWN)
+        past.lag_since[appeared], past.lag_then[appeared] = at, lag[appeared]
+        past.committed_since[has_committed & (past.last_committed == UNKNOWN)] = at
+        moved = has_committed & (committed != past.known_committed)
+        past.changed_at[moved] = at
+        repeated = has_committed & ~moved & (commit_at > past.known_commit_at)
+        past.repeated_since[repeated] = past.known_committed_at[repeated]
+        past.known_lag = np.where(has_lag, lag, past.known_lag)
+        past.known_lag_at[has_lag] = at
+        past.known_committed = np.where(has_committed, committed, past.known_committed)
+        past.known_committed_at[has_committed] = at
+        past.known_commit_at = np.where(has_committed, commit_at, past.known_commit_at)
+        # The oldest sample's columns are changed in place later.
+        past.last_committed, past.last_lag = (committed, lag) if self._changes else (committed.copy(), lag.copy())
+
+    def _change(self, at: int, committed: Ints, lag: Ints, rewinds: _Rewinds) -> _Change:
+        past = self._all
+        is_same = committed == past.last_committed
+        grown = np.flatnonzero(is_same & (lag != UNKNOWN) & (past.last_lag != UNKNOWN))
+        produced = np.zeros(int(past.partitions.max(initial=0)) + 1, np.int64)
+        produced[past.partitions[grown]] = (lag - past.last_lag)[grown]
+        moved, other = (
+            np.flatnonzero(~is_same),
+            np.flatnonzero(lag != _grown(past.last_lag, produced, past.partitions)),
+        )
+        return _Change(
+            at, moved.astype(np.int32), committed[moved], produced, other.astype(np.int32), lag[other], rewinds
+        )
+
+    def _drop_oldest(self) -> None:
+        self._times.pop(0)
+        if not self._changes:
+            self._all = _Positions.none()
+            return
+        change, past = self._changes.pop(0), self._all
+        past.oldest_committed[change.moved] = change.committed
+        past.oldest_lag = _grown(past.oldest_lag, change.produced, past.partitions)
+        past.oldest_lag[change.other] = change.lag
+
+    def _rewound(self, positions: Ints, committed: Ints, past: _Positions, start: int) -> tuple[Ints, Ints]:
+        """Return from which offset to which the committed one went back first, unless a later one was as high."""
+        found_from, found_to = (np.full(len(positions), UNKNOWN) for _ in range(2))
+        steps = [*(change.rewinds for change in self._changes), _rewinds(positions, committed, past)]
+        steps = [step for step in (step.of(step.since >= start) for step in steps) if len(step.positions)]
+        if not steps:
+            return found_from, found_to
+        entry_of = np.full(len(self._all.partitions), UNKNOWN)
+        entry_of[positions] = np.arange(len(positions))
+        highest_later = np.where(committed != UNKNOWN, committed, past.known_committed)
+        for step in reversed(steps):
+            wanted = step.of(entry_of[step.positions] != UNKNOWN)
+            entries = entry_of[wanted.positions]
+            lasts = wanted.before > highest_later[entries]
+            found_from[entries[lasts]], found_to[entries[lasts]] = wanted.before[lasts], wanted.after[lasts]
+            highest_later[entries] = np.maximum(highest_later[entries], wanted.before)
+        return found_from, found_to
+
+
+def _rewinds(positions: Ints, committed: Ints, past: _Positions) -> _Rewinds:
+    """Return where the committed offsets of positions are lower than the last known ones."""
+    where = np.flatnonzero((committed != UNKNOWN) & (committed < past.known_committed))
+    before, since = past.known_committed[where], past.known_committed_at[where]
+    return _Rewinds(positions[where].astype(np.int32), before, committed[where], since)
+
+
+def _grown(lag: Ints, produced: Ints, partitions: Ints) -> Ints:
+    """Return lag after records were produced, where it is known."""
+    return np.where(lag == UNKNOWN, UNKNOWN, lag + at_numbers(produced, partitions))
