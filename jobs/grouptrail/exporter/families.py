@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.exporter.snapshot import OUTCOMES, Snapshot
+from grouptrail.exporter.summary import SUMMARY, catch_up, combine, error_bound, summarize
 from grouptrail.exporter.text import Family
 
 OTHER = "other"
@@ -40,14 +41,15 @@ _TOGETHER = (
 def group_families(snapshot: Snapshot) -> list[Family]:
     """Return the families of groups and of the topics they consume."""
     lag = _with_group(snapshot.lag)
-    rows = {**_partitions(lag), **_topics(lag), **_lag_of_groups(lag), **_history(snapshot), **_logs(lag)}
+    by_group = _lag_of_groups(summarize(snapshot.lag))
+    rows = {**_partitions(lag), **_topics(lag), **by_group, **_history(snapshot), **_logs(lag)}
     return list(_families(snapshot.cluster, rows))
 
 
 def other_families(snapshot: Snapshot) -> list[Family]:
     """Return the families of all groups of a snapshot as one group, named `OTHER`."""
-    lag = _with_group(snapshot.lag)
-    together = lag.set_column(0, "group", pa.array([OTHER] * len(lag), pa.string()))
+    groups = summarize(snapshot.lag)
+    together = combine(groups.set_column(0, SUMMARY.field("group_id"), pa.repeat(OTHER, len(groups))))
     members = pc.sum(snapshot.groups["member_count"]).as_py()
     rows = _lag_of_groups(together) | {"kafka_consumer_group_members": _table(group=[OTHER], value=[members])}
     kept = {name: rows[name] for name in (f"kafka_consumer_group_{name}" for name in _TOGETHER)}
@@ -128,30 +130,17 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
     figures = {
         "lag": lag["lag"],
         "lag_seconds": lag["lag_seconds"],
-        "lag_error_seconds": _error(lag),
-        "catch_up_seconds": _catch_up(lag),
+        "lag_error_seconds": error_bound(lag),
+        "catch_up_seconds": catch_up(lag),
         "committed_offset": lag["committed_offset"],
         "lost_records": lag["lost_records"],
-        "status": pa.array(np.ones(len(lag), np.int64)),
+        "status": _ones(len(lag)),
     }
     names = ["group", "topic", "partition", "status"]
     return {
         f"kafka_consumer_group_{name}": pa.table({**{label: lag[label] for label in names}, "value": values})
         for name, values in figures.items()
     }
-
-
-def _error(lag: pa.Table) -> pa.Array:
-    """Return the error bound: infinite if only the minimum of `lag_seconds` is known; the table has null there."""
-    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
-    return pc.if_else(bounded, float("inf"), lag["lag_seconds_error"])
-
-
-def _catch_up(lag: pa.Table) -> pa.Array:
-    """Return the time to catch up, infinite if both rates are known and lag does not fall (null in the table)."""
-    rates_known = pc.and_(pc.is_valid(lag["consume_rate"]), pc.is_valid(lag["produce_rate"]))
-    never = pc.and_(pc.is_null(lag["catch_up_seconds"]), pc.and_(rates_known, pc.greater(lag["lag"], 0)))
-    return pc.if_else(pc.fill_null(never, False), float("inf"), lag["catch_up_seconds"])
 
 
 def _topics(lag: pa.Table) -> dict[str, pa.Table]:
@@ -161,36 +150,30 @@ def _topics(lag: pa.Table) -> dict[str, pa.Table]:
     }
 
 
-def _lag_of_groups(lag: pa.Table) -> dict[str, pa.Table]:
-    lag = lag.append_column("at", pc.divide(pc.cast(lag["commit_at"], pa.int64()), 1e6))
-    lag = lag.append_column("catch_up", _catch_up(lag))
-    lag = lag.append_column("most", pc.add(lag["lag_seconds"], _error(lag)))
-    rank = pc.index_in(lag["status"], pa.array(STATUSES))
-    worst = _grouped(lag.append_column("rank", rank), ["group"], "rank", "max")
-    counted = lag.group_by(["group", "status"]).aggregate([([], "count_all")])
-    rows = {
-        "sum_lag": _grouped(lag, ["group"], "lag", "sum"),
-        "max_lag": _grouped(lag, ["group"], "lag", "max"),
-        "max_lag_seconds": _grouped(lag, ["group"], "lag_seconds", "max"),
-        "max_lag_error_seconds": _max_error(lag),
-        "max_catch_up_seconds": _grouped(lag, ["group"], "catch_up", "max"),
-        "partitions": counted.rename_columns({"count_all": "value"}),
-        "group_status": pa.table(
-            {
-                "group": worst["group"],
-                "status": pc.take(pa.array(STATUSES), worst["value"]),
-                "value": pa.array(np.ones(len(worst), np.int64)),
-            }
-        ),
-        "last_commit_timestamp_seconds": _grouped(lag, ["group"], "at", "max"),
+def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
+    groups = combine(summary, by=["group_id"])
+    group = groups["group_id"]
+    values = {
+        "sum_lag": groups["lag"],
+        "max_lag": groups["max_lag"],
+        "max_lag_seconds": groups["lag_seconds"],
+        # By how much the true maximum may exceed the reported one.
+        "max_lag_error_seconds": pc.subtract(groups["most_lag_seconds"], groups["lag_seconds"]),
+        "max_catch_up_seconds": groups["catch_up_seconds"],
+        "last_commit_timestamp_seconds": pc.divide(pc.cast(groups["commit_at"], pa.int64()), 1e6),
     }
+    rows = {name: pa.table({"group": group, "value": value}) for name, value in values.items()}
+    counted = summary.select(["group_id", "status", "positions"])
+    rows["partitions"] = counted.rename_columns(["group", "status", "value"])
+    rank = pc.index_in(summary["status"], pa.array(STATUSES))
+    worst = _grouped(_with_group(summary).append_column("rank", rank), ["group"], "rank", "max")
+    status = pc.take(pa.array(STATUSES), worst["value"])
+    rows["group_status"] = pa.table({"group": worst["group"], "status": status, "value": _ones(len(worst))})
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
 
-def _max_error(lag: pa.Table) -> pa.Table:
-    """Return by how much the true maximum lag of a group may exceed the reported one."""
-    found = lag.group_by(["group"]).aggregate([("most", "max"), ("lag_seconds", "max")])
-    return pa.table({"group": found["group"], "value": pc.subtract(found["most_max"], found["lag_seconds_max"])})
+def _ones(count: int) -> pa.Array:
+    return pa.array(np.ones(count, np.int64))
 
 
 def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
@@ -198,7 +181,7 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
     rebalances = _with_group(snapshot.rebalances)
     intervals = _with_group(snapshot.intervals)
     rows = {
-        "info": groups.append_column("value", pa.array(np.ones(len(groups), np.int64))),
+        "info": groups.append_column("value", _ones(len(groups))),
         "members": _valued(groups, "member_count"),
         "state": _states(groups),
         "generation": _valued(groups, "generation"),

@@ -1,0 +1,76 @@
+"""Lag summarized by group and status: what the metrics of groups need of all partitions of a group.
+
+Summaries of several parts of a sample can be combined, and so can those of many groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_HOW: Mapping[str, str] = {
+    "positions": "sum",
+    "lag": "sum",
+    "max_lag": "max",
+    "lag_seconds": "max",
+    "most_lag_seconds": "max",
+    "catch_up_seconds": "max",
+    "commit_at": "max",
+}
+
+SUMMARY = pa.schema(
+    {
+        "group_id": pa.string(),
+        "status": pa.string(),
+        "positions": pa.int64(),
+        "lag": pa.int64(),
+        "max_lag": pa.int64(),
+        "lag_seconds": pa.float64(),
+        "most_lag_seconds": pa.float64(),
+        "catch_up_seconds": pa.float64(),
+        "commit_at": pa.timestamp("us", "UTC"),
+    }
+)
+"""The columns of a summary, which has a row for each group and status of its positions (topic and partition).
+
+`positions` is their number, `lag` their sum, and each other value their maximum; `most_lag_seconds` that of
+`lag_seconds` with its error."""
+
+
+def summarize(lag: pa.Table) -> pa.Table:
+    """Return the summary of rows with the columns of `consumer_lag`, at most one for each position of a group."""
+    columns = {
+        "group_id": lag["group_id"],
+        "status": lag["status"],
+        "positions": pa.repeat(1, len(lag)),
+        "lag": lag["lag"],
+        "max_lag": lag["lag"],
+        "lag_seconds": lag["lag_seconds"],
+        "most_lag_seconds": pc.add(lag["lag_seconds"], error_bound(lag)),
+        "catch_up_seconds": catch_up(lag),
+        "commit_at": lag["commit_at"],
+    }
+    return combine(pa.table(columns))
+
+
+def combine(summary: pa.Table, by: Sequence[str] = ("group_id", "status")) -> pa.Table:
+    """Return one row for each value of the columns `by`."""
+    rows = summary.group_by(list(by)).aggregate(list(_HOW.items()))
+    names = [*by, *_HOW]
+    rows = rows.select([*by, *(f"{name}_{how}" for name, how in _HOW.items())]).rename_columns(names)
+    return rows.cast(pa.schema([SUMMARY.field(name) for name in names]))
+
+
+def error_bound(lag: pa.Table) -> pa.Array:
+    """Return the error bound: infinite if only the minimum of `lag_seconds` is known; the table has null there."""
+    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
+    return pc.if_else(bounded, float("inf"), lag["lag_seconds_error"])
+
+
+def catch_up(lag: pa.Table) -> pa.Array:
+    """Return the time to catch up, infinite if both rates are known and lag does not fall (null in the table)."""
+    rates_known = pc.and_(pc.is_valid(lag["consume_rate"]), pc.is_valid(lag["produce_rate"]))
+    never = pc.and_(pc.is_null(lag["catch_up_seconds"]), pc.and_(rates_known, pc.greater(lag["lag"], 0)))
+    return pc.if_else(pc.fill_null(never, False), float("inf"), lag["catch_up_seconds"])
