@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.exporter.snapshot import OUTCOMES, Snapshot
-from grouptrail.exporter.summary import SUMMARY, catch_up, combine, error_bound, summarize
+from grouptrail.exporter.summary import SUMMARY, catch_up, combine, error_bound
 from grouptrail.exporter.text import Family
 
 OTHER = "other"
@@ -41,14 +41,14 @@ _TOGETHER = (
 def group_families(snapshot: Snapshot) -> list[Family]:
     """Return the families of groups and of the topics they consume."""
     lag = _with_group(snapshot.lag)
-    by_group = _lag_of_groups(summarize(snapshot.lag))
+    by_group = _lag_of_groups(snapshot.lag_by_group())
     rows = {**_partitions(lag), **_topics(lag), **by_group, **_history(snapshot), **_logs(lag)}
     return list(_families(snapshot.cluster, rows))
 
 
 def other_families(snapshot: Snapshot) -> list[Family]:
     """Return the families of all groups of a snapshot as one group, named `OTHER`."""
-    groups = summarize(snapshot.lag)
+    groups = snapshot.lag_by_group()
     together = combine(groups.set_column(0, SUMMARY.field("group_id"), pa.repeat(OTHER, len(groups))))
     members = pc.sum(snapshot.groups["member_count"]).as_py()
     rows = _lag_of_groups(together) | {"kafka_consumer_group_members": _table(group=[OTHER], value=[members])}

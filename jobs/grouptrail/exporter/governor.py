@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.exporter.alias import Alias, alias_families
-from grouptrail.exporter.families import OTHER, group_families, other_families
-from grouptrail.exporter.labels import shorten_names
-from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.families import OTHER, STATUSES, group_families, other_families
+from grouptrail.exporter.labels import shorten, shorten_names
+from grouptrail.exporter.patterns import is_allowed
+from grouptrail.exporter.snapshot import Snapshot, most_rows
+from grouptrail.exporter.summary import combine
 from grouptrail.exporter.text import Family, row_bytes
 
 if TYPE_CHECKING:
@@ -47,94 +47,132 @@ class Governed:
 def governed(
     snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias] = (), before: Collection[str] = ()
 ) -> Governed:
-    """Return what is served of a snapshot; `before` are the groups that the previous one kept."""
+    """Return what is served of a snapshot; `before` are the groups that the previous one kept.
 
-    def families(own: list[Family]) -> list[Family]:
-        finer = _FINER[config.granularity]
-        everything = [*own, *alias_families(own, aliases)]
-        return [family for family in everything if not any(name in finer for name in family.labels.values())]
-
+    Groups whose rows of lag the snapshot does not have are left out, as by the budget."""
     # Patterns apply to whole names.
     allowed = _allowed(snapshot, config)
     pattern = 0
     if allowed is not snapshot:
-        everything = families(group_families(shorten_names(snapshot, config.label_bytes)))
-        pattern = _series(everything)
+        everything = shorten_names(snapshot, config.label_bytes)
+        pattern = _most_series(everything, _families(everything, config, aliases))
     allowed = shorten_names(allowed, config.label_bytes)
-    wanted = families(group_families(allowed))
-    count = _series(wanted)
+    wanted = _families(allowed, config, aliases)
+    count = _most_series(allowed, wanted)
     pattern = max(0, pattern - count)
-    if count <= config.series_budget and _bytes(wanted) <= config.page_bytes:
+    unread = set() if config.granularity == "group" else set(pc.unique(allowed.extent["group_id"]).to_pylist())
+    if not unread and count <= config.series_budget and _bytes(wanted) <= config.page_bytes:
         return Governed(wanted, {"pattern": pattern, "budget": 0})
-    others = _OTHER_SERIES * (1 + bool(aliases))
-    kept = _greatest(
-        allowed,
-        [
-            (_costs(allowed, wanted), config.series_budget - others),
-            (_costs(allowed, wanted, in_bytes=True), config.page_bytes - others * _OTHER_SERIES_BYTES),
-        ],
-        before,
-    )
-    served = families(group_families(allowed.of(kept)))
-    rest = families(other_families(allowed.of(_groups(allowed) - kept)))
+    kept = _greatest(allowed.of(_groups(allowed) - unread) if unread else allowed, config, aliases, before)
+    served = _families(allowed.of(kept), config, aliases)
+    rest = _at_granularity(other_families(allowed.of(_groups(allowed) - kept)), config, aliases)
     return Governed(_together(served, rest), {"pattern": pattern, "budget": count - _series(served)}, frozenset(kept))
+
+
+def groups_to_read(
+    snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias] = (), before: Collection[str] = ()
+) -> Collection[str]:
+    """Return the groups whose rows of lag are needed, given a snapshot without rows.
+
+    They are all groups, or all that the patterns allow, if these have at most `most_rows`; otherwise those that
+    `governed` will keep."""
+    allowed = _allowed(snapshot, config)
+    for one in (snapshot, allowed):
+        if (pc.sum(one.extent["positions"]).as_py() or 0) <= most_rows(config):
+            return set(pc.unique(one.extent["group_id"]).to_pylist())
+    if config.granularity == "group":
+        return ()
+    # At granularity topic, few series may need many rows.
+    kept = _greatest(shorten_names(allowed, config.label_bytes), config, aliases, before, most_rows(config))
+    return {group for group in _groups(allowed) if shorten(group, config.label_bytes) in kept}
+
+
+def _families(snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:
+    return _at_granularity(group_families(snapshot), config, aliases)
+
+
+def _at_granularity(own: list[Family], config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:
+    finer = _FINER[config.granularity]
+    everything = [*own, *alias_families(own, aliases)]
+    return [family for family in everything if not any(name in finer for name in family.labels.values())]
 
 
 def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:
     """Return the snapshot of the allowed groups and topics; the same object if all are allowed."""
     groups = _groups(snapshot)
-    topics = set(pc.unique(snapshot.lag["topic"]).to_pylist())
-    kept_groups = {group for group in groups if _matches(group, config.allow_groups, config.deny_groups)}
-    kept_topics = {topic for topic in topics if _matches(topic, config.allow_topics, config.deny_topics)}
+    topics = {topic for rows in (snapshot.lag, snapshot.extent) for topic in pc.unique(rows["topic"]).to_pylist()}
+    kept_groups = {group for group in groups if is_allowed(group, config.allow_groups, config.deny_groups)}
+    kept_topics = {topic for topic in topics if is_allowed(topic, config.allow_topics, config.deny_topics)}
     if kept_topics != topics:
-        allowed = pc.is_in(snapshot.lag["topic"], pa.array(sorted(kept_topics), pa.string()))
-        snapshot = replace(snapshot, lag=snapshot.lag.filter(allowed))
+        names = pa.array(sorted(kept_topics), pa.string())
+        lag, extent = (rows.filter(pc.is_in(rows["topic"], names)) for rows in (snapshot.lag, snapshot.extent))
+        snapshot = replace(snapshot, lag=lag, extent=extent)
     return snapshot if kept_groups == groups else snapshot.of(kept_groups)
 
 
-def _matches(name: str, allow: Iterable[str], deny: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in allow) and not any(
-        fnmatchcase(name, pattern) for pattern in deny
-    )
-
-
 def _greatest(
-    snapshot: Snapshot, budgets: Sequence[tuple[Mapping[str, int], int]], before: Collection[str]
+    snapshot: Snapshot,
+    config: ExporterConfig,
+    aliases: Sequence[Alias],
+    before: Collection[str],
+    rows: int | None = None,
 ) -> set[str]:
-    """Return the groups with the most lag whose costs fit every budget, without one that is named `OTHER`."""
-    sums = snapshot.lag.group_by("group_id").aggregate([("lag", "sum")])
-    lag = dict(zip(sums["group_id"].to_pylist(), sums["lag_sum"].to_pylist(), strict=True))
+    """Return the groups with the most lag that fit both budgets beside `OTHER`, without one of that name.
+
+    `rows` limits how many positions they have."""
+    families = _families(snapshot, config, aliases)
+    others = _OTHER_SERIES * (1 + bool(aliases))
+    budgets = [
+        (_costs(snapshot, families, _row_series), config.series_budget - others),
+        (_costs(snapshot, families, row_bytes), config.page_bytes - others * _OTHER_SERIES_BYTES),
+    ]
+    sums = combine(snapshot.lag_by_group(), by=["group_id"])
+    if rows is not None:
+        budgets.append((_by_group(sums["group_id"], sums["positions"]), rows))
+    lag = _by_group(sums["group_id"], sums["lag"])
     weight = {group: (lag.get(group) or 0) * (_STAYS if group in before else 1) for group in _groups(snapshot)}
     left = [budget for _, budget in budgets]
     kept = set()
     for group in sorted(weight.keys() - {OTHER}, key=lambda group: (-weight[group], group not in before, group)):
-        after = [budget - costs[group] for budget, (costs, _) in zip(left, budgets, strict=True)]
+        after = [budget - costs.get(group, 0) for budget, (costs, _) in zip(left, budgets, strict=True)]
         if min(after) >= 0:
             kept.add(group)
             left = after
     return kept
 
 
-def _costs(snapshot: Snapshot, families: Iterable[Family], *, in_bytes: bool = False) -> Counter[str]:
-    """Return an upper bound of each group's number of series, or of their bytes, with those of its topics' logs."""
-    costs: Counter[str] = Counter()
-    partitions = _counts(snapshot.lag["group_id"])
+def _costs(
+    snapshot: Snapshot, families: Iterable[Family], of_rows: Callable[[Family], pa.Array]
+) -> Mapping[str, int]:
+    """Return an upper bound of what each group's series cost, with those of its topics' logs.
+
+    `of_rows` returns the cost of each row of a family. Every value of a partition counts as known, so that the cost
+    is the same for a group whose rows the snapshot does not have.
+    """
+    extent = snapshot.positions_by_topic()
+    group, topic = (extent[name].dictionary_encode() for name in ("group_id", "topic"))
+    status = pa.repeat(max(STATUSES, key=len), len(extent)).dictionary_encode()
+    topics = pa.table({"group": group, "topic": topic, "partition": extent["positions"], "status": status})
+    of_topics = pa.repeat(0, len(extent))
+    costs = []
     for family in families:
-        if "group" not in family.labels.values():
-            of_a_row = (pc.max(row_bytes(family)).as_py() or 0) if in_bytes else family.series_a_row
-            costs.update({group: count * of_a_row for group, count in partitions.items()})
-        elif in_bytes:
-            sizes = pa.table({"group": family.rows["group"], "bytes": row_bytes(family)}).group_by("group")
-            rows = sizes.aggregate([("bytes", "sum")])
-            costs.update(dict(zip(rows["group"].to_pylist(), rows["bytes_sum"].to_pylist(), strict=True)))
+        labels = family.labels.values()
+        if "topic" in labels:
+            cost = of_rows(replace(family, rows=topics))
+            of_topics = pc.add(of_topics, pc.multiply(cost, extent["positions"]) if "partition" in labels else cost)
         else:
-            counts = _counts(family.rows["group"])
-            costs.update({group: count * family.series_a_row for group, count in counts.items()})
-    return costs
+            costs.append(pa.table({"group": family.rows["group"], "cost": of_rows(family)}))
+    costs.append(pa.table({"group": extent["group_id"], "cost": of_topics}))
+    sums = pa.concat_tables(costs).group_by("group").aggregate([("cost", "sum")])
+    return _by_group(sums["group"], sums["cost_sum"])
 
 
-def _counts(values: pa.ChunkedArray) -> Mapping[str, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(values).to_pylist()}
+def _row_series(family: Family) -> pa.Array:
+    return pa.repeat(family.series_a_row, len(family.rows))
+
+
+def _by_group(groups: pa.ChunkedArray, values: pa.ChunkedArray) -> dict[str, int]:
+    return dict(zip(groups.to_pylist(), values.to_pylist(), strict=True))
 
 
 def _together(families: list[Family], rest: list[Family]) -> list[Family]:
@@ -151,7 +189,19 @@ def _concatenated(rows: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _groups(snapshot: Snapshot) -> set[str]:
-    return {group for rows in (snapshot.lag, snapshot.groups) for group in pc.unique(rows["group_id"]).to_pylist()}
+    tables = (snapshot.lag, snapshot.extent, snapshot.groups)
+    return {group for rows in tables for group in pc.unique(rows["group_id"]).to_pylist()}
+
+
+def _most_series(snapshot: Snapshot, families: Iterable[Family]) -> int:
+    """Return how many series a snapshot's families have, and at most would have with the rows that it lacks."""
+    count = 0
+    for family in families:
+        count += family.series
+        if "topic" in (labels := family.labels.values()):
+            positions = pc.sum(snapshot.extent["positions"]).as_py() or 0
+            count += positions if "partition" in labels else len(snapshot.extent)
+    return count
 
 
 def _series(families: Iterable[Family]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.snapshot import BY_GROUP, Snapshot
 
 _HASH_DIGITS = 32  # 128 bits: nobody can find two names with the same hash
 _SHORTENED = re.compile(rf"~[0-9a-f]{{{_HASH_DIGITS}}}")
@@ -33,8 +33,7 @@ def shorten(name: str, limit_bytes: int) -> str:
 
 def shorten_names(snapshot: Snapshot, limit_bytes: int) -> Snapshot:
     """Return the snapshot with all its names at most `limit_bytes` long."""
-    by_group = ("lag", "groups", "rebalances", "intervals", "commits")
-    return replace(snapshot, **{rows: _shorten_columns(getattr(snapshot, rows), limit_bytes) for rows in by_group})
+    return replace(snapshot, **{rows: _shorten_columns(getattr(snapshot, rows), limit_bytes) for rows in BY_GROUP})
 
 
 def _shorten_columns(rows: pa.Table, limit_bytes: int) -> pa.Table:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from grouptrail.exporter.alias import ALIASES, alias_families
+from grouptrail.exporter import governor
+from grouptrail.exporter.alias import ALIASES, Alias, alias_families
 from grouptrail.exporter.encoding import gzip_packer
 from grouptrail.exporter.families import JobState, momentary_families, pipeline_families
 from grouptrail.exporter.governor import Governed, governed
@@ -32,17 +33,31 @@ class ClusterPage:
         before: ClusterPage | None = None,
     ) -> None:
         """`errors()` returns how many snapshots have failed, `jobs()` the jobs; `before` is the previous page."""
-        aliases = [alias for exporter in dict.fromkeys(config.also_as) for alias in ALIASES[exporter]]
-        self._governed: Governed = governed(snapshot, config, aliases, before._governed.kept if before else ())
+        aliases = _aliases(config)
+        self._governed: Governed = governed(snapshot, config, aliases, before.kept if before else ())
         pipeline = pipeline_families(snapshot, dropped=self._governed.dropped)
         self.snapshot = snapshot
         self.families: Sequence[Family] = [*self._governed.families, *pipeline, *alias_families(pipeline, aliases)]
         self._errors = errors
         self._jobs = jobs
 
+    @property
+    def kept(self) -> Collection[str]:
+        """Return the groups that have series of their own although the budget does not hold all."""
+        return self._governed.kept
+
     def momentary(self) -> Sequence[Family]:
         """Return the families at its end, as of now."""
         return momentary_families(self.snapshot, errors=self._errors(), jobs=self._jobs())
+
+
+def groups_to_read(snapshot: Snapshot, config: ExporterConfig, before: ClusterPage | None) -> Collection[str]:
+    """Return the groups whose rows of lag a page needs, given a snapshot that has only the summary of all."""
+    return governor.groups_to_read(snapshot, config, _aliases(config), before.kept if before else ())
+
+
+def _aliases(config: ExporterConfig) -> list[Alias]:
+    return [alias for exporter in dict.fromkeys(config.also_as) for alias in ALIASES[exporter]]
 
 
 class Page:

@@ -17,7 +17,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.families import JobState
-from grouptrail.exporter.page import ClusterPage, Page
+from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.exporter.server import CLOSED, Server, keep_running
 from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
@@ -202,7 +202,11 @@ class _Cluster:
         Without `reads_tables` only the published lag is new."""
         fault = None
         try:
-            snapshot = self._reader.read(self.lag, reads_tables=reads_tables)
+            snapshot = self._reader.read(
+                self.lag,
+                reads_tables=reads_tables,
+                choose=lambda snapshot: groups_to_read(snapshot, self._config.exporter, self.page),
+            )
             self._show(snapshot)
         except GrouptrailError as error:
             fault = str(error)

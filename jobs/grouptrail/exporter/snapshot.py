@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.large_sample import LargeSample
+from grouptrail.exporter.patterns import is_allowed
 from grouptrail.exporter.reading import Rising, Totals
+from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
-from grouptrail.storage.rows import OpenTables
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
+from grouptrail.storage.schema import compact, table_schema
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config import Config, ExporterConfig
 
 LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
@@ -66,6 +71,8 @@ _READ = {
 }  # fmt: skip
 
 _COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
+BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP)
+"""The tables of a snapshot that have the column group_id."""
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
 # The partitions of one sample are at most a second apart, those of a broker that does not answer at most ten.
@@ -73,6 +80,9 @@ _LEAST_SAMPLE_SECONDS = 10
 _MOST_SAMPLE_SECONDS = 15
 STALE_SECONDS = 300
 _STALE_INTERVALS = 3
+
+# So many rows are held even if far fewer series may be served: the pages show them all.
+_FEW_ROWS = 250_000
 
 
 @dataclass(frozen=True)
@@ -93,13 +103,15 @@ class StoredRows:
 class Snapshot(StoredRows):
     """The tables of one cluster at one moment; fields are named for tables or their columns.
 
-    `lag`: the newest sample of each group and partition. `groups`: group_id, state, generation, member_count,
-    protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
-    `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
-    __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds. `stable`: for each of
-    them last_stable_offset (null if no transaction is open) and `lag`, its distance to the log's end. `failures`:
-    table, count. `newest`: the time of a table's newest row; of history_positions, since when a batch waits for the
-    history job, +Inf if none does. `not_ready`: why the values may not be current, None if they are.
+    `lag`: the newest sample of each group and partition. Where that is too many rows (`most_rows`), some groups have
+    none in it, but in `summary` and `extent`, with the columns of `SUMMARY` and `EXTENT`. `groups`: group_id, state,
+    generation, member_count, protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`:
+    group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`:
+    for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds.
+    `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its distance to the
+    log's end. `failures`: table, count. `newest`: the time of a table's newest row; of history_positions, since when
+    a batch waits for the history job, +Inf if none does. `not_ready`: why the values may not be current, None if they
+    are.
     """
 
     cluster: str
@@ -108,12 +120,34 @@ class Snapshot(StoredRows):
     lag: pa.Table
     newest: Mapping[str, float]
     not_ready: str | None
+    summary: pa.Table = field(default_factory=SUMMARY.empty_table)
+    extent: pa.Table = field(default_factory=EXTENT.empty_table)
 
     def of(self, groups: Collection[str]) -> Snapshot:
         """Return the snapshot of some groups, and of the pipeline."""
         names = pa.array(sorted(groups), pa.string())
-        by_group = ("lag", "groups", *_COUNTED_BY_GROUP)
-        return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in by_group})
+        return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in BY_GROUP})
+
+    def lag_by_group(self) -> pa.Table:
+        """Return the summary of all groups."""
+        return pa.concat_tables([summarize(self.lag), self.summary])
+
+    def positions_by_topic(self) -> pa.Table:
+        """Return the extent of all groups."""
+        return pa.concat_tables([extent(self.lag), self.extent])
+
+
+Choose = Callable[[Snapshot], Collection[str]]
+"""Returns the groups whose rows are needed, given a snapshot that has only the summary of all groups."""
+
+
+def _no_groups(_: Snapshot) -> Collection[str]:
+    return ()
+
+
+def most_rows(config: ExporterConfig) -> int:
+    """Return how many rows of lag a snapshot may hold: more than those of which each can have series."""
+    return max(_FEW_ROWS, 2 * config.series_budget)
 
 
 def stale_seconds(config: Config) -> float:
@@ -162,19 +196,27 @@ class SnapshotReader:
         self._is_ready = False
         self._stored: StoredRows | None = None
 
-    def read(self, lag: pa.Table | None = None, *, reads_tables: bool = True) -> Snapshot:
+    def read(
+        self, lag: pa.Table | None = None, *, reads_tables: bool = True, choose: Choose = _no_groups
+    ) -> Snapshot:
         """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError.
 
-        Without `reads_tables` all other rows are those of the last call."""
+        Without `reads_tables` all other rows are those of the last call. Of a sample with too many rows, it has the
+        rows of the groups that `choose` returns, and a summary of all others."""
         started = time.perf_counter()
         if reads_tables or self._stored is None:
             self._tables.refresh()
             self._stored = self._read_tables()
         stored = self._stored
-        rows = self._lag() if lag is None else self._as_of_now(_lag_columns(lag))
-        newest = pc.max(rows["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
-        rows = _newest_sample(rows, self._config)
-        ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks]
+        newest: datetime | None
+        sample = self._stored_lag() if lag is None else self._published_lag(_lag_columns(lag))
+        if isinstance(sample, LargeSample):
+            rows, (summary, extent) = _NO_LAG, sample.summary()
+            newest = sample.newest_at
+        else:
+            rows, summary, extent = _newest_sample(sample, self._config), SUMMARY.empty_table(), EXTENT.empty_table()
+            newest = pc.max(sample["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
+        ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks, *extent["group_id"].chunks]
         alive = pc.unique(pa.chunked_array(ids, pa.string()))
         landed = pc.max(stored.progress["landed_at"]).as_py()
         times = {
@@ -182,14 +224,27 @@ class SnapshotReader:
             "ingest_progress": landed and landed / 1e6,
             "history_positions": stored.history_waits_since,
         }
-        return Snapshot(
+        has_lag = len(rows) + len(extent) > 0
+        snapshot = Snapshot(
             cluster=self._config.cluster,
             made_at=time.time(),
             seconds=time.perf_counter() - started,
             lag=rows,
+            summary=summary,
+            extent=extent,
             **vars(stored) | {name: _of(alive, getattr(stored, name)) for name in _COUNTED_BY_GROUP},
             newest={table: at for table, at in times.items() if at},
-            not_ready=self._not_ready(stored.progress, newest, rows, has_commits=len(stored.commits) > 0),
+            not_ready=self._not_ready(stored.progress, newest, has_lag=has_lag, has_commits=len(stored.commits) > 0),
+        )
+        if not isinstance(sample, LargeSample):
+            return snapshot
+        chosen = pa.array(sorted(choose(snapshot)), pa.string())
+        return replace(
+            snapshot,
+            lag=_lag_columns(sample.rows(chosen)) if len(chosen) else _NO_LAG,
+            summary=_without(chosen, summary),
+            extent=_without(chosen, extent),
+            seconds=time.perf_counter() - started,
         )
 
     def _read_tables(self) -> StoredRows:
@@ -206,31 +261,63 @@ class SnapshotReader:
             history_waits_since=self._history_waits_since(),
         )
 
-    def _lag(self) -> pa.Table:
+    def _stored_lag(self) -> pa.Table | LargeSample:
         """Return the samples that may be the newest of their partition."""
-        if self._tables.get("consumer_lag") is None:
-            return _empty(**_types("consumer_lag", LAG_COLUMNS))
+        table = self._tables.get("consumer_lag")
+        if table is None:
+            return _NO_LAG
         stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config))
         newest = self._tables.newest("consumer_lag", "sampled_at")
+        rows = _NO_LAG
         # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
         span = timedelta(seconds=sample_seconds(self._config))
         for since in [stale] if newest is None else [max(stale, newest - span), stale]:
-            rows = self._tables.rows(
-                f"SELECT {', '.join(LAG_COLUMNS)} FROM consumer_lag "
-                f"WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
-            )
-            if len(rows):
+            where = f"FROM consumer_lag WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
+            files, count = self._tables.files_since("consumer_lag", "sampled_at", since)
+            if count > most_rows(self._config.exporter):
+                newest = self._tables.rows(f"SELECT MAX(sampled_at) AS at {where}")["at"][0].as_py()
+                if newest is not None:
+                    columns = compact(pa.schema(list(_types("consumer_lag", _READ["consumer_lag"]).items())))
+                    stored = files_dataset(table, files, columns, self._config.storage_options())
+                    return self._large(stored, newest, own_rows(self._config))
+            elif len(rows := self._tables.rows(f"SELECT {', '.join(LAG_COLUMNS)} {where}")):
                 break
         return _lag_columns(rows)
 
-    def _as_of_now(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with lag in seconds as of now: an unread record has aged since the sample.
+    def _published_lag(self, rows: pa.Table) -> pa.Table | LargeSample:
+        """Return published rows with lag in seconds as of now."""
+        newest = pc.max(rows["sampled_at"]).as_py()
+        as_of_now = partial(self._as_of_now, now=time.time())
+        if len(rows) > most_rows(self._config.exporter) and newest >= _since(newest, self._config):
+            return self._large(ds.dataset(rows), newest, as_of_now=as_of_now)
+        return as_of_now(rows)
+
+    def _large(
+        self,
+        rows: ds.Dataset,
+        newest: datetime,
+        among: ds.Expression | None = None,
+        as_of_now: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    ) -> LargeSample:
+        """Return the rows of the newest sample, which was taken at `newest`, among those that match `among`."""
+        of_sample = pc.field("sampled_at") >= _since(newest, self._config)
+        exporter = self._config.exporter
+        return LargeSample(
+            rows,
+            of_sample if among is None else of_sample & among,
+            newest,
+            as_of_now=as_of_now,
+            is_topic_allowed=lambda topic: is_allowed(topic, exporter.allow_topics, exporter.deny_topics),
+        )
+
+    def _as_of_now(self, rows: pa.Table, *, now: float) -> pa.Table:
+        """Return the rows with lag in seconds as of `now`: an unread record has aged since the sample.
 
         At most two intervals are added: an older sample says nothing about now.
         """
         most = 2 * self._config.log_offsets.interval_seconds
         sampled_at = pc.cast(rows["sampled_at"], pa.int64())
-        since = np.clip(time.time() - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
+        since = np.clip(now - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
         older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
         return rows.set_column(rows.column_names.index("lag_seconds"), "lag_seconds", older)
 
@@ -338,7 +425,7 @@ class SnapshotReader:
         )
 
     def _not_ready(
-        self, progress: pa.Table, sampled_at: datetime | None, lag: pa.Table, *, has_commits: bool
+        self, progress: pa.Table, sampled_at: datetime | None, *, has_lag: bool, has_commits: bool
     ) -> str | None:
         """Return why the values are not current; None once the initial backlog is read and lag, if any, is recent."""
         if self._is_ready:
@@ -346,7 +433,7 @@ class SnapshotReader:
         if not len(progress):
             place = f"under {self._config.warehouse} for cluster {self._config.cluster}"
             return f"nothing of __consumer_offsets has landed {place}"
-        if sampled_at is not None and not len(lag):
+        if sampled_at is not None and not has_lag:
             return (
                 f"the newest sample of consumer_lag is of {sampled_at:%Y-%m-%d %H:%M:%S} UTC: start `grouptrail run`"
             )
@@ -385,16 +472,25 @@ def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
     newest_at = pc.max(rows["sampled_at"]).as_py()
     if newest_at is None:
         return rows
-    stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
-    since = max(newest_at - timedelta(seconds=sample_seconds(config)), stale)
-    is_new = pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type))
+    since = pa.scalar(_since(newest_at, config), rows["sampled_at"].type)
+    is_new = pc.greater_equal(rows["sampled_at"], since)
     if not pc.all(is_new, skip_nulls=False).as_py():  # filtering copies all rows, whose names may be long
         rows = rows.filter(is_new)
     return positions.newest(rows, order="sampled_at")
 
 
+def _since(newest_at: datetime, config: Config) -> datetime:
+    """Return the time from which on rows are of the newest sample and not stale."""
+    stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
+    return max(newest_at - timedelta(seconds=sample_seconds(config)), stale)
+
+
 def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_in(rows["group_id"], groups))
+
+
+def _without(groups: pa.Array, rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["group_id"], groups)))
 
 
 def _types(name: str, columns: tuple[str, ...]) -> dict[str, pa.DataType]:
@@ -409,3 +505,4 @@ def _empty(**types: pa.DataType) -> pa.Table:
 _NO_REBALANCES = _empty(
     group_id=pa.string(), cause=pa.string(), count=pa.int64(), moved=pa.int64(), **dict.fromkeys(_APART, pa.int64())
 )
+_NO_LAG = _empty(**_types("consumer_lag", LAG_COLUMNS))

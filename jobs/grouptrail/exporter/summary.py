@@ -39,6 +39,10 @@ SUMMARY = pa.schema(
 `lag_seconds` with its error."""
 
 
+EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": pa.int64()})
+"""The columns of an extent, which has the number of positions of each group and topic."""
+
+
 def summarize(lag: pa.Table) -> pa.Table:
     """Return the summary of rows with the columns of `consumer_lag`, at most one for each position of a group."""
     columns = {
@@ -61,6 +65,11 @@ def combine(summary: pa.Table, by: Sequence[str] = ("group_id", "status")) -> pa
     names = [*by, *_HOW]
     rows = rows.select([*by, *(f"{name}_{how}" for name, how in _HOW.items())]).rename_columns(names)
     return rows.cast(pa.schema([SUMMARY.field(name) for name in names]))
+
+
+def extent(lag: pa.Table) -> pa.Table:
+    """Return the extent of rows with the columns of `consumer_lag`, at most one for each position of a group."""
+    return lag.group_by(["group_id", "topic"]).aggregate([([], "count_all")]).rename_columns(EXTENT.names)
 
 
 def error_bound(lag: pa.Table) -> pa.Array:

@@ -49,19 +49,26 @@ class Family:
 
 
 def row_bytes(family: Family) -> pa.Array:
-    """Return for each row of a family how many bytes the text of its series has at most."""
+    """Return for each row of a family how many bytes the text of its series has at most.
+
+    Label values may be dictionary codes, which are faster to look up."""
     names = len(f"{family.name}_bucket") + sum(len(f'{label}="",') for label in (*family.labels, "le"))
     fixed = sum(len(_escaped(value).encode()) + len(f'{label}="",') for label, value in family.fixed.items())
     total: pa.Array = pa.repeat(pa.scalar(names + fixed + _NUMBERS_BYTES, pa.int64()), len(family.rows))
     for column in family.labels.values():
         values = family.rows[column]
         if pa.types.is_string(values.type):
-            different = pc.unique(values)
-            lengths = pc.cast(pc.binary_length(_escaped(different)), pa.int64())
-            total = pc.add(total, pc.fill_null(pc.take(lengths, pc.index_in(values, value_set=different)), 0))
+            values = values.dictionary_encode()
+        if pa.types.is_dictionary(values.type):
+            total = pc.add(total, _lengths(values.combine_chunks()))
         else:
             total = pc.add(total, _NUMBERS_BYTES)
     return pc.multiply(total, family.series_a_row)
+
+
+def _lengths(values: pa.DictionaryArray) -> pa.Array:
+    lengths = pc.cast(pc.binary_length(_escaped(values.dictionary)), pa.int64())
+    return pc.fill_null(pc.take(lengths, values.indices), 0)
 
 
 def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:

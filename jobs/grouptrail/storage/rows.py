@@ -83,6 +83,18 @@ def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expressio
     return ours if among is None else ours & among
 
 
+def files_dataset(
+    table: OpenTable, files: Sequence[str], columns: pa.Schema, storage: Mapping[str, str] | None = None
+) -> ds.Dataset:
+    """Return the rows of some files of a table as a dataset; `storage` are delta-rs's storage options of the table.
+
+    Texts are read as dictionary codes where their type in `columns` is one (`compact`).
+    """
+    coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
+    source = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage or {})))
+    return ds.dataset(files, columns, format=ds.ParquetFileFormat(dictionary_columns=coded), filesystem=source)
+
+
 class NewFiles:
     """Reads each file of a table once; rows of a file that OPTIMIZE has rewritten come again.
 
@@ -92,8 +104,6 @@ class NewFiles:
 
     def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
         self._columns = columns
-        coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
-        self._format = ds.ParquetFileFormat(dictionary_columns=coded)
         self._among = among
         self._storage = dict(storage or {})
         self._read: set[str] = set()
@@ -105,8 +115,7 @@ class NewFiles:
         """
         there = set(table.get_add_actions()["path"].to_pylist())
         if files := sorted(there - self._read):
-            source = PyFileSystem(DeltaStorageHandler(table.table_uri, self._storage))
-            found = ds.dataset(files, self._columns, format=self._format, filesystem=source)
+            found = files_dataset(table, files, self._columns, self._storage)
             # Threads, and batches read ahead, take more memory and processor time than they save.
             batches = found.to_batches(filter=self._among, batch_readahead=2, use_threads=False)
             yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
@@ -162,18 +171,41 @@ class OpenTables:
 
     def newest(self, name: str, column: str) -> datetime | None:
         """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
+        files = self._own_files(name)
+        if files is None or f"max.{column}" not in files.column_names:
+            return None
+        latest: datetime | None = pc.max(files[f"max.{column}"]).as_py()
+        return latest
+
+    def files_since(self, name: str, column: str, since: datetime) -> tuple[list[str], int]:
+        """Return the files that may have rows of this cluster from a time on, and how many rows these have.
+
+        Both are taken from the files' statistics. The number is 0 if these lack it, and if files may have rows that a
+        deletion vector deletes.
+        """
+        files = self._own_files(name)
+        if files is None or not {f"max.{column}", "num_records"} <= set(files.column_names):
+            return [], 0
+        if "deletionVectors" in (self._tables[name].protocol().writer_features or ()):
+            return [], 0
+        latest = files[f"max.{column}"]
+        found = files.filter(pc.fill_null(pc.greater_equal(latest, pa.scalar(since, latest.type)), True))
+        counts = found["num_records"]
+        return found["path"].to_pylist(), 0 if counts.null_count else pc.sum(counts).as_py() or 0
+
+    def _own_files(self, name: str) -> pa.Table | None:
+        """Return a table's files that may have rows of this cluster, with their statistics; None without these."""
         table = self._tables.get(name)
         if table is None:
             return None
         files = pa.table(table.get_add_actions(flatten=True))
-        wanted = ("min.cluster", "max.cluster", f"max.{column}")
-        if not set(wanted) <= set(files.column_names):
+        bounds = ("min.cluster", "max.cluster")
+        if not set(bounds) <= set(files.column_names):
             return None
         cluster = pa.scalar(self._config.cluster)
-        low, high = (pc.cast(files[bound], pa.string()) for bound in wanted[:2])
-        ours = files.filter(pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster)))
-        latest: datetime | None = pc.max(ours[wanted[2]]).as_py()
-        return latest
+        low, high = (pc.cast(files[bound], pa.string()) for bound in bounds)
+        ours = pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster))
+        return files.filter(pc.fill_null(ours, True))
 
     def _refresh(self, name: str) -> None:
         table = self._tables.pop(name, None)
