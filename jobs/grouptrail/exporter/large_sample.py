@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.summary import SUMMARY, combine, summarize
+from grouptrail.memory import release_memory
 from grouptrail.storage import positions
 from grouptrail.storage.schema import gathered
 
@@ -68,6 +69,7 @@ class LargeSample:
             found.append(summarize(self._as_of_now(wanted)))
             if sum(map(len, found[1:])) > len(found[0]) + _ROWS_TO_COMBINE:
                 found = [combine(pa.concat_tables(found))]
+        release_memory()
         return combine(pa.concat_tables(found)), extent
 
     def rows(self, groups: pa.Array) -> pa.Table:
@@ -78,6 +80,7 @@ class LargeSample:
     def _extent(self) -> tuple[pa.Table, Bools | None]:
         """Return the topics of each group, and which rows are the newest of their position: None if all are."""
         keys = pa.concat_tables(self._read(_POSITION)).unify_dictionaries()
+        release_memory()  # reading them took more than they do
         groups, topics = (keys[name].chunk(0).dictionary for name in ("group_id", "topic"))
         partition = np.asarray(keys["partition"])
         partitions = int(partition.max()) + 1
@@ -86,11 +89,12 @@ class LargeSample:
             key *= number
             key += codes
         del keys, partition, codes
-        in_order = np.sort(key)
-        is_first, is_newest = _differs(in_order), None
-        if not is_first.all():
-            is_newest, in_order = self._newest(key), in_order[is_first]
-        del key, is_first
+        in_order, is_newest = np.sort(key), None
+        if not _differs(in_order).all():
+            del in_order
+            is_newest = self._newest(key)
+            in_order = np.sort(key[is_newest])
+        del key
         of_topic = np.floor_divide(in_order, partitions, out=in_order)
         begins = np.flatnonzero(_differs(of_topic))
         of_topic, count = of_topic[begins], np.diff(begins, append=len(of_topic))
@@ -100,12 +104,14 @@ class LargeSample:
 
     def _newest(self, key: Ints) -> Bools:
         """Return which rows are the newest of their key; of several with the same time, the last."""
-        sampled_at = np.concatenate(
-            [np.asarray(pc.cast(rows["sampled_at"], pa.int64())) for rows in self._read(["sampled_at"])]
-        )
+        sampled_at, seen = np.empty(len(key), np.int64), 0
+        for rows in self._read(["sampled_at"]):
+            sampled_at[seen : seen + len(rows)] = pc.cast(rows["sampled_at"], pa.int64())
+            seen += len(rows)
         order = np.lexsort((sampled_at, key))
+        in_order = np.take(key, order, out=sampled_at)
         is_newest = np.zeros(len(key), np.bool_)
-        is_newest[order[np.roll(_differs(key[order]), -1)]] = True
+        is_newest[order[np.roll(_differs(in_order), -1)]] = True
         return is_newest
 
     def _read(self, columns: Sequence[str], among: ds.Expression | None = None) -> Iterator[pa.Table]:

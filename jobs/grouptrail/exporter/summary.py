@@ -61,7 +61,7 @@ def summarize(lag: pa.Table) -> pa.Table:
 
 def combine(summary: pa.Table, by: Sequence[str] = ("group_id", "status")) -> pa.Table:
     """Return one row for each value of the columns `by`."""
-    rows = summary.group_by(list(by)).aggregate(list(_HOW.items()))
+    rows = summary.group_by(list(by), use_threads=False).aggregate(list(_HOW.items()))
     names = [*by, *_HOW]
     rows = rows.select([*by, *(f"{name}_{how}" for name, how in _HOW.items())]).rename_columns(names)
     return rows.cast(pa.schema([SUMMARY.field(name) for name in names]))
