@@ -266,7 +266,7 @@ class SnapshotReader:
         table = self._tables.get("consumer_lag")
         if table is None:
             return _NO_LAG
-        stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config))
+        stale = _stale(self._config)
         newest = self._tables.newest("consumer_lag", "sampled_at")
         rows = _NO_LAG
         # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
@@ -279,28 +279,29 @@ class SnapshotReader:
                 if newest is not None:
                     columns = compact(pa.schema(list(_types("consumer_lag", _READ["consumer_lag"]).items())))
                     stored = files_dataset(table, files, columns, self._config.storage_options())
-                    return self._large(stored, newest, own_rows(self._config))
+                    return self._large(stored, newest, since, own_rows(self._config))
             elif len(rows := self._tables.rows(f"SELECT {', '.join(LAG_COLUMNS)} {where}")):
                 break
         return _lag_columns(rows)
 
     def _published_lag(self, rows: pa.Table) -> pa.Table | LargeSample:
         """Return published rows with lag in seconds as of now."""
-        newest = pc.max(rows["sampled_at"]).as_py()
+        newest, stale = pc.max(rows["sampled_at"]).as_py(), _stale(self._config)
         as_of_now = partial(self._as_of_now, now=time.time())
-        if len(rows) > most_rows(self._config.exporter) and newest >= _since(newest, self._config):
-            return self._large(ds.dataset(rows), newest, as_of_now=as_of_now)
+        if len(rows) > most_rows(self._config.exporter) and newest >= stale:
+            return self._large(ds.dataset(rows), newest, stale, as_of_now=as_of_now)
         return as_of_now(rows)
 
     def _large(
         self,
         rows: ds.Dataset,
         newest: datetime,
+        since: datetime,
         among: ds.Expression | None = None,
         as_of_now: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     ) -> LargeSample:
-        """Return the rows of the newest sample, which was taken at `newest`, among those that match `among`."""
-        of_sample = pc.field("sampled_at") >= _since(newest, self._config)
+        """Return the rows of the newest sample, taken at `newest`, among those after `since` that match `among`."""
+        of_sample = pc.field("sampled_at") >= max(since, newest - timedelta(seconds=sample_seconds(self._config)))
         exporter = self._config.exporter
         return LargeSample(
             rows,
@@ -472,17 +473,15 @@ def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
     newest_at = pc.max(rows["sampled_at"]).as_py()
     if newest_at is None:
         return rows
-    since = pa.scalar(_since(newest_at, config), rows["sampled_at"].type)
-    is_new = pc.greater_equal(rows["sampled_at"], since)
+    since = max(newest_at - timedelta(seconds=sample_seconds(config)), _stale(config))
+    is_new = pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type))
     if not pc.all(is_new, skip_nulls=False).as_py():  # filtering copies all rows, whose names may be long
         rows = rows.filter(is_new)
     return positions.newest(rows, order="sampled_at")
 
 
-def _since(newest_at: datetime, config: Config) -> datetime:
-    """Return the time from which on rows are of the newest sample and not stale."""
-    stale = datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
-    return max(newest_at - timedelta(seconds=sample_seconds(config)), stale)
+def _stale(config: Config) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
 
 
 def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:

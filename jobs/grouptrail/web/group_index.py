@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import translate
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.summary import EXTENT
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
@@ -33,11 +34,13 @@ _NO_STATUS = STATUSES[-1]
 class ClusterGroups:
     """The groups of a cluster at one moment, as a table with the columns of `GroupSummary` but its trend.
 
-    `lag` is the newest sample of each group and partition, with the columns of the exporter's snapshot."""
+    `lag` is the newest sample of each group and partition, and `extent` the topics of groups without rows in it, as
+    in the exporter's snapshot."""
 
     cluster: str
     rows: pa.Table
     lag: pa.Table
+    extent: pa.Table
     sampled_at: datetime | None
     notices: tuple[Notice, ...]
 
@@ -70,7 +73,14 @@ class GroupIndex:
                 known = _indexed(cluster, state.snapshot, self._recent[cluster])
                 self._known[cluster] = (state.snapshot, known)
         found = notices(self._configs[cluster], state, has_groups=len(known.rows) > 0)
-        return ClusterGroups(known.cluster, known.rows, known.lag, known.sampled_at, tuple(found))
+        return replace(known, notices=tuple(found))
+
+    def lag_of(self, cluster: str, column: Literal["group_id", "topic"], name: str) -> pa.Table:
+        """Return the newest samples of a group or a topic, from the table if the snapshot has too many to hold."""
+        known = self.of(cluster)
+        if pc.any(pc.equal(known.extent[column], name)).as_py():
+            return self._recent[cluster].last_samples(column, name)
+        return known.lag.filter(pc.equal(known.lag[column], name))
 
     def recent(self, cluster: str) -> Recent:
         """Return the reader of a cluster's recent rows."""
@@ -136,29 +146,32 @@ class GroupIndex:
 
 def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> ClusterGroups:
     if snapshot is None:
-        return ClusterGroups(cluster, _NO_ROWS, NO_SAMPLES, None, ())
+        return ClusterGroups(cluster, _NO_ROWS, NO_SAMPLES, EXTENT.empty_table(), None, ())
     recent.refresh()
     # After the pipeline has stopped, the snapshot has no lag; the last samples show how it was then.
-    is_current = len(snapshot.lag) > 0
+    is_current = len(snapshot.lag) + len(snapshot.extent) > 0
     lag = snapshot.lag if is_current else recent.last_samples()
     sampled_at = pc.max(lag["sampled_at"]).as_py()
+    if is_current and sampled_at is None:
+        sampled_at = datetime.fromtimestamp(snapshot.newest["consumer_lag"], UTC)
     now = datetime.now(UTC)
     rebalances = recent.rebalances(now if is_current else sampled_at or now)
-    return ClusterGroups(cluster, _rows(cluster, snapshot.groups, lag, rebalances), lag, sampled_at, ())
+    by_group = pa.concat_tables([lag_by_group(lag), _summarized(snapshot.summary)])
+    return ClusterGroups(
+        cluster, _rows(cluster, snapshot.groups, by_group, rebalances), lag, snapshot.extent, sampled_at, ()
+    )
 
 
 def _has(known: ClusterGroups, column: str, name: str) -> bool:
-    rows = known.rows if column == "group_id" else known.lag
-    return bool(pc.any(pc.equal(rows[column], name)).as_py())
+    tables = [known.rows] if column == "group_id" else [known.lag, known.extent]
+    return any(pc.any(pc.equal(rows[column], name)).as_py() for rows in tables)
 
 
-def _rows(cluster: str, groups: pa.Table, lag: pa.Table, rebalances: pa.Table) -> pa.Table:
+def _rows(cluster: str, groups: pa.Table, by_group: pa.Table, rebalances: pa.Table) -> pa.Table:
     """Return a row for each group that has a state or lag."""
-    all_of = (
-        lag_by_group(lag)
-        .join(groups.select(["group_id", "state", "generation", "member_count"]), "group_id", join_type="full outer")
-        .join(rebalances, "group_id", join_type="left outer")
-    )
+    all_of = by_group.join(
+        groups.select(["group_id", "state", "generation", "member_count"]), "group_id", join_type="full outer"
+    ).join(rebalances, "group_id", join_type="left outer")
     columns = {
         "cluster": pa.repeat(pa.scalar(cluster), len(all_of)),
         "group_id": all_of["group_id"],
@@ -187,10 +200,26 @@ def lag_by_group(lag: pa.Table) -> pa.Table:
         lag.append_column("rank", pc.index_in(lag["status"], pa.array(_STATUSES)))
         .append_column("unknown_lag", pc.is_null(lag["lag"]))
         .append_column("unknown_seconds", pc.or_(bounded, pc.is_null(lag["lag_seconds"])))
-        .group_by("group_id")
-        .aggregate(list(_BY_GROUP.values()))
     )
-    columns = {name: found["_".join(aggregate)] for name, aggregate in _BY_GROUP.items()}
+    return _aggregated(found, _BY_GROUP)
+
+
+def _summarized(summary: pa.Table) -> pa.Table:
+    """Return what `lag_by_group` does, of groups of which only the summary is known."""
+    is_unknown = pc.equal(summary["status"], "UNKNOWN")
+    nulls = {name: pa.nulls(len(summary), type_) for name, type_ in _NOT_SUMMARIZED.items()}
+    found = pa.table(
+        {name: summary[name] for name in ("group_id", "lag", "lag_seconds", "commit_at")}
+        | {"rank": pc.index_in(summary["status"], pa.array(_STATUSES)), "positions": summary["positions"]}
+        | {"unknown_lag": is_unknown, "unknown_seconds": pc.or_(is_unknown, pc.is_inf(summary["most_lag_seconds"]))}
+        | nulls
+    )
+    return _aggregated(found, {**_BY_GROUP, "partitions": ("positions", "sum")})
+
+
+def _aggregated(rows: pa.Table, how: Mapping[str, tuple[str, str]]) -> pa.Table:
+    found = rows.group_by("group_id").aggregate(list(how.values()))
+    columns = {name: found["_".join(aggregate)] for name, aggregate in how.items()}
     status = pc.take(pa.array(_STATUSES), columns.pop("rank"))
     return pa.table({"group_id": found["group_id"], "status": status, **columns})
 
@@ -206,6 +235,7 @@ _BY_GROUP = {
     "lost_records": ("lost_records", "sum"),
     "commit_at": ("commit_at", "max"),
 }
+_NOT_SUMMARIZED = {"consume_rate": pa.float64(), "lost_records": pa.int64()}
 
 
 _SCHEMA = pa.schema(

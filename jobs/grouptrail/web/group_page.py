@@ -10,8 +10,6 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from grouptrail import contracts
 from grouptrail.exporter.snapshot import stale_seconds
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
@@ -152,7 +150,11 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         since=since,
         until=until,
         rebalances=_rebalances(timeline),
-        partitions=reader.partitions(_own_lag(known, group_id) if query.at is None else reader.samples_at(query.at)),
+        partitions=reader.partitions(
+            index.lag_of(cluster, "group_id", group_id).to_pylist()
+            if query.at is None
+            else reader.samples_at(query.at)
+        ),
         handovers=reader.handovers(),
         resets=reader.resets(),
     )
@@ -210,11 +212,6 @@ def _rebalances(timeline: GroupRows | None) -> list[Rebalance]:
         )
         for row in rows
     ]
-
-
-def _own_lag(known: ClusterGroups, group_id: str) -> list[Row]:
-    rows: list[Row] = known.lag.filter(pc.equal(known.lag["group_id"], group_id)).to_pylist()
-    return rows
 
 
 class _Reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,11 +73,15 @@ class Recent:
         with self._reading:
             self._tables.refresh()
 
-    def last_samples(self) -> pa.Table:
-        """Return the newest sample of each group and partition, however old."""
+    def last_samples(self, column: Literal["group_id", "topic"] | None = None, name: str = "") -> pa.Table:
+        """Return the newest sample of each group and partition, however old: of all, or of one group or topic."""
+        where = "" if column is None else f"AND {column} = :name"
         with self._reading:
             newest = self._tables.newest("consumer_lag", "sampled_at")
-            rows = None if newest is None else self._rows(_LAST_SAMPLES, {"newest": newest - _ROUND})
+            values = {"name": name} if column else {}
+            rows = (
+                None if newest is None else self._rows(_LAST_SAMPLES + where, {"newest": newest - _ROUND, **values})
+            )
         return NO_SAMPLES if rows is None else positions.newest(rows.cast(NO_SAMPLES.schema), order="sampled_at")
 
     def rebalances(self, until: datetime) -> pa.Table:

@@ -19,9 +19,10 @@ Row = dict[str, Any]
 def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
     """Return what is known of a topic. Raises PageError if no group consumes one of this name."""
     known = index.of(index.cluster_of("topic", topic, query.cluster))
-    rows = known.lag.filter(pc.equal(known.lag["topic"], topic))
+    rows = index.lag_of(known.cluster, "topic", topic)
     if not len(rows):
-        near = get_close_matches(topic, pc.unique(known.lag["topic"]).to_pylist(), n=3)
+        topics = {name for rows in (known.lag, known.extent) for name in pc.unique(rows["topic"]).to_pylist()}
+        near = get_close_matches(topic, topics, n=3)
         detail = f"no group with committed offsets consumes a topic {topic!r} in cluster {known.cluster}"
         raise PageError(HTTPStatus.NOT_FOUND, detail, near, kind="topics")
     delete_rates = index.recent(known.cluster).delete_rates(topic)
