@@ -50,6 +50,7 @@ MOST_GROUPS_FETCHED = 1000
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
 _GROUPS_A_QUERY = 100
+_ROWS_RESTORED = 500_000
 _STILL_NEW_SECONDS = 30
 # Transactions that commit offsets are usually short; and a sample may be late.
 _HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
@@ -260,19 +261,21 @@ class LagState:
     def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
         """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.
 
-        One at a time: with many positions all of them would not fit into memory.
+        As many at a time as fit into memory.
         """
         since = before - round(self._config.lag.window_seconds * _MICROS)
         bounds = (datafusion_literal(moment(time)) for time in (since, before))
-        in_window = "AND sampled_at >= {} AND sampled_at < {}".format(*bounds)
-        rows = select(self._config, TABLE, "DISTINCT arrow_cast(sampled_at, 'Int64') AS at", in_window)
-        if not rows:
+        in_window = "AND sampled_at >= {} AND sampled_at < {} GROUP BY sampled_at".format(*bounds)
+        counted = select(self._config, TABLE, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", in_window)
+        if not counted:
             return
-        stored = dataset(self._config, TABLE)
-        for first, last in spans(np.array([row["at"] for row in rows], np.int64), self._apart_seconds):
-            is_of_it = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
-            wanted = is_of_it if among is None else among & is_of_it
-            yield stored.to_table(STORED_LAG.names, own_rows(self._config, wanted)).cast(STORED_LAG)
+        stored = dataset(self._config, TABLE, coded=("group_id", "topic", "problem"))
+        rows_at = {row["at"]: row["rows"] for row in counted}
+        for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
+            is_of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
+            wanted = is_of_these if among is None else among & is_of_these
+            rows = stored.to_table(STORED_LAG.names, own_rows(self._config, wanted))
+            yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""
@@ -331,6 +334,21 @@ def split_samples(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.
     """Split rows into samples, the oldest first: rows closer together than `apart_seconds` belong to one."""
     found = spans(times, apart_seconds)
     return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in found]
+
+
+def _few_rows(samples: Sequence[tuple[int, int]], rows_at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Join successive samples (first and last time) that have few rows together, given the rows at each time."""
+    waiting: list[tuple[int, int]] = []
+    rows = 0
+    for first, last in samples:
+        more = sum(count for at, count in rows_at.items() if first <= at <= last)
+        if waiting and rows + more > _ROWS_RESTORED:
+            yield waiting[0][0], waiting[-1][1]
+            waiting, rows = [], 0
+        waiting.append((first, last))
+        rows += more
+    if waiting:
+        yield waiting[0][0], waiting[-1][1]
 
 
 def _timestamp(micros: int) -> pa.Scalar:

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 _ROWS_AT_A_TIME = 250_000
 
 
-def dataset(config: Config, name: str) -> ds.Dataset:
-    """Return the rows of all clusters of an existing table as a dataset."""
-    return DeltaTable(config.table_path(name), storage_options=config.storage_options()).to_pyarrow_dataset()
+def dataset(config: Config, name: str, *, coded: Sequence[str] = ()) -> ds.Dataset:
+    """Return the rows of all clusters of an existing table as a dataset, the texts in `coded` as dictionary codes."""
+    table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
+    options = ds.ParquetReadOptions(dictionary_columns=list(coded))
+    return table.to_pyarrow_dataset(parquet_read_options=options)
 
 
 def read_rows(
