@@ -105,8 +105,8 @@ def test_broker_killed_and_restarted_keeps_its_port_and_data(broker: Broker) -> 
     assert not broker.running
     broker.start()
     assert broker.bootstrap == bootstrap
-    await_that(lambda: committed_if_loaded(broker, "survivor") is not None)
-    assert committed(broker, "survivor") == 7
+    # Before the coordinator has loaded its partition, it may also answer that there is no offset.
+    await_that(lambda: committed_if_loaded(broker, "survivor") == 7)
 
 
 def test_broker_allow_read_authorizes_a_previously_denied_sasl_user(broker: Broker) -> None:
