@@ -155,6 +155,7 @@ def test_process_ends_with_its_parent(process: Process, parent: subprocess.Popen
     parent.kill()
     parent.wait()
     await_that(lambda: process.started[-1].poll() == 0)
+    assert not [file for file in shards._folder().iterdir() if f"-{parent.pid}-" in file.name]
 
 
 def test_failure_of_a_process_is_one_line_that_names_the_shard(config: Config, process: Process) -> None:

@@ -19,7 +19,7 @@ from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.exporter.server import CLOSED, Server, keep_running
-from grouptrail.exporter.snapshot import STALE_SECONDS, Snapshot, SnapshotReader
+from grouptrail.exporter.snapshot import LAG_COLUMNS, STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
 from grouptrail.memory import release_memory
 
@@ -130,7 +130,9 @@ class Exporter:
         After the first call the table itself is no longer read; a sample without a successor becomes stale as it
         would there. May be called from any thread; it does not block.
         """
-        self._clusters[cluster].lag = lag_rows
+        # The other columns, such as the reasons, may take more memory than these.
+        served = [name for name in LAG_COLUMNS if name in lag_rows.column_names]
+        self._clusters[cluster].lag = lag_rows.select(served)
         self._wake.set()
 
     def show_job(self, cluster: str, job: str, *, is_running: bool, restarts: int) -> None:

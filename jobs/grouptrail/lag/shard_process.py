@@ -90,7 +90,7 @@ def main(address: str, parent: int) -> None:
     threading.Thread(target=server.serve, args=(listener,), daemon=True).start()
     while server.is_wanted(parent):
         time.sleep(_LOOK_EVERY_SECONDS)
-    for file in Path(address).parent.glob(f"{Path(address).name}*"):
+    for file in (Path(address), Path(f"{address}.lock")):
         file.unlink(missing_ok=True)
     os._exit(0)
 

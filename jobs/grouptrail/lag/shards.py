@@ -116,7 +116,7 @@ def _name(shard: Shard) -> str:
 def _connection(config: Config, shard: Shard, parent: int) -> Connection:
     # A socket's address has at most some hundred characters.
     address = _folder() / f"{_id(config)}-{parent}-{shard.number}"
-    with address.with_suffix(".lock").open("w") as lock:
+    with Path(f"{address}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second attempt of a task may ask at the same time
         with_one = partial(Client, str(address), "AF_UNIX")
         try:

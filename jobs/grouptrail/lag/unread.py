@@ -41,7 +41,8 @@ class UnreadOffsets:
     def query(self, entries: Entries, lag: Lag, chosen: Bools, fetch_records: FetchRecords) -> None:
         """Query the chosen entries with few unread offsets and no open transaction.
 
-        A call queries a limited number, one topic at a time: a topic that may not be read does not fail the others.
+        A call queries a limited number, and one topic at a time if there is no answer: a topic that may not be read
+        does not fail the others.
         """
         is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
         is_candidate = chosen & (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
@@ -54,14 +55,18 @@ class UnreadOffsets:
         of_topic: dict[str, list[int]] = defaultdict(list)
         for number, topic in enumerate(commits["topic"]):
             of_topic[topic].append(number)
-        for topic, numbers in islice(of_topic.items(), _MOST_TOPICS):
-            wanted = {
-                number: RecordRequest(topic, commits["partition"][number], offsets[number], is_isolated=True)
-                for number in numbers
-            }
-            records = fetch_records(list(dict.fromkeys(wanted.values())))
-            found = [_meaning(records, wanted[number], ends[number]) for number in numbers]
-            self._note(due[numbers], np.array(found), entries)
+        chosen_topics = dict(islice(of_topic.items(), _MOST_TOPICS))
+        wanted = {
+            number: RecordRequest(topic, commits["partition"][number], offsets[number], is_isolated=True)
+            for topic, numbers in chosen_topics.items()
+            for number in numbers
+        }
+        records = fetch_records(list(dict.fromkeys(wanted.values())))
+        if not records and len(chosen_topics) > 1:  # one of them may not be read
+            for numbers in chosen_topics.values():
+                records = {**records, **fetch_records(list(dict.fromkeys(wanted[number] for number in numbers)))}
+        found = [_meaning(records, one, ends[number]) for number, one in wanted.items()]
+        self._note(due[list(wanted)], np.array(found), entries)
 
     def _answers(self, entries: Entries) -> list[Ints]:
         return [at_numbers(one, entries.positions) for one in (self._found, self._committed, self._end, self._at)]
