@@ -55,6 +55,21 @@ def test_first_records_topic_created_after_the_last_lookup_is_read(proxied: Brok
         assert found[new] is not None
 
 
+def test_first_records_of_many_partitions_are_all_found_again_and_again(proxied: Broker, reader: RecordReader) -> None:
+    """Also where a fetch has more records than the client returns at a time."""
+    partitions, records = 60, 20
+    admin = AdminClient({"bootstrap.servers": proxied.bootstrap})
+    admin.create_topics([NewTopic("many", partitions, 1)])["many"].result(PATIENCE_SECONDS)
+    producer = Producer({"bootstrap.servers": proxied.bootstrap})
+    for number in range(partitions * records):
+        producer.produce("many", b"x", partition=number % partitions)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    for offset in (0, 5, records - 1, 3):
+        wanted = [RecordRequest("many", partition, offset, is_isolated=True) for partition in range(partitions)]
+        found = reader.first_records(wanted)
+        assert [record and record.offset for record in map(found.get, wanted)] == [offset] * partitions
+
+
 def test_first_records_topic_that_does_not_exist_is_left_out_at_once(proxied: Broker, reader: RecordReader) -> None:
     known, unknown = topic_with_record(proxied, "known"), RecordRequest("unknown", 0, 0)
     end = known._replace(topic="known", offset=1, is_isolated=True)

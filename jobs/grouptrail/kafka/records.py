@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -117,5 +118,7 @@ class RecordReader(Cluster):
                 isolation_level="read_committed" if is_isolated else "read_uncommitted",
                 max_partition_fetch_bytes=_FIRST_BATCH_BYTES,
                 fetch_max_wait_ms=_POLL_MS,
+                # kafka-python never returns the rest of a partition that is paused with a part of its records read.
+                max_poll_records=sys.maxsize,
             )
         return self._readers[is_isolated]
