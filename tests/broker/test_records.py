@@ -55,7 +55,7 @@ def test_first_records_topic_created_after_the_last_lookup_is_read(proxied: Brok
         assert found[new] is not None
 
 
-def test_first_records_of_many_partitions_are_all_found_again_and_again(proxied: Broker, reader: RecordReader) -> None:
+def test_first_records_of_many_partitions_are_found_again_and_again(proxied: Broker, reader: RecordReader) -> None:
     """Also where a fetch has more records than the client returns at a time."""
     partitions, records = 60, 20
     admin = AdminClient({"bootstrap.servers": proxied.bootstrap})
