@@ -89,7 +89,8 @@ def start(
     )
     # What executors compute is served from the table.
     if publish is not None and state is not None:
-        keep_published(state, query, publish, live, report)
+        interval = config.log_offsets.interval_seconds
+        keep_published(state, query, publish, live, report, interval_seconds=interval)
     return query
 
 
@@ -117,8 +118,13 @@ def keep_published(
     publish: Publish,
     live: Live | None,
     report: Callable[[str], None],
+    *,
+    interval_seconds: float,
 ) -> None:
-    """Publish the lag at the newest sample whenever there are new commits, for as long as the query runs."""
+    """Publish the lag at the newest sample whenever there are new commits, for as long as the query runs.
+
+    `interval_seconds` is the time between samples.
+    """
     ended = threading.Event()
 
     def end() -> None:
@@ -131,6 +137,7 @@ def keep_published(
         return False
 
     def publish_news() -> None:
+        due = math.inf
         while not ended.is_set() and runs():
             state.prepare()
             began = time.monotonic()
@@ -145,7 +152,11 @@ def keep_published(
             worked = time.monotonic() - began
             release_memory(after_seconds=worked)
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)
-            state.has_sample.wait(pause)
+            if not state.has_sample.wait(pause) and 0 < due - time.monotonic() < 2 * worked:
+                # The next sample would wait for what is computed now, and be published right after it.
+                state.has_sample.wait(3 * worked)
+            if state.has_sample.is_set():
+                due = time.monotonic() + interval_seconds
             state.has_sample.clear()
 
     publishing = threading.Thread(target=publish_news, name="lag-publish", daemon=True)
