@@ -96,17 +96,24 @@ def _ask(config: Config, request: Samples | Commits | None, shard: Shard) -> Any
 def ask(config: Config, shard: Shard, request: Samples | Commits | None, *, parent: int) -> Any:
     """Return what a shard's process answers; None to no request. The process lives as long as `parent` (a PID) does.
 
-    Raises ShardError.
+    One that ends without an answer is replaced once. Raises ShardError.
     """
-    with _connection(config, shard, parent) as connection:
+    try:
+        answer = _answer(config, shard, request, parent)
+    except (EOFError, OSError):
         try:
-            connection.send(request)
-            answer = connection.recv()
+            answer = _answer(config, shard, request, parent)
         except (EOFError, OSError) as error:
             raise ShardError(f"{_name(shard)} ended: see the executor's log, and its memory limit") from error
     if isinstance(answer, Exception):
         raise ShardError(f"{_name(shard)}: {answer}")
     return answer
+
+
+def _answer(config: Config, shard: Shard, request: Samples | Commits | None, parent: int) -> Any:
+    with _connection(config, shard, parent) as connection:
+        connection.send(request)
+        return connection.recv()
 
 
 def _name(shard: Shard) -> str:
