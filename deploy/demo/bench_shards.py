@@ -1,4 +1,4 @@
-"""A part of `make bench`: the lag job's samples in two shards on a Spark cluster, on one executor and on two.
+"""A part of `make bench`: samples of lag in two shards on one executor and on two, and in one of ten shards, alone.
 
 There is no Kafka: the benchmark writes the commits, and the samples of the logs one at a time, as the jobs do. A
 sample counts from its commit to `log_offsets` until that of its lag to `consumer_lag`. Each executor has a core.
@@ -22,10 +22,13 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from demo.cluster import SparkCluster
+from demo.measure import seconds
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.lag.shard import Shard
+from grouptrail.lag.state import LagState
 from grouptrail.storage.appending import create_without_spark
-from grouptrail.storage.files import TableLocation, with_all_columns
+from grouptrail.storage.files import TableLocation, with_all_columns, write
 from grouptrail.storage.schema import table_schema
 
 SAMPLES = 8
@@ -49,7 +52,27 @@ def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
             found[f"{executors}"] = {"seconds": [round(one, 2) for one in took], "shard_memory_mb": memory}
             print(f"{positions:,} positions, {executors} executors: {found[f'{executors}']}", flush=True)
     one, two = (median(found[executors]["seconds"][_WARM_UP:]) for executors in ("1", "2"))
-    return {"positions": positions, "executors": found, "one_over_two": round(one / two, 2)}
+    figures = {"positions": positions, "executors": found, "one_over_two": round(one / two, 2)}
+    return figures | _one_of_ten(folder / "ten", positions=10 * positions)
+
+
+def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
+    """Measure the seconds of a sample in one of ten shards, alone: what each of ten machines would do."""
+    config = load_config(None, {"warehouse": str(folder)}, {})
+    lay_commits(config, positions // _PARTITIONS)
+    location = TableLocation("consumer_lag", config.table_path("consumer_lag"), {}, {"cluster": config.cluster})
+    for table in (location.table, "committed_offsets"):
+        create_without_spark(table, config.table_path(table), {})
+    state = LagState(config, lambda _: None, Shard(0, 10))
+    state.prepare()
+    began = datetime.now(UTC)
+    took = []
+    for number in range(SAMPLES):
+        sample = _sample(config, began + timedelta(seconds=10 * number))
+        took.append(seconds(lambda sample=sample: list(write(state.lag(sample).to_batches(), location))))  # type: ignore[misc]
+    figures = {"positions_of_ten": positions, "one_of_ten_seconds": [round(one, 2) for one in took]}
+    print(f"{positions:,} positions, one of ten shards: {figures['one_of_ten_seconds']}", flush=True)
+    return figures
 
 
 def lay_commits(config: Config, groups: int) -> None:
@@ -85,9 +108,7 @@ def _places() -> tuple[list[str], list[int]]:
     return topics, [number % _PARTITIONS_A_TOPIC for number in range(_PARTITIONS)]
 
 
-def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
-    """Append a sample, in which all logs have grown; return the seconds until its lag is in the table."""
-    now = datetime.now(UTC)
+def _sample(config: Config, now: datetime) -> pa.Table:
     topics, partitions = _places()
     end = 1000 + round(now.timestamp()) % 100_000
     times = {"asked_at": now, "sampled_at": now}
@@ -96,10 +117,13 @@ def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
         {"cluster": config.cluster, "topic": topic, "partition": partition} | times | ends
         for topic, partition in zip(topics, partitions, strict=True)
     ]
+    return pa.Table.from_pylist(rows, table_schema("log_offsets"))
+
+
+def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
+    """Append a sample, in which all logs have grown; return the seconds until its lag is in the table."""
     before = _newest_commit(config, "consumer_lag")
-    write_deltalake(
-        config.table_path("log_offsets"), pa.Table.from_pylist(rows, table_schema("log_offsets")), mode="append"
-    )
+    write_deltalake(config.table_path("log_offsets"), _sample(config, datetime.now(UTC)), mode="append")
     began = _newest_commit(config, "log_offsets")
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while (ended := _newest_commit(config, "consumer_lag")) == before:
