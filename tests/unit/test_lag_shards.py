@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag import shards
-from grouptrail.lag.shard import Commits, Lag, Samples, Shard, ShardError
+from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
 from grouptrail.lag.state import LagState
 from grouptrail.storage.files import TableLocation
 from grouptrail.storage.schema import table_schema
@@ -92,7 +92,7 @@ class Process:
     def lag(self, rows: pa.Table, request: str) -> tuple[pa.Table, Mapping[str, int]]:
         """Return the rows of the files that it writes for a sample, and its counts."""
         answer = self.ask(Samples(rows, self.location, request, after=self._last))
-        assert isinstance(answer, Lag)
+        assert isinstance(answer, WrittenLag)
         self._last = request
         paths = [json.loads(file)["add"]["path"] for file in answer.files]
         read = [pq.read_table(f"{self.location.path}/{path}", partitioning=None) for path in paths]

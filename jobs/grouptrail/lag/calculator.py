@@ -26,6 +26,7 @@ from grouptrail.lag.index import (
     Texts,
     at_numbers,
     ints,
+    lengthened,
     moment,
     whole,
 )
@@ -163,9 +164,8 @@ class LagCalculator:
         replaced = self._replaced_logs(numbers, ends, rows["topic_id"].to_pylist())
         self._ends.forget(replaced)
         self._window.forget(np.flatnonzero(np.isin(self._partition_of, replaced)))
-        recreated_at = at_numbers(self._recreated_at, np.arange(self._index.partition_count))
-        recreated_at[replaced] = int(sampled_at.max())
-        self._recreated_at = recreated_at
+        self._recreated_at = lengthened(self._recreated_at, self._index.partition_count)
+        self._recreated_at[replaced] = int(sampled_at.max())
         row_of = np.full(self._index.partition_count, UNKNOWN)
         row_of[numbers] = np.arange(len(rows))
         self._sample = (int(sampled_at.max()), rows, row_of)
@@ -227,9 +227,8 @@ class LagCalculator:
                 replaced.add(number)
             if topic_id is not None:
                 self._topic_ids[number] = topic_id
-        newest = at_numbers(self._newest_ends, np.arange(self._index.partition_count))
-        newest[numbers] = np.where(ends == UNKNOWN, before, ends)
-        self._newest_ends = newest
+        self._newest_ends = lengthened(self._newest_ends, self._index.partition_count)
+        self._newest_ends[numbers] = np.where(ends == UNKNOWN, before, ends)
         return np.array(sorted(replaced), np.int64)
 
     def _entries(
@@ -262,9 +261,8 @@ class LagCalculator:
             logs=_with_sample_time(logs.select(_OF_LOGS).take(pa.array(rows, mask=rows == UNKNOWN)), at),
             held_back=self._coordinators.reasons(commits),
         )
-        partition_of = at_numbers(self._partition_of, np.arange(self._index.position_count))
-        partition_of[entries.positions] = entries.partitions
-        self._partition_of = partition_of
+        self._partition_of = lengthened(self._partition_of, self._index.position_count)
+        self._partition_of[entries.positions] = entries.partitions
         return entries
 
     def _numbered(self, commits: pa.Table) -> pa.Table:

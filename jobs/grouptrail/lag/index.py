@@ -129,8 +129,13 @@ def moment(micros: int) -> datetime:
 
 def at_numbers(column: Ints, numbers: Ints) -> Ints:
     """Return a column's values at these numbers; `UNKNOWN` for numbers past its end, which were added later."""
-    missing = int(numbers.max(initial=-1)) + 1 - len(column)
-    return (np.concatenate([column, np.full(missing, UNKNOWN)]) if missing > 0 else column)[numbers]
+    return lengthened(column, int(numbers.max(initial=-1)) + 1)[numbers]
+
+
+def lengthened(column: Ints, count: int) -> Ints:
+    """Return a column with at least this many values: itself, or a longer one that ends with `UNKNOWN`."""
+    missing = count - len(column)
+    return np.concatenate([column, np.full(missing, UNKNOWN)]) if missing > 0 else column
 
 
 class Texts:

@@ -65,7 +65,7 @@ def start(
     tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
     state = LagState(config, report) if config.lag.shards == 1 else None
-    lag: Lag = LagShards(spark, config) if state is None else LagHere(config, state)
+    lag: LagComputation = LagShards(spark, config) if state is None else LagHere(config, state)
     writer = LagWriter(lag, app=lambda: query_id(spark, config, LAG.name), report=report)
     samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_samples_a_batch(spark, config))
     after = datetime.fromisoformat(begun["after"]) if "after" in begun else None
@@ -171,7 +171,7 @@ def _await_at_exit(thread: threading.Thread) -> None:
     atexit.register(thread.join, 5)
 
 
-class Lag(Protocol):
+class LagComputation(Protocol):
     """Where the lag is computed: in this process, or in parts beside Spark's executors."""
 
     def prepare(self) -> None:
@@ -196,17 +196,17 @@ class LagHere:
         self.prepare = state.prepare
 
     def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
-        """Do `Lag.append`."""
+        """Do `LagComputation.append`."""
         found = self._state.lag(rows)
         tables.append(spark, found, self._config, TABLE, app=app, version=version)
         return counts_by_status(found)
 
     def has_new_commits(self) -> bool:
-        """Do `Lag.has_new_commits`."""
+        """Do `LagComputation.has_new_commits`."""
         return self._state.has_new_commits
 
     def store_commits(self, spark: SparkSession) -> None:
-        """Do `Lag.store_commits`."""
+        """Do `LagComputation.store_commits`."""
         rows = self._state.commits()
         tables.replace_files(spark, partial(write_files, rows.to_batches()), self._config, COMMITTED)
 
@@ -214,7 +214,7 @@ class LagHere:
 class LagWriter:
     """Writes the lag at each sample exactly once, also when a batch is retried."""
 
-    def __init__(self, lag: Lag, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+    def __init__(self, lag: LagComputation, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
         self._lag = lag
         self._app = app
         self._report = report

@@ -66,7 +66,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Lag:
+class WrittenLag:
     """The answer: Delta's `add` actions of the files, the number of rows by status, and whether commits are new."""
 
     files: tuple[str, ...]

@@ -18,7 +18,7 @@ from typing import Any
 from grouptrail.config import Config
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
-from grouptrail.lag.shard import Commits, Lag, Samples, Shard, ShardError
+from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
 from grouptrail.lag.state import LagState, counts_by_status
 from grouptrail.memory import keep_memory_within_batches, release_memory
 from grouptrail.storage.files import write
@@ -72,14 +72,14 @@ class _Server:
             return ShardError(f"{type(error).__name__}: {error}")
         return None
 
-    def _lag(self, request: Samples) -> Lag:
+    def _lag(self, request: Samples) -> WrittenLag:
         if self._last_request != request.after:
             self._state = self._new_state()
         self._last_request = "failed"
         found = self._state.lag(request.rows)
         files = tuple(write(found.to_batches(), request.location))
         self._last_request = request.request
-        return Lag(files, counts_by_status(found), self._state.has_new_commits)
+        return WrittenLag(files, counts_by_status(found), self._state.has_new_commits)
 
 
 def main(address: str, parent: int) -> None:

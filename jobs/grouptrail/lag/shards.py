@@ -29,7 +29,7 @@ import pyarrow as pa
 from grouptrail.config import Config
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.shard import Commits, Lag, Samples, Shard, ShardError
+from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
 from grouptrail.storage import tables
 from grouptrail.storage.files import TableLocation
 
@@ -42,7 +42,7 @@ _START_SECONDS = 60
 
 
 class LagShards:
-    """Computes the lag by tasks of Spark, as `job.Lag`."""
+    """Computes the lag by tasks of Spark, as `job.LagComputation`."""
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
         count = config.lag.shards
@@ -58,9 +58,9 @@ class LagShards:
             self._shards.foreach(partial(_ask, self._config, None))
 
     def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
-        """Do `job.Lag.append`."""
+        """Do `job.LagComputation.append`."""
         request = uuid.uuid4().hex
-        found: list[Lag] = []
+        found: list[WrittenLag] = []
 
         def written(location: TableLocation) -> Iterable[str]:
             found.extend(self._ask(Samples(rows, location, request, after=self._last_request)))
@@ -72,11 +72,11 @@ class LagShards:
         return sum((Counter(lag.counts) for lag in found), Counter())
 
     def has_new_commits(self) -> bool:
-        """Do `job.Lag.has_new_commits`."""
+        """Do `job.LagComputation.has_new_commits`."""
         return self._has_new_commits
 
     def store_commits(self, spark: SparkSession) -> None:
-        """Do `job.Lag.store_commits`."""
+        """Do `job.LagComputation.store_commits`."""
         self._has_new_commits = False
 
         def written(location: TableLocation) -> Iterable[str]:

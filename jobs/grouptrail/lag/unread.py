@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.index import UNKNOWN, Bools, Ints, at_numbers, ints
+from grouptrail.lag.index import UNKNOWN, Bools, Ints, at_numbers, ints, lengthened
 from grouptrail.lag.offsets import Entries, Lag
 
 FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
@@ -80,9 +80,9 @@ class UnreadOffsets:
 
     def _note(self, queried: Ints, found: Ints, entries: Entries) -> None:
         positions = entries.positions[queried]
-        everything = np.arange(max(len(self._found), int(positions.max()) + 1))
+        count = int(positions.max()) + 1
         self._found, self._committed, self._end, self._at = (
-            at_numbers(one, everything) for one in (self._found, self._committed, self._end, self._at)
+            lengthened(one, count) for one in (self._found, self._committed, self._end, self._at)
         )
         self._found[positions], self._at[positions] = found, entries.at
         self._committed[positions], self._end[positions] = entries.committed[queried], entries.end[queried]

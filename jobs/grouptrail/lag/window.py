@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers
+from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
 _MICROS = 1_000_000
 _SAMPLES_A_WINDOW = 60
@@ -123,10 +123,8 @@ class _Positions:
 
     def grow(self, count: int) -> None:
         """Give each column a value for this many positions."""
-        missing = count - len(self.partitions)
-        if missing > 0:
-            for name, column in vars(self).items():
-                setattr(self, name, np.concatenate([column, np.full(missing, UNKNOWN)]))
+        for name, column in vars(self).items():
+            setattr(self, name, lengthened(column, count))
 
     def of(self, positions: Ints) -> _Positions:
         """Return the columns of some positions, whose numbers are known."""
@@ -237,7 +235,7 @@ class Window:
         self._all.grow(len(sample.committed))
         count, at, past = len(self._all.partitions), sample.at, self._all
         committed, commit_at, lag, partitions = (
-            np.concatenate([column, np.full(count - len(column), UNKNOWN)])
+            lengthened(column, count)
             for column in (sample.committed, sample.committed_at, sample.lag, sample.partitions)
         )
         has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
@@ -272,13 +270,9 @@ class Window:
         grown = np.flatnonzero(is_same & (lag != UNKNOWN) & (past.last_lag != UNKNOWN))
         produced = np.zeros(int(past.partitions.max(initial=0)) + 1, np.int64)
         produced[past.partitions[grown]] = (lag - past.last_lag)[grown]
-        moved, other = (
-            np.flatnonzero(~is_same),
-            np.flatnonzero(lag != _grown(past.last_lag, produced, past.partitions)),
-        )
-        return _Change(
-            at, moved.astype(np.int32), committed[moved], produced, other.astype(np.int32), lag[other], rewinds
-        )
+        moved = np.flatnonzero(~is_same).astype(np.int32)
+        other = np.flatnonzero(lag != _grown(past.last_lag, produced, past.partitions)).astype(np.int32)
+        return _Change(at, moved, committed[moved], produced, other, lag[other], rewinds)
 
     def _drop_oldest(self) -> None:
         self._times.pop(0)

@@ -247,15 +247,11 @@ def append_files(
     same: Mapping[str, Any] = _NOTHING,
     app: str,
     version: int,
-) -> bool:
-    """Append the files that `write` writes, as `append` does.
-
-    Return whether it was called: it is not if this `app` has already appended this `version`.
-    """
+) -> None:
+    """Append the files that `write` writes, as `append` does; it is not called if there is nothing to do."""
     append = _append(spark, config, name, app, version)
     if not append.is_done:
         append.commit(list(write(_location(config, name, same))))
-    return not append.is_done
 
 
 def landed(spark: SparkSession, config: Config, name: str, *, app: str) -> int:
