@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,3 +32,16 @@ def test_ending_returns_the_first_signal_before_or_during_the_wait(number: signa
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGTERM)
     assert wait() == number
+
+
+def test_interrupted_silently_leaves_signals_to_the_main_thread() -> None:
+    """`make prepare` runs a pipeline in a thread of its own."""
+
+    def imports() -> object:
+        with signals.interrupted_silently():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(imports).result() is signal.default_int_handler
+    assert imports() is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,10 +16,10 @@ def interrupted_silently() -> Iterator[None]:
     """Within this, Ctrl-C ends the process without a traceback. It is for imports.
 
     A KeyboardInterrupt raised in an import can be lost: callbacks of the import system and of C extensions print it
-    and go on.
+    and go on. Only the main thread receives it and can change what it does.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread() or handler is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -91,9 +91,8 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
             *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
         ]
         environment = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
-        with ThreadPoolExecutor(
-            1
-        ) as pool:  # signal handlers run in the main thread: they cannot interrupt this halfway
+        # Signal handlers run in the main thread: they cannot interrupt this halfway.
+        with ThreadPoolExecutor(1) as pool:
             process = pool.submit(_spawn, command, without_settings(os.environ) | environment).result()
         while process.poll() is None and not connection.is_file():
             time.sleep(_LOOK_EVERY_SECONDS)
