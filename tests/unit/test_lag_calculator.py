@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
-from grouptrail.lag.group_status import GroupStatus
+from grouptrail.lag.group_status import OWNED, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.storage.schema import table_schema
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")
+TOPICS = ("orders", "payments")
 THIS_TOPIC, OTHER_TOPIC = "dGhpcwAAAAAAAAAAAAAAAA", "b3RoZXIAAAAAAAAAAAAAAA"
 
 
@@ -42,8 +43,8 @@ def log(seconds: float, end: int | None, start: int = 0, **more: Any) -> dict[st
     return where | (bounds if end is not None else {"error": "broker 1 did not answer"}) | more
 
 
-def new_calculator(*commits: dict[str, Any], rules: Rules | None = None) -> LagCalculator:
-    calculator = LagCalculator("c", rules or Rules())
+def new_calculator(*commits: dict[str, Any], rules: Rules | None = None, **how: Any) -> LagCalculator:
+    calculator = LagCalculator("c", rules or Rules(), **how)
     calculator.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
     return calculator
 
@@ -144,11 +145,12 @@ def test_lag_unordered_and_duplicate_commits_uses_the_latest_record() -> None:
 def test_lag_owned_partition_without_commit_has_a_row_without_lag() -> None:
     """As in `kafka-consumer-groups.sh`; after its first commit it still has one row."""
     calculator = new_calculator()
-    row = row_at(calculator, log(0, 150), owned=[("billing", "orders", 0)])
+    owned = pa.Table.from_pylist([{"group_id": "billing", "topic": "orders", "partition": 0}], OWNED)
+    row = row_at(calculator, log(0, 150), owned=owned)
     assert (row["group_id"], row["committed_offset"], row["lag"]) == ("billing", None, None)
     assert (row["problem"], row["status"]) == ("no commit yet", "UNKNOWN")
     calculator.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
-    assert row_at(calculator, log(10, 150), owned=[("billing", "orders", 0)])["lag"] == 40
+    assert row_at(calculator, log(10, 150), owned=owned)["lag"] == 40
 
 
 def test_lag_topic_without_subscribed_member_is_unsubscribed() -> None:
@@ -328,6 +330,48 @@ def test_lag_is_never_negative_and_null_only_with_a_problem(
             assert end is None or end < row["committed_offset"]
 
 
+@given(
+    st.dictionaries(
+        st.tuples(
+            st.sampled_from(["audit", "billing", "exact", "search"]), st.sampled_from(TOPICS), st.integers(0, 2)
+        ),
+        st.tuples(st.none() | st.integers(90, 101), st.integers(-900, 0)),
+        max_size=20,
+    ),
+    st.sets(st.integers(90, 101)),
+    st.integers(1, 3),
+)
+def test_lag_of_few_entries_at_a_time_is_that_of_all_at_once(
+    commits: dict[tuple[str, str, int], tuple[int | None, int]], with_record: set[int], few: int
+) -> None:
+    """Also what brokers are asked; groups stop, subscribe to one topic, have left, or have not committed."""
+    groups = {
+        "audit": GroupStatus("Empty", emptied_at=at(-100), endings=frozenset({"left_or_expired"})),
+        "billing": GroupStatus("Stable", frozenset({"orders"})),
+    }
+    records = {
+        offset: FirstRecord(offset, micros(-50)) if offset in with_record else None for offset in range(90, 102)
+    }
+    places = commits.keys() | {("billing", "orders", 1), ("idle", "payments", 0)}
+    owned = pa.Table.from_pylist([dict(zip(OWNED.names, place, strict=True)) for place in sorted(places)], OWNED)
+    made = []
+    for entries_at_a_time in (few, 1000):
+        calculator = new_calculator(rules=Rules(exact_groups=("exact",)), entries_at_a_time=entries_at_a_time)
+        rows = [
+            commit(seconds, offset, **dict(zip(OWNED.names, place, strict=True)))
+            for place, (offset, seconds) in commits.items()
+        ]
+        calculator.positions.add(pa.Table.from_pylist(rows, COMMITS))
+        answers, found = Records(records), []
+        for second in (0, 200, 400):
+            logs = [log(second, 100, topic=topic, partition=partition) for topic in TOPICS for partition in range(3)]
+            calculator.add_sample(pa.Table.from_pylist(logs, LOGS))
+            found += calculator.compute(groups, owned, until=micros(second), fetch_records=answers).to_pylist()
+            found += calculator.compute(groups, owned).to_pylist()
+        made.append((found, answers.queries))
+    assert made[0] == made[1]
+
+
 # --- when only transaction markers are left to read ---------------------------------------------------------
 
 
@@ -350,6 +394,14 @@ def test_status_with_only_markers_left_is_ok_after_one_query() -> None:
     assert (row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]) == (0, "exact", 0)
     assert records.queries == [[RecordRequest("orders", 0, 100, is_isolated=True)]]
     assert calculator.compute({}).to_pylist() == [row]
+
+
+def test_status_with_only_markers_left_is_ok_at_the_sample_of_the_query() -> None:
+    """No stored row says STOP."""
+    calculator, records = new_calculator(commit(-900, 100)), Records({100: None})
+    rows = [row_at(calculator, log(second, 101), fetch_records=records) for second in range(0, 400, 10)]
+    assert {row["status"] for row in rows} == {"OK"}
+    assert len(records.queries) == 1
 
 
 def test_status_after_a_record_follows_the_markers_is_stop() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
-from grouptrail.lag.group_status import GroupStatus, Position
+from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.state import LagState
 from grouptrail.lag.verdict import Thresholds
@@ -54,7 +54,7 @@ def rows_of(
     calculator: LagCalculator,
     *logs: Row,
     groups: Mapping[str, GroupStatus] | None = None,
-    owned: tuple[Position, ...] = (),
+    owned: pa.Table = NONE_OWNED,
 ) -> list[Row]:
     calculator.add_sample(pa.Table.from_pylist(list(logs), LOGS))
     rows: list[Row] = calculator.compute(groups or {}, owned).to_pylist()
@@ -71,7 +71,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
 
     class GroupStatuses:
         by_id: Mapping[str, GroupStatus] = {}
-        owned: tuple[Position, ...] = ()
+        owned = NONE_OWNED
 
         def refresh(self) -> None:
             pass
@@ -236,7 +236,8 @@ def test_status_after_a_restart_ignores_offsets_stored_as_those_of_another_log(w
 
 def test_partition_that_a_member_owns_without_any_commit_has_a_row_that_says_so() -> None:
     """No other group commits to it, so that its log is not sampled."""
-    owned = (("billing", "orders", 0), ("audit", "payments", 3))
+    positions = (("billing", "orders", 0), ("audit", "payments", 3))
+    owned = pa.Table.from_pylist([dict(zip(OWNED.names, one, strict=True)) for one in positions], OWNED)
     rows = rows_of(new_calculator(commit(-5, 90)), log(0, 100), owned=owned)
     assert [(row["group_id"], row["topic"], row["lag"], row["problem"]) for row in rows] == [
         ("audit", "payments", None, "no commit yet"),

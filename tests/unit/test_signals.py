@@ -41,6 +41,7 @@ def test_interrupted_silently_leaves_signals_to_the_main_thread() -> None:
         with signals.interrupted_silently():
             return signal.getsignal(signal.SIGINT)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(imports).result() is signal.default_int_handler
     assert imports() is signal.SIG_DFL

@@ -75,7 +75,8 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
         readable = np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
         committed_at = ints(rows["commit_at"])
-        window.add(at, numbers, partitions, committed=committed, committed_at=committed_at, lag=readable)
+        window.begin(at, index.position_count)
+        window.put(numbers, partitions, committed=committed, committed_at=committed_at, lag=readable)
         seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
         verdict = judge(
             window,

@@ -5,9 +5,8 @@ Works on whole columns; reads no table, no broker and no clock. Start at `LagCal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.group_status import GroupStatus, Position
+from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
     UNKNOWN,
@@ -27,13 +26,14 @@ from grouptrail.lag.index import (
     at_numbers,
     ints,
     lengthened,
-    moment,
+    valid,
     whole,
 )
-from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets, matching
-from grouptrail.lag.positions import COMMITS, READ, Positions
+from grouptrail.lag.members import FindLastCommits, Groups, LastCommits
+from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets
+from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.seconds import LogEnds, LogEndSample
-from grouptrail.lag.unread import FetchRecords, UnreadOffsets
+from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge
 from grouptrail.lag.window import Window
 from grouptrail.storage.schema import ADMIN, table_schema
@@ -56,12 +56,8 @@ _MICROS = 1_000_000
 # The columns of `log_offsets` that entries need.
 _OF_LOGS = (*("topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"),)
 
-# Within this time the history reads the record of a member that commits, and a member that has started commits.
-_HISTORY_FOLLOWS_MICROS = 60 * _MICROS
-
-
-FindLastCommits = Callable[[Mapping[str, datetime]], Mapping[str, int]]
-"""Returns the time (microseconds) of each group's last commit before the time at which it became Empty."""
+# So many entries at a time stay in the processor's cache, and take little memory.
+_ENTRIES_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -96,12 +92,36 @@ class _Age:
 
 
 @dataclass(frozen=True)
-class _Members:
-    """The members of each position's group; `silent_seconds` is the time since their last commit."""
+class _Sampled:
+    """All positions at a sample.
 
-    is_ignored: Bools
+    `commits` has a row for each, those to be computed are at the numbers `order`; the other columns are by row.
+    """
+
+    at: int
+    commits: pa.Table
+    order: Ints
+    positions: Ints
+    partitions: Ints
+    groups: Ints
+    log_rows: Ints
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What the entries of a sample have in common.
+
+    Columns by the groups' numbers: `is_isolated` if it reads under read_committed, `is_exact` as `exact_groups`,
+    `is_empty` if its members left on purpose. `committed_then` and `then`: the committed offsets by position from
+    which rates are computed, and their time.
+    """
+
+    groups: Groups
+    is_isolated: Bools
+    is_exact: Bools
     is_empty: Bools
-    silent_seconds: Floats
+    committed_then: Ints
+    then: int
 
 
 class LagCalculator:
@@ -117,8 +137,10 @@ class LagCalculator:
         find_last_commits: FindLastCommits = lambda _ends: {},
         *,
         first_until: int | None = None,
+        entries_at_a_time: int = _ENTRIES_AT_A_TIME,
     ) -> None:
         """`first_until` (microseconds): no sample is from before it."""
+        self._at_a_time = entries_at_a_time
         self._cluster = cluster
         self._rules = rules
         self._index = PartitionIndex()
@@ -131,6 +153,8 @@ class LagCalculator:
         self._partition_of = np.empty(0, np.int64)
         self._recreated_at = np.empty(0, np.int64)
         self._last_commits = LastCommits(find_last_commits)
+        self._owned = NONE_OWNED
+        self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
@@ -147,9 +171,8 @@ class LagCalculator:
         is_other |= are_of_other_log(rows["problem"])
         committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
         readable = np.where(is_other | (lag == UNKNOWN), UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
-        self._window.add(
-            at, numbers, partitions, committed=committed, committed_at=ints(rows["commit_at"]), lag=readable
-        )
+        self._window.begin(at, self._index.position_count)
+        self._window.put(numbers, partitions, committed=committed, committed_at=ints(rows["commit_at"]), lag=readable)
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
@@ -173,8 +196,8 @@ class LagCalculator:
 
     def compute(
         self,
-        groups: Mapping[str, GroupStatus],
-        owned: Sequence[Position] = (),
+        statuses: Mapping[str, GroupStatus],
+        owned: pa.Table = NONE_OWNED,
         *,
         until: int | None = None,
         fetch_records: FetchRecords | None = None,
@@ -182,41 +205,47 @@ class LagCalculator:
     ) -> pa.Table:
         """Return the rows of `consumer_lag` at the newest sample; none before the first sample.
 
-        Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` lists the positions
+        Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
         that members own, so that one without a commit gets a row. `fetch_records` serves `exact_groups` and groups
         that seem to have stopped a few offsets before the end. `fetch_offsets` serves groups whose commits are held
         back. Without them earlier answers are used; with `until`, no earlier offsets are.
         """
-        entries = self._entries(groups, owned, until, fetch_offsets)
-        if entries is None:
+        if self._sample is None:
             return COLUMNS.empty_table()
-        of_each = _Groups.of(entries, groups)
-        # The history cannot read past an open transaction either.
-        is_ignored = of_each.ignore(entries.commits["topic"]) & ~entries.is_held_back
-        lag = lag_in_offsets(entries, is_ignored, self._rules.read_committed_groups)
-        first = self._first_records(entries, lag, fetch_records)
-        age = self._age(entries, lag, first)
-        known = self._window.newest_at(entries.at)
-        members = _Members(
-            is_ignored,
-            is_empty=self._last_commits.left_on_purpose(entries, of_each),
-            silent_seconds=self._silent_seconds(entries, of_each),
+        at, *_ = self._sample
+        sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
+        known = self._window.newest_at(at)
+        self._window.begin(at, self._index.position_count)
+        context = _Context(
+            groups,
+            groups.matching(self._rules.read_committed_groups),
+            groups.matching(self._rules.exact_groups),
+            self._left_on_purpose(sampled, groups),
+            *self._window.since(self._rules.rate_seconds),
         )
-        lag.holds_no_record = self._unread.nothing_left(entries)
-        verdict = self._verdict(entries, lag, age, members)
         if fetch_records is not None:
-            self._unread.query(entries, lag, _not_progressing(verdict), fetch_records)
-            before, lag.holds_no_record = lag.holds_no_record, self._unread.nothing_left(entries)
-            if (before != lag.holds_no_record).any():
-                verdict = self._verdict(entries, lag, age, members)
-        columns = self._lag_columns(entries, lag, age.without_markers(lag))
-        columns |= self._rate_columns(entries, lag)
-        columns["status"], columns["status_reason"] = verdict
-        columns["group_state"] = of_each.states()
+            self._fetch_first_records(sampled, context, fetch_records)
+        parts = [
+            sampled.order[first : first + self._at_a_time] for first in range(0, len(sampled.order), self._at_a_time)
+        ]
+        found: list[pa.Table] = []
+        due: list[UnreadQuery] = []
+        for part in parts:
+            entries = self._entries(sampled, part)
+            rows, lag = self._rows(entries, context)
+            found.append(rows)
+            if fetch_records is not None and len(due) < MOST_QUERIES:
+                due += self._unread.due(entries, lag, _is_not_progressing(rows))
+        if fetch_records is not None and due:
+            is_changed = np.full(self._index.position_count, False)
+            is_changed[self._unread.query(due, at, fetch_records)] = True
+            for number, part in enumerate(parts):
+                if is_changed[sampled.positions[part]].any():
+                    found[number], _ = self._rows(self._entries(sampled, part), context)
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
-        return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS)
+        return pa.concat_tables([COLUMNS.empty_table(), *found])
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
         """Return the partitions whose log is shorter than before, or whose topic has another id than before."""
@@ -231,53 +260,89 @@ class LagCalculator:
         self._newest_ends[numbers] = np.where(ends == UNKNOWN, before, ends)
         return np.array(sorted(replaced), np.int64)
 
-    def _entries(
+    def _sampled(
         self,
-        groups: Mapping[str, GroupStatus],
-        owned: Sequence[Position],
+        statuses: Mapping[str, GroupStatus],
+        owned: pa.Table,
         until: int | None,
         fetch_offsets: FetchOffsets | None,
-    ) -> Entries | None:
-        """Return the positions whose logs were sampled or that are owned without a commit, in the table's order."""
-        if self._sample is None:
-            return None
-        at, logs, row_of = self._sample
+    ) -> tuple[_Sampled, Groups]:
+        """Return the positions whose logs were sampled or that are owned without a commit, and their groups."""
+        assert self._sample is not None
+        at, _, row_of = self._sample
         commits = self.positions.latest(until)
         if fetch_offsets is not None or until is not None:
-            self._coordinators.refresh(self._held_groups(commits, groups), at, fetch_offsets)
-        commits = self._numbered(self._coordinators.apply_to(commits))
-        commits = self._with_owned(commits, owned)
-        commits = commits.append_column("log", pa.array(at_numbers(row_of, ints(commits["partition_number"]))))
-        is_wanted = pc.or_(pc.not_equal(commits["log"], UNKNOWN), pc.is_null(commits["committed_offset"]))
-        if not pc.all(is_wanted).as_py():  # filtering copies all rows
-            commits = commits.filter(is_wanted)
-        commits = commits.unify_dictionaries().take(pa.array(self._index.order(ints(commits["position"]))))
-        rows = ints(commits["log"])
-        entries = Entries(
-            at=at,
-            positions=ints(commits["position"]),
-            partitions=ints(commits["partition_number"]),
-            commits=commits.select(COMMITS.names),
-            logs=_with_sample_time(logs.select(_OF_LOGS).take(pa.array(rows, mask=rows == UNKNOWN)), at),
+            self._coordinators.refresh(self._held_groups(commits, statuses), at, fetch_offsets)
+        commits = self._coordinators.apply_to(commits)
+        partitions, positions = self._numbers(commits)
+        if owned is not self._owned:
+            self._owned, self._owned_numbers = owned, self._numbers(owned)
+        is_known = np.full(self._index.position_count, False)
+        is_known[positions] = True
+        without = np.flatnonzero(~is_known[self._owned_numbers[1]])
+        if len(without):
+            commits = pa.concat_tables([commits, _without_offsets(owned.take(pa.array(without)))])
+            columns = zip((partitions, positions), self._owned_numbers, strict=True)
+            partitions, positions = (np.concatenate([known, more[without]]) for known, more in columns)
+        if commits["group_id"].num_chunks > 1:
+            commits = commits.unify_dictionaries().combine_chunks()
+        log_rows = at_numbers(row_of, partitions)
+        order = self._index.order(positions)
+        is_wanted = (log_rows != UNKNOWN) | ~valid(commits["committed_offset"])
+        if not is_wanted.all():
+            order = order[is_wanted[order]]
+        self._partition_of = lengthened(self._partition_of, self._index.position_count)
+        self._partition_of[positions[order]] = partitions[order]
+        group_ids = whole(commits["group_id"])
+        sampled = _Sampled(at, commits, order, positions, partitions, np.asarray(group_ids.indices), log_rows)
+        return sampled, Groups.of(at, group_ids.dictionary.to_pylist(), statuses)
+
+    def _entries(self, sampled: _Sampled, rows: Ints) -> Entries:
+        """Return the entries at some rows of the commits."""
+        assert self._sample is not None
+        _, logs, _ = self._sample
+        commits, of_logs = sampled.commits.take(pa.array(rows)), sampled.log_rows[rows]
+        return Entries(
+            at=sampled.at,
+            positions=sampled.positions[rows],
+            partitions=sampled.partitions[rows],
+            groups=sampled.groups[rows],
+            commits=commits,
+            logs=_with_sample_time(
+                logs.select(_OF_LOGS).take(pa.array(of_logs, mask=of_logs == UNKNOWN)), sampled.at
+            ),
             held_back=self._coordinators.reasons(commits),
         )
-        self._partition_of = lengthened(self._partition_of, self._index.position_count)
-        self._partition_of[entries.positions] = entries.partitions
-        return entries
 
-    def _numbered(self, commits: pa.Table) -> pa.Table:
-        """Add the columns partition_number and position: the numbers of each row's partition and position."""
-        partitions = self._index.partitions(commits)
-        return commits.append_column("partition_number", pa.array(partitions)).append_column(
-            "position", pa.array(self._index.positions(commits, partitions))
-        )
+    def _rows(self, entries: Entries, context: _Context) -> tuple[pa.Table, Lag]:
+        """Return the rows of `consumer_lag` for entries, and their lag."""
+        is_ignored = self._are_ignored(entries, context)
+        lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
+        lag.holds_no_record = self._unread.nothing_left(entries)
+        age = self._age(entries, lag, self._first_records(entries, lag, context))
+        verdict = self._verdict(entries, lag, age, is_ignored, context)
+        columns = self._lag_columns(entries, lag, age.without_markers(lag))
+        columns |= self._rate_columns(entries, lag, context)
+        columns["status"], columns["status_reason"] = verdict
+        columns["group_state"] = context.groups.states.take(pa.array(entries.groups))
+        return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS), lag
 
-    def _with_owned(self, commits: pa.Table, owned: Sequence[Position]) -> pa.Table:
-        """Add the positions that have an owner and no commit; all rows are `_numbered`."""
-        rows = [{"group_id": group, "topic": of, "partition": at} for group, of, at in owned]
-        without = self._numbered(pa.Table.from_pylist(rows, READ))
-        has_none = ~np.isin(ints(without["position"]), ints(commits["position"]))
-        return pa.concat_tables([commits, without.filter(pa.array(has_none))])
+    def _are_ignored(self, entries: Entries, context: _Context) -> Bools:
+        """Return whether the group of each entry has members, none of which subscribes to the topic."""
+        # The history cannot read past an open transaction either.
+        return context.groups.ignore(entries.groups, entries.commits["topic"]) & ~entries.is_held_back
+
+    def _numbers(self, rows: pa.Table) -> tuple[Ints, Ints]:
+        """Return the numbers of each row's partition and position."""
+        partitions = self._index.partitions(rows)
+        return partitions, self._index.positions(rows, partitions)
+
+    def _left_on_purpose(self, sampled: _Sampled, groups: Groups) -> Bools:
+        """Return whether the members of each group left on purpose."""
+        of_empty = sampled.order[groups.are_empty[sampled.groups[sampled.order]]]
+        commits = sampled.commits.select(["committed_offset", "record_at"]).take(pa.array(of_empty))
+        columns = (sampled.groups[of_empty], sampled.positions[of_empty], *map(ints, commits.columns))
+        return self._last_commits.left_on_purpose(groups, *columns)
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -290,28 +355,25 @@ class LagCalculator:
             known[row["group_id"]] = row["record_partition_max"]
         return {name: partition for name, partition in sorted(known.items()) if partition in held}
 
-    def _first_records(
-        self, entries: Entries, lag: Lag, fetch_records: FetchRecords | None
-    ) -> dict[int, FirstRecord | None]:
-        """Return the first unread records of exact groups by entry, and set the lag of those without one to 0."""
-        is_exact = (lag.lag > 0) & matching(entries.commits["group_id"], self._rules.exact_groups)
-        exact = np.flatnonzero(is_exact)
+    def _fetch_first_records(self, sampled: _Sampled, context: _Context, fetch_records: FetchRecords) -> None:
+        """Fetch the first unread records of exact groups."""
+        exact = sampled.order[context.is_exact[sampled.groups[sampled.order]]]
         if not len(exact):
-            return {}
-        commits = entries.commits.take(pa.array(exact))
-        is_isolated = matching(commits["group_id"], self._rules.read_committed_groups).tolist()
-        offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[exact].tolist()
-        columns = (commits["topic"].to_pylist(), commits["partition"].to_pylist(), offsets, is_isolated)
-        wanted = dict(zip(exact.tolist(), map(RecordRequest, *columns), strict=True))
-        if fetch_records is not None:
-            # Where there was none before, there may be one now.
-            known = {at: record for at, record in self._first.items() if record is not None}
-            answers = {**known, **fetch_records([at for at in dict.fromkeys(wanted.values()) if at not in known])}
-            self._first = {at: answers[at] for at in wanted.values() if at in answers}
+            return
+        entries = self._entries(sampled, exact)
+        lag = lag_in_offsets(entries, self._are_ignored(entries, context), context.is_isolated[entries.groups])
+        wanted = list(dict.fromkeys(_first_unread(entries, lag, context).values()))
+        # Where there was none before, there may be one now.
+        known = {at: record for at, record in self._first.items() if record is not None}
+        answers = {**known, **fetch_records([at for at in wanted if at not in known])}
+        self._first = {at: answers[at] for at in wanted if at in answers}
+
+    def _first_records(self, entries: Entries, lag: Lag, context: _Context) -> dict[int, FirstRecord | None]:
+        """Return the first unread records of exact groups by entry, and set the lag of those without one to 0."""
+        wanted = _first_unread(entries, lag, context)
         found = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
-        ends = entries.end
         for entry, record in found.items():
-            if record is None or record.offset >= ends[entry]:
+            if record is None or record.offset >= entries.end[entry]:
                 lag.lag[entry] = 0
         return found
 
@@ -352,11 +414,11 @@ class LagCalculator:
             "problem": lag.problem,
         }
 
-    def _rate_columns(self, entries: Entries, lag: Lag) -> dict[str, pa.Array]:
+    def _rate_columns(self, entries: Entries, lag: Lag, context: _Context) -> dict[str, pa.Array]:
         """Return the rates over `rate_seconds`, or over the part of it that the window covers."""
-        committed_then, then = self._window.since(self._rules.rate_seconds, entries.positions)
-        consumed = _rate(entries.committed, committed_then, (entries.at - then) / _MICROS)
-        end_then, end_at = self._ends.end_since(entries.partitions, then)
+        committed_then = at_numbers(context.committed_then, entries.positions)
+        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / _MICROS)
+        end_then, end_at = self._ends.end_since(entries.partitions, context.then)
         produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)
         falls = consumed - produced
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -376,20 +438,21 @@ class LagCalculator:
         written_at = entries.committed_at
         return np.where(is_nontransactional, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
 
-    def _silent_seconds(self, entries: Entries, of_each: _Groups) -> Floats:
+    def _silent_seconds(self, entries: Entries, groups: Groups) -> Floats:
         """Return for how long members have not committed, counted from their start if that is recent."""
         committed_at = self._in_effect_at(entries)
         since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
-        now = moment(entries.at)
-        started = np.array([group.started_seconds(now) for group in of_each.statuses], np.float64)[of_each.numbers]
-        is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / _MICROS)
-        return np.where(is_new, np.minimum(since_commit, started), since_commit)
+        started = groups.new_seconds[entries.groups]
+        return np.where(np.isnan(started), since_commit, np.minimum(since_commit, started))
 
-    def _verdict(self, entries: Entries, lag: Lag, age: _Age, members: _Members) -> Verdict:
+    def _verdict(self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, context: _Context) -> Verdict:
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
-        where = (entries.positions, entries.partitions)
-        self._window.add(
-            entries.at, *where, committed=committed, committed_at=_commit_times(entries), lag=lag.readable
+        self._window.put(
+            entries.positions,
+            entries.partitions,
+            committed=committed,
+            committed_at=_commit_times(entries),
+            lag=lag.readable,
         )
         now = PositionSample(
             positions=entries.positions,
@@ -397,102 +460,37 @@ class LagCalculator:
             lag=lag.readable,
             lost=lag.lost,
             lag_seconds=age.seconds,
-            commit_seconds=members.silent_seconds,
-            is_empty=members.is_empty,
-            is_unsubscribed=members.is_ignored,
+            commit_seconds=self._silent_seconds(entries, context.groups),
+            is_empty=context.is_empty[entries.groups],
+            is_unsubscribed=is_ignored,
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
         )
         return judge(self._window, now, self._rules.thresholds)
 
 
-_UNKNOWN_GROUP = GroupStatus()
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """The groups of entries, each once: `numbers` are by entry, names and statuses by number."""
-
-    numbers: Ints
-    names: list[str]
-    statuses: list[GroupStatus]
-
-    @classmethod
-    def of(cls, entries: Entries, groups: Mapping[str, GroupStatus]) -> _Groups:
-        encoded = whole(entries.commits["group_id"]).dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        return cls(ints(encoded.indices), names, [groups.get(name, _UNKNOWN_GROUP) for name in names])
-
-    def ignore(self, topics: pa.ChunkedArray) -> Bools:
-        """Return whether the group of each entry has members, none of which subscribes to the entry's topic."""
-        encoded = whole(topics).dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        pairs, of_each = np.unique(self.numbers * len(names) + ints(encoded.indices), return_inverse=True)
-        places = (divmod(pair, len(names)) for pair in pairs.tolist())
-        return np.array([self.statuses[group].ignores(names[topic]) for group, topic in places], bool)[of_each]
-
-    def states(self) -> pa.Array:
-        """Return the state of each entry's group."""
-        return pa.array([group.state for group in self.statuses], pa.string()).take(pa.array(self.numbers))
-
-
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 
-def _not_progressing(verdict: Verdict) -> Bools:
-    found: Bools = np.asarray(pc.is_in(verdict.status, pa.array(_NOT_PROGRESSING)))
+def _is_not_progressing(rows: pa.Table) -> Bools:
+    found: Bools = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
     return found
 
 
-class LastCommits:
-    """The last commit of each Empty group before its last member was gone.
+def _without_offsets(owned: pa.Table) -> pa.Table:
+    """Return owned positions as commits without an offset."""
+    given = {field.name: owned[field.name].cast(READ.field(field.name).type) for field in OWNED}
+    return pa.table([given.get(field.name, pa.nulls(len(owned), field.type)) for field in READ], schema=READ)
 
-    Later commits do not show that a member is alive: an administrator can reset the offsets of an Empty group. One
-    that does not go back may come from a new member whose record the history has not read yet.
-    """
 
-    def __init__(self, find_last_commits: FindLastCommits) -> None:
-        self._find = find_last_commits
-        self._before_end: dict[str, tuple[datetime, int]] = {}
-        self._offsets_before_end: dict[int, int] = {}
-
-    def left_on_purpose(self, entries: Entries, of_each: _Groups) -> Bools:
-        """Return whether the group's members left on purpose, judged by its last commit to any partition."""
-        ends = [group.emptied_at for group in of_each.statuses]
-        emptied = np.flatnonzero(np.array([end is not None for end in ends], bool)[of_each.numbers])
-        columns = (of_each.numbers, entries.committed_at, entries.positions, entries.committed)
-        returned, unseen = set(), {}
-        for number, at, position, offset in zip(*(column[emptied].tolist() for column in columns), strict=True):
-            group_id, end = of_each.names[number], ends[number]
-            if end is None or at == UNKNOWN:
-                continue
-            if moment(at) > end:
-                unseen[group_id] = end
-                continues = offset >= self._offsets_before_end.get(position, offset + 1)
-                if continues and entries.at - at < _HISTORY_FOLLOWS_MICROS:
-                    returned.add(group_id)
-                continue
-            self._add(group_id, end, at)
-            self._offsets_before_end[position] = offset
-        unseen = {name: end for name, end in unseen.items() if self._before_end.get(name, (None,))[0] != end}
-        if unseen:  # a later commit replaced the one before the end before any sample saw it
-            found = self._find(unseen)
-            for name, end in unseen.items():
-                self._add(name, end, found.get(name, UNKNOWN))
-        left = [
-            name not in returned and not group.is_returning and self._left_on_purpose(name, group)
-            for name, group in zip(of_each.names, of_each.statuses, strict=True)
-        ]
-        return np.array(left, bool)[of_each.numbers]
-
-    def _add(self, group_id: str, end: datetime, at: int) -> None:
-        known_end, known_at = self._before_end.get(group_id, (end, UNKNOWN))
-        self._before_end[group_id] = (end, max(at, known_at) if known_end == end else at)
-
-    def _left_on_purpose(self, group_id: str, group: GroupStatus) -> bool:
-        end, at = self._before_end.get(group_id, (None, UNKNOWN))
-        is_known = at != UNKNOWN and end == group.emptied_at
-        return group.left_on_purpose(moment(at) if is_known else None)
+def _first_unread(entries: Entries, lag: Lag, context: _Context) -> dict[int, RecordRequest]:
+    """Return requests for the first unread records of exact groups by entry."""
+    exact = np.flatnonzero((lag.lag > 0) & context.is_exact[entries.groups])
+    commits = entries.commits.select(["topic", "partition"]).take(pa.array(exact)).to_pydict()
+    offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[exact].tolist()
+    is_isolated = context.is_isolated[entries.groups[exact]].tolist()
+    requests = map(RecordRequest, commits["topic"], commits["partition"], offsets, is_isolated)
+    return dict(zip(exact.tolist(), requests, strict=True))
 
 
 def _commit_at(commits: pa.Table) -> pa.ChunkedArray:

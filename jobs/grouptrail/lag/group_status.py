@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-Position = tuple[str, str, int]
+import pyarrow as pa
+
+OWNED = pa.schema({"group_id": pa.string(), "topic": pa.string(), "partition": pa.int32()})
+"""The columns of a table with the positions that members own."""
+NONE_OWNED = OWNED.empty_table()
 
 # The default of the brokers' group.min.session.timeout.ms, below which no session timeout can be.
 LEAST_SESSION_SECONDS = 6

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.lag.group_status import GroupStatus, Position, statuses
+import pyarrow as pa
+
+from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus, statuses
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
@@ -69,7 +71,7 @@ class GroupStatuses:
         self._config = config
         self._shard = shard
         self.by_id: Mapping[str, GroupStatus] = {}
-        self.owned: list[Position] = []
+        self.owned = NONE_OWNED
         self._versions: dict[str, int] = {}
 
     def refresh(self) -> None:
@@ -84,5 +86,6 @@ class GroupStatuses:
 
         returning = query(_RETURNING) if warehouse.versions.keys() >= set(_DECODED) else []
         self.by_id = statuses(query(_STATES), query(_SUBSCRIPTIONS), query(_LEAVERS), query(_FILLED), returning)
-        self.owned = [(row["group_id"], row["topic"], row["partition"]) for row in query(_OWNED)]
+        _, owned = warehouse.answer(_OWNED.format(**known))
+        self.owned = pa.Table.from_batches([pa.record_batch(batch).cast(OWNED) for batch in owned], OWNED)
         self._versions = warehouse.versions

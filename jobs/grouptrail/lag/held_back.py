@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Ints, ints, nulls
+from grouptrail.lag.index import UNKNOWN, Ints, Texts, ints, nulls
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -174,12 +174,13 @@ class CoordinatorOffsets:
         """Return why the decoded commits of these positions are not up to date; null where they are."""
         if not self._groups:
             return nulls(len(commits))
-        columns = (commits[name].to_pylist() for name in ("group_id", "topic", "partition"))
-        return pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string())
+        held = np.flatnonzero(pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string())))
+        columns = (commits[name].take(pa.array(held)).to_pylist() for name in ("group_id", "topic", "partition"))
+        found = Texts(len(commits))
+        found.set(held, pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string()))
+        return found.array()
 
-    def _reason(self, group: str, topic: str, partition: int) -> str | None:
-        if group not in self._groups:
-            return None
+    def _reason(self, group: str, topic: str, partition: int) -> str:
         if self._has_offset(group, topic, partition):
             what = "this offset is from the group's coordinator"
         elif group in self._offsets:

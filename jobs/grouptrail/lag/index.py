@@ -25,7 +25,7 @@ _MOST = np.int64(1 << 31)
 
 
 class _Index:
-    """Values numbered in the order in which they were first seen."""
+    """Values numbered as they were first seen; those seen together, in order, so that neighbours stay neighbours."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self.values = pa.array([], type_)
@@ -42,7 +42,8 @@ class _Index:
         if not values.equals(self._last[0]):
             found = pc.index_in(values, self.values)
             if found.null_count:
-                self.values = pa.concat_arrays([self.values, pc.unique(values.filter(pc.is_null(found)))])
+                new = pc.unique(values.filter(pc.is_null(found)))
+                self.values = pa.concat_arrays([self.values, new.take(pc.sort_indices(new))])
                 found = pc.index_in(values, self.values)
             self._last = values, ints(found)
         return self._last[1]
@@ -58,8 +59,7 @@ class _Names(_Index):
         return super().of(encoded.dictionary)[ints(encoded.indices)]
 
     def ranks(self) -> Ints:
-        """Return the place of each name in alphabetical order."""
-        return _ranks(np.asarray(pc.sort_indices(self.values)))
+        return ranks(self.values)
 
 
 class PartitionIndex:
@@ -104,6 +104,11 @@ class PartitionIndex:
         return self._last_order[1]
 
 
+def ranks(names: pa.Array) -> Ints:
+    """Return the place of each name in alphabetical order."""
+    return _ranks(np.asarray(pc.sort_indices(names)))
+
+
 def _ranks(order: Ints) -> Ints:
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
@@ -127,9 +132,19 @@ def moment(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def micros(moment: datetime) -> int:
+    """Return the microseconds of a time since 1970."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def at_numbers(column: Ints, numbers: Ints) -> Ints:
     """Return a column's values at these numbers; `UNKNOWN` for numbers past its end, which were added later."""
-    return lengthened(column, int(numbers.max(initial=-1)) + 1)[numbers]
+    if int(numbers.max(initial=-1)) < len(column):
+        return column[numbers]
+    found = np.full(len(numbers), UNKNOWN)
+    is_known = numbers < len(column)
+    found[is_known] = column[numbers[is_known]]
+    return found
 
 
 def lengthened(column: Ints, count: int) -> Ints:

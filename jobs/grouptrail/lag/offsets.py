@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ _OTHER_LOG = ("recreated", "made anew")
 
 @dataclass(frozen=True)
 class Entries:
-    """The positions of one sample: their numbers, their partitions' numbers, commits and logs, by entry.
+    """Positions at one sample: the numbers of them, their partitions and groups, their commits and logs, by entry.
 
     `at` is in microseconds. `commits` has the columns of `positions.READ`, null where there is no commit, `logs`
     those of `log_offsets` that are needed. `held_back` says why the decoded commits are not up to date; null where
@@ -32,6 +33,7 @@ class Entries:
     at: int
     positions: Ints
     partitions: Ints
+    groups: Ints
     commits: pa.Table
     logs: pa.Table
     held_back: pa.Array
@@ -39,27 +41,27 @@ class Entries:
     def __len__(self) -> int:
         return len(self.positions)
 
-    @property
+    @cached_property
     def is_held_back(self) -> Bools:
         """Whether an open transaction holds back what the group has committed."""
         return valid(self.held_back)
 
-    @property
+    @cached_property
     def committed(self) -> Ints:
         """Committed offsets."""
         return ints(self.commits["committed_offset"])
 
-    @property
+    @cached_property
     def committed_at(self) -> Ints:
         """Times of the commits (microseconds)."""
         return ints(self.commits["record_at"])
 
-    @property
+    @cached_property
     def end(self) -> Ints:
         """Log end offsets."""
         return ints(self.logs["log_end_offset"])
 
-    @property
+    @cached_property
     def sampled_at(self) -> Ints:
         """Times at which the leaders had answered (microseconds)."""
         return ints(self.logs["sampled_at"])
@@ -86,13 +88,12 @@ class Lag:
         return np.where(self.lag == UNKNOWN, UNKNOWN, np.where(self.holds_no_record, 0, there))
 
 
-def lag_in_offsets(entries: Entries, is_ignored: Bools, read_committed_groups: Sequence[str]) -> Lag:
-    """Compute the lag up to the log's end, or up to the last stable offset for groups that match a pattern.
+def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> Lag:
+    """Compute the lag up to the log's end, or where `is_isolated` up to the last stable offset.
 
     `is_ignored`: no member of the group subscribes to the topic.
     """
     committed, end = entries.committed, entries.end
-    is_isolated = matching(entries.commits["group_id"], read_committed_groups)
     readable = np.where(is_isolated, ints(entries.logs["last_stable_offset"]), end)
     problem = Texts(len(entries))
     is_unknown = np.full(len(entries), False)

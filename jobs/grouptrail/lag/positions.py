@@ -9,11 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import ints
+from grouptrail.lag.index import ints, ranks, whole
 from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
 
 TABLE = "committed_offsets"
+
+# When this share of the positions is new, all are put in order.
+_NEW_SHARE = 1 / 8
 
 # So many commits are reduced to the newest of each position before anybody asks for them.
 _MANY = 500_000
@@ -69,6 +72,7 @@ class _Newest:
         self._until = until
         self._waiting: list[pa.Table] = []
         self._newest = READ.empty_table()
+        self._sorted_count = 0
         self._merged_from = _MANY
 
     def add(self, commits: pa.Table) -> None:
@@ -101,10 +105,19 @@ class _Newest:
             due = due.filter(pa.array(is_due))
         if len(due):
             self._newest = updated(self._newest, due)
+        if len(self._newest) - self._sorted_count > _NEW_SHARE * len(self._newest):
+            self._newest, self._sorted_count = _by_position(self._newest), len(self._newest)
 
     def whole(self) -> pa.Table:
         """Return the newest of all, those waiting included."""
         return _undeleted(updated(self._newest, pa.concat_tables([READ.empty_table(), *self._waiting])))
+
+
+def _by_position(commits: pa.Table) -> pa.Table:
+    """Return commits by group, topic and partition, the order of the lag's rows: neighbours are faster to read."""
+    columns = [whole(commits[name]) for name in ("group_id", "topic")]
+    group, topic = (ranks(column.dictionary)[np.asarray(column.indices)] for column in columns)
+    return commits.take(pa.array(np.lexsort((np.asarray(commits["partition"]), topic, group))))
 
 
 def _undeleted(commits: pa.Table) -> pa.Table:

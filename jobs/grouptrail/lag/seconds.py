@@ -6,11 +6,13 @@ interpolated as if the 40 records had come evenly; the error is the distance to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Floats, Ints, at_numbers
+from grouptrail.lag.index import UNKNOWN, Floats, Ints, at_numbers, lengthened
 
 _MICROS = 1_000_000
 _RECENT_SECONDS = 600
@@ -43,6 +45,7 @@ class LogEnds:
 
     def __init__(self) -> None:
         self._samples: list[LogEndSample] = []  # the newest last
+        self._rows: _Rows | None = None
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -56,36 +59,20 @@ class LogEnds:
         self._samples.append(sample)
         kept = _thinned([sample.answered_at for sample in self._samples], sample.answered_at)
         self._samples = [self._samples[number] for number in kept]
+        self._rows = None
 
     def forget(self, partitions: Ints) -> None:
         """Drop what was sampled of these partitions before the newest sample: their logs were replaced."""
         for sample in self._samples[:-1]:
             sample.ends[partitions[partitions < len(sample.ends)]] = UNKNOWN
+        self._rows = None
 
     def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
         """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
-        rows, numbers = len(self._samples), np.arange(int(partitions.max(initial=-1)) + 1)
-        unknown = np.full((1, len(numbers)), UNKNOWN)
-        # A row for each sample, the oldest first, between two without an end.
-        ends = np.concatenate([unknown, *(at_numbers(one.ends, numbers)[None] for one in self._samples), unknown])
-        row = np.arange(rows + 2)[:, None]
-        last_known = np.maximum.accumulate(np.where(ends == UNKNOWN, 0, row))
-        next_known = np.minimum.accumulate(np.where(ends == UNKNOWN, rows + 1, row)[::-1])[::-1]
-        # A log's end rises from sample to sample: halving finds the first row in which the log had the record.
-        known_ends = np.take_along_axis(ends, last_known, axis=0)
-        low, high = np.ones(len(offsets), np.int64), np.full(len(offsets), rows + 1)
-        while (low < high).any():
-            middle = (low + high) // 2
-            had_record = known_ends[middle, partitions] > offsets
-            low, high = np.where(had_record | (low == high), low, middle + 1), np.where(had_record, middle, high)
-        before, after = last_known[low - 1, partitions], next_known[low, partitions]
-        start = ends[before, partitions]
-        share = (offsets - start + 0.5) / np.maximum(ends[after, partitions] - start, 1)
-        asked_at, answered_at = (
-            np.array([UNKNOWN, *(getattr(one, name) for one in self._samples), UNKNOWN])
-            for name in ("asked_at", "answered_at")
-        )
-        return _age(now, answered_at[after], asked_at[before], share)
+        count = int(partitions.max(initial=-1)) + 1
+        if self._rows is None or self._rows.count < count:
+            self._rows = _Rows.of(self._samples, count)
+        return self._rows.age(partitions, offsets, now)
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).
@@ -95,6 +82,52 @@ class LogEnds:
         none = LogEndSample(at, at, np.empty(0, np.int64))
         sample = next((sample for sample in self._samples if sample.answered_at >= at), none)
         return at_numbers(sample.ends, partitions), sample.answered_at
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Samples as rows of a matrix with a column for each partition: the oldest first, between two without ends.
+
+    `last_known` and `next_known` are the nearest rows with an end, `known_ends` the end in the last one.
+    """
+
+    ends: Ints
+    known_ends: Ints
+    last_known: npt.NDArray[np.int16]
+    next_known: npt.NDArray[np.int16]
+    asked_at: Ints
+    answered_at: Ints
+
+    @classmethod
+    def of(cls, samples: Sequence[LogEndSample], least: int) -> _Rows:
+        rows, count = len(samples), max([least, *(len(one.ends) for one in samples)])
+        unknown = np.full((1, count), UNKNOWN)
+        ends = np.concatenate([unknown, *(lengthened(one.ends, count)[None] for one in samples), unknown])
+        row = np.arange(rows + 2, dtype=np.int16)[:, None]
+        last_known = np.maximum.accumulate(np.where(ends == UNKNOWN, 0, row))
+        next_known = np.minimum.accumulate(np.where(ends == UNKNOWN, np.int16(rows + 1), row)[::-1])[::-1]
+        asked_at, answered_at = (
+            np.array([UNKNOWN, *(getattr(one, name) for one in samples), UNKNOWN])
+            for name in ("asked_at", "answered_at")
+        )
+        known_ends = np.take_along_axis(ends, last_known.astype(np.intp), axis=0)
+        return cls(ends, known_ends, last_known, next_known, asked_at, answered_at)
+
+    @property
+    def count(self) -> int:
+        return int(self.ends.shape[1])
+
+    def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
+        # A log's end rises from sample to sample: halving finds the first row in which the log had the record.
+        low, high = np.ones(len(offsets), np.int64), np.full(len(offsets), len(self.ends) - 1)
+        while (low < high).any():
+            middle = (low + high) // 2
+            had_record = self.known_ends[middle, partitions] > offsets
+            low, high = np.where(had_record | (low == high), low, middle + 1), np.where(had_record, middle, high)
+        before, after = self.last_known[low - 1, partitions], self.next_known[low, partitions]
+        start = self.ends[before, partitions]
+        share = (offsets - start + 0.5) / np.maximum(self.ends[after, partitions] - start, 1)
+        return _age(now, self.answered_at[after], self.asked_at[before], share)
 
 
 def _age(now: Ints, had_record_at: Ints, had_none_at: Ints, share: Floats) -> Age:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,18 @@ FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstR
 
 _MICROS = 1_000_000
 _FEW_OFFSETS = 1000
-_MOST_POSITIONS, _MOST_TOPICS = 100, 10
+MOST_QUERIES, _MOST_TOPICS = 100, 10
 _RETRY_MICROS = 600 * _MICROS
 _NOTHING, _SOMETHING, _NO_ANSWER = 2, 1, 0
+
+
+class UnreadQuery(NamedTuple):
+    """A query for the first record of a position at or after its committed offset, in a log with this end."""
+
+    position: int
+    committed: int
+    end: int
+    request: RecordRequest
 
 
 class UnreadOffsets:
@@ -34,58 +44,65 @@ class UnreadOffsets:
 
     def nothing_left(self, entries: Entries) -> Bools:
         """Return where all offsets from the committed one on are known to hold no record."""
-        found, committed, end, _ = self._answers(entries)
+        found, committed, end, _ = self._answers(entries.positions)
         nothing: Bools = (found == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
         return nothing
 
-    def query(self, entries: Entries, lag: Lag, chosen: Bools, fetch_records: FetchRecords) -> None:
-        """Query the chosen entries with few unread offsets and no open transaction.
+    def due(self, entries: Entries, lag: Lag, chosen: Bools) -> list[UnreadQuery]:
+        """Return the queries that are due for the chosen entries with few unread offsets and no open transaction."""
+        is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
+        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
+        candidates = np.flatnonzero(is_candidate)
+        due = candidates[self._need_query(entries, candidates)][:MOST_QUERIES]
+        if not len(due):
+            return []
+        commits = entries.commits.select(["topic", "partition"]).take(pa.array(due)).to_pydict()
+        offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[due]
+        requests = (
+            RecordRequest(topic, partition, offset, is_isolated=True)
+            for topic, partition, offset in zip(commits["topic"], commits["partition"], offsets.tolist(), strict=True)
+        )
+        columns = (column[due].tolist() for column in (entries.positions, entries.committed, entries.end))
+        return list(map(UnreadQuery, *columns, requests))
+
+    def query(self, due: Sequence[UnreadQuery], at: int, fetch_records: FetchRecords) -> Ints:
+        """Query brokers at a time (microseconds); return the positions for which no record is left.
 
         A call queries a limited number, and one topic at a time if there is no answer: a topic that may not be read
         does not fail the others.
         """
-        is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
-        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
-        due = np.flatnonzero(is_candidate & self._needs_query(entries))[:_MOST_POSITIONS]
-        if not len(due):
-            return
-        commits = entries.commits.select(["topic", "partition"]).take(pa.array(due)).to_pydict()
-        offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[due].tolist()
-        ends = entries.end[due].tolist()
-        of_topic: dict[str, list[int]] = defaultdict(list)
-        for number, topic in enumerate(commits["topic"]):
-            of_topic[topic].append(number)
-        chosen_topics = dict(islice(of_topic.items(), _MOST_TOPICS))
-        wanted = {
-            number: RecordRequest(topic, commits["partition"][number], offsets[number], is_isolated=True)
-            for topic, numbers in chosen_topics.items()
-            for number in numbers
-        }
-        records = fetch_records(list(dict.fromkeys(wanted.values())))
-        if not records and len(chosen_topics) > 1:  # one of them may not be read
-            for numbers in chosen_topics.values():
-                records = {**records, **fetch_records(list(dict.fromkeys(wanted[number] for number in numbers)))}
-        found = [_meaning(records, one, ends[number]) for number, one in wanted.items()]
-        self._note(due[list(wanted)], np.array(found), entries)
-
-    def _answers(self, entries: Entries) -> list[Ints]:
-        return [at_numbers(one, entries.positions) for one in (self._found, self._committed, self._end, self._at)]
-
-    def _needs_query(self, entries: Entries) -> Bools:
-        found, committed, end, at = self._answers(entries)
-        is_retried = (found == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
-        has_grown = (found == _NOTHING) & (entries.end > end)
-        needs: Bools = (found == UNKNOWN) | (committed != entries.committed) | is_retried | has_grown
-        return needs
-
-    def _note(self, queried: Ints, found: Ints, entries: Entries) -> None:
-        positions = entries.positions[queried]
+        of_topic: dict[str, list[UnreadQuery]] = defaultdict(list)
+        for one in due[:MOST_QUERIES]:
+            of_topic[one.request.topic].append(one)
+        chosen = dict(islice(of_topic.items(), _MOST_TOPICS))
+        wanted = [one for queries in chosen.values() for one in queries]
+        if not wanted:
+            return np.empty(0, np.int64)
+        records = fetch_records(list(dict.fromkeys(one.request for one in wanted)))
+        if not records and len(chosen) > 1:  # one of them may not be read
+            for queries in chosen.values():
+                records = {**records, **fetch_records(list(dict.fromkeys(one.request for one in queries)))}
+        positions = np.array([one.position for one in wanted])
+        found = np.array([_meaning(records, one.request, one.end) for one in wanted])
         count = int(positions.max()) + 1
         self._found, self._committed, self._end, self._at = (
             lengthened(one, count) for one in (self._found, self._committed, self._end, self._at)
         )
-        self._found[positions], self._at[positions] = found, entries.at
-        self._committed[positions], self._end[positions] = entries.committed[queried], entries.end[queried]
+        self._found[positions], self._at[positions] = found, at
+        self._committed[positions] = [one.committed for one in wanted]
+        self._end[positions] = [one.end for one in wanted]
+        answered: Ints = positions[found == _NOTHING]
+        return answered
+
+    def _answers(self, positions: Ints) -> list[Ints]:
+        return [at_numbers(column, positions) for column in (self._found, self._committed, self._end, self._at)]
+
+    def _need_query(self, entries: Entries, candidates: Ints) -> Bools:
+        found, committed, end, at = self._answers(entries.positions[candidates])
+        is_retried = (found == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
+        has_grown = (found == _NOTHING) & (entries.end[candidates] > end)
+        need: Bools = (found == UNKNOWN) | (committed != entries.committed[candidates]) | is_retried | has_grown
+        return need
 
 
 def _meaning(records: Mapping[RecordRequest, FirstRecord | None], wanted: RecordRequest, end: int) -> int:

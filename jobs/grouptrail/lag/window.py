@@ -22,7 +22,7 @@ _SAMPLES_A_WINDOW = 60
 _Numbers = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sample:
     """The figures of a sample by the positions' numbers; times are in microseconds, `partitions` are numbers."""
 
@@ -145,22 +145,24 @@ class Window:
     def __len__(self) -> int:
         return len(self._times) + (self._newest is not None)
 
-    def add(
-        self, at: int, positions: Ints, partitions: Ints, *, committed: Ints, committed_at: Ints, lag: Ints
-    ) -> None:
-        """Add a sample's figures (times in microseconds), in place of those of the same time."""
+    def begin(self, at: int, count: int) -> None:
+        """Begin a sample (microseconds) of at most this many positions, in place of one of the same time."""
         newest = self._newest
         if newest is not None and at < newest.at:  # the clock went back
             self._times, self._changes, self._all = [], [], _Positions.none()
         elif newest is not None and at > newest.at and not self._is_thinned(newest):
             self._note(newest)
-        count = int(positions.max(initial=-1)) + 1
-        columns = [np.full(count, UNKNOWN) for _ in range(4)]
-        for column, values in zip(columns, (committed, committed_at, lag, partitions), strict=True):
-            column[positions] = values
-        self._newest = Sample(at, *columns)
+        self._newest = Sample(at, *(np.full(count, UNKNOWN) for _ in range(4)))
         while self._times and self._times[0] < at - self._micros:
             self._drop_oldest()
+        self._all.grow(count)
+
+    def put(self, positions: Ints, partitions: Ints, *, committed: Ints, committed_at: Ints, lag: Ints) -> None:
+        """Set the figures of some positions at the newest sample."""
+        newest = self._newest
+        assert newest is not None
+        newest.committed[positions], newest.committed_at[positions] = committed, committed_at
+        newest.lag[positions], newest.partitions[positions] = lag, partitions
 
     def newest_at(self, at: int) -> Sample | None:
         """Return the newest sample if it is of this time, for `restore`."""
@@ -181,27 +183,29 @@ class Window:
             there = positions[positions < len(self._newest.committed)]
             self._newest.committed[there] = self._newest.lag[there] = UNKNOWN
 
-    def since(self, seconds: float, positions: Ints) -> tuple[Ints, int]:
-        """Return the committed offsets at the oldest sample of the last seconds, and its time (microseconds)."""
+    def since(self, seconds: float) -> tuple[Ints, int]:
+        """Return the committed offsets at the oldest sample of the last seconds, and its time (microseconds).
+
+        The offsets are by position; those of the newest sample are `put` later.
+        """
         assert self._newest is not None
         start = self._newest.at - seconds * _MICROS
         at = next((at for at in self._times if at >= start), None)
         if at is None:
-            return at_numbers(self._newest.committed, positions), self._newest.at
+            return self._newest.committed, self._newest.at
         committed = self._all.oldest_committed.copy()
         for change in self._changes:
             if change.at <= at:
                 committed[change.moved] = change.committed
-        return at_numbers(committed, positions), at
+        return committed, at
 
     def figures(self, positions: Ints) -> Figures:
-        """Return what the samples show of these positions; the newest sample must have been added."""
+        """Return what the samples show of these positions, whose newest figures have been `put`."""
         assert self._newest is not None
         newest = self._newest
-        self._all.grow(int(positions.max(initial=-1)) + 1)
         past, start = self._all.of(positions), self._times[0] if self._times else newest.at
         committed, commit_at, lag = (
-            at_numbers(column, positions) for column in (newest.committed, newest.committed_at, newest.lag)
+            column[positions] for column in (newest.committed, newest.committed_at, newest.lag)
         )
         has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
         fell_now = has_lag & (past.known_lag_at >= start) & (lag < past.known_lag)
