@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 """Receives one line: a job's progress, or what it could not do."""
 Publish = Callable[["pa.Table"], None]
-"""Receives rows of `consumer_lag`: the newest row of every position."""
+"""Receives rows of `consumer_lag`, the newest of every position; texts may have dictionary codes."""
 Live = Callable[[], "pa.Table"]
 """Returns rows of `offset_commits` written since the last call, which the table may not have yet."""
 Start = Mapping[str, Any]

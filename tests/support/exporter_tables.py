@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
+from grouptrail.lag.calculator import ROWS
+from grouptrail.lag.state import PUBLISHED
 from grouptrail.storage.schema import table_schema
 from support.small_tables import lay
 
@@ -48,7 +50,8 @@ def lag_table(*rows: dict[str, Any]) -> pa.Table:
     """Return rows of consumer_lag in memory, as the lag job publishes them."""
     schema = table_schema("consumer_lag")
     shared = {"cluster": "default", "group_id": "billing"}
-    return pa.Table.from_pylist([{name: (shared | row).get(name) for name in schema.names} for row in rows], schema)
+    table = pa.Table.from_pylist([{name: (shared | row).get(name) for name in schema.names} for row in rows], schema)
+    return table.cast(ROWS).select(PUBLISHED)
 
 
 def lay_everything(config: Config) -> None:

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag import groups
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import table_schema, written_out
 from support import small_tables
 
 LOGS = table_schema("log_offsets")
@@ -86,5 +86,5 @@ class LagCluster:
 def in_order(rows: pa.Table) -> list[dict[str, Any]]:
     """Return rows of `consumer_lag` by sample and position."""
     key = [(name, "ascending") for name in ("sampled_at", "group_id", "topic", "partition")]
-    found: list[dict[str, Any]] = rows.sort_by(key).to_pylist()
+    found: list[dict[str, Any]] = written_out(rows).sort_by(key).to_pylist()
     return found

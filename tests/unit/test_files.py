@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from grouptrail.storage import files
 from grouptrail.storage.files import TableLocation
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import compact, table_schema
 
 TABLE = "offset_commits"
 SCHEMA = table_schema(TABLE, without=("cluster", "source", "not_before"))
@@ -41,18 +41,24 @@ commits = st.fixed_dictionaries(
 )
 
 
-def write(folder: Path, *batches: list[dict[str, Any]]) -> dict[str, Any] | None:
+def write(folder: Path, *batches: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> dict[str, Any] | None:
     place = TableLocation(TABLE, str(folder), {}, {"cluster": "test", "source": None})
-    added = list(files.write((pa.RecordBatch.from_pylist(rows, schema=SCHEMA) for rows in batches), place))
+    made = (pa.RecordBatch.from_pylist(rows, schema=SCHEMA).cast(schema) for rows in batches)
+    added = list(files.write(made, place))
     return json.loads(added[0])["add"] if added else None
 
 
-@given(st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any))
-def test_write_stores_every_row_within_the_file_statistics(batches: list[list[dict[str, Any]]]) -> None:
+@given(
+    st.lists(st.lists(commits, max_size=4), min_size=1, max_size=3).filter(any),
+    st.sampled_from([SCHEMA, compact(SCHEMA)]),
+)
+def test_write_stores_every_row_within_the_file_statistics(
+    batches: list[list[dict[str, Any]]], schema: pa.Schema
+) -> None:
     """Also if a text is truncated or a time has microseconds."""
     rows = [row for batch in batches for row in batch]
     with TemporaryDirectory() as folder:
-        added = write(Path(folder), *batches)
+        added = write(Path(folder), *batches, schema=schema)
         assert added is not None
         path = Path(folder) / added["path"]
         assert path.stat().st_size == added["size"]

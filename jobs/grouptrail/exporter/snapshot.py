@@ -209,7 +209,7 @@ class SnapshotReader:
             self._stored = self._read_tables()
         stored = self._stored
         newest: datetime | None
-        sample = self._stored_lag() if lag is None else self._published_lag(_lag_columns(lag))
+        sample = self._stored_lag() if lag is None else self._published_lag(lag)
         if isinstance(sample, LargeSample):
             rows, (summary, extent) = _NO_LAG, sample.summary()
             newest = sample.newest_at
@@ -286,11 +286,12 @@ class SnapshotReader:
 
     def _published_lag(self, rows: pa.Table) -> pa.Table | LargeSample:
         """Return published rows with lag in seconds as of now."""
+        rows = _select_lag(rows)
         newest, stale = pc.max(rows["sampled_at"]).as_py(), _stale(self._config)
         as_of_now = partial(self._as_of_now, now=time.time())
         if len(rows) > most_rows(self._config.exporter) and newest >= stale:
             return self._large(ds.dataset(rows), newest, stale, as_of_now=as_of_now)
-        return as_of_now(rows)
+        return as_of_now(_lag_columns(rows))
 
     def _large(
         self,
@@ -461,11 +462,14 @@ def _stable_offsets(offsets: Mapping[int, tuple[int | None, int | None]]) -> pa.
 
 
 def _lag_columns(rows: pa.Table) -> pa.Table:
-    types = _types("consumer_lag", LAG_COLUMNS)
-    missing = [name for name in types if name not in rows.column_names]
+    return _select_lag(rows).cast(pa.schema(list(_types("consumer_lag", LAG_COLUMNS).items())))
+
+
+def _select_lag(rows: pa.Table) -> pa.Table:
+    missing = [name for name in LAG_COLUMNS if name not in rows.column_names]
     if missing:
         raise ExporterError(f"rows of consumer_lag without {missing[0]}: hand over all columns of the table")
-    return rows.select(list(types)).cast(pa.schema(list(types.items())))
+    return rows.select(LAG_COLUMNS)
 
 
 def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:

@@ -5,7 +5,7 @@ Works on whole columns; reads no table, no broker and no clock. Start at `LagCal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +36,13 @@ from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge
 from grouptrail.lag.window import Window
-from grouptrail.storage.schema import ADMIN, table_schema
+from grouptrail.storage.schema import ADMIN, compact, table_schema
 
 TABLE = "consumer_lag"
 COLUMNS = table_schema(TABLE)
+_WRITTEN_OUT = ("problem", "status_reason")
+ROWS = pa.schema([field if field.name in _WRITTEN_OUT else compact(pa.schema([field])).field(0) for field in COLUMNS])
+"""The same columns, with dictionary codes for texts that many rows share."""
 STORED_LAG = pa.schema(
     [
         COLUMNS.field(name)
@@ -202,8 +205,9 @@ class LagCalculator:
         until: int | None = None,
         fetch_records: FetchRecords | None = None,
         fetch_offsets: FetchOffsets | None = None,
+        columns: Sequence[str] = ROWS.names,
     ) -> pa.Table:
-        """Return the rows of `consumer_lag` at the newest sample; none before the first sample.
+        """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
 
         Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
         that members own, so that one without a commit gets a row. `fetch_records` serves `exact_groups` and groups
@@ -211,7 +215,7 @@ class LagCalculator:
         back. Without them earlier answers are used; with `until`, no earlier offsets are.
         """
         if self._sample is None:
-            return COLUMNS.empty_table()
+            return ROWS.empty_table().select(columns)
         at, *_ = self._sample
         sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
         known = self._window.newest_at(at)
@@ -232,7 +236,7 @@ class LagCalculator:
         due: list[UnreadQuery] = []
         for part in parts:
             entries = self._entries(sampled, part)
-            rows, lag = self._rows(entries, context)
+            rows, lag = self._rows(entries, context, columns)
             found.append(rows)
             if fetch_records is not None and len(due) < MOST_QUERIES:
                 due += self._unread.due(entries, lag, _is_not_progressing(rows))
@@ -241,11 +245,11 @@ class LagCalculator:
             is_changed[self._unread.query(due, at, fetch_records)] = True
             for number, part in enumerate(parts):
                 if is_changed[sampled.positions[part]].any():
-                    found[number], _ = self._rows(self._entries(sampled, part), context)
+                    found[number], _ = self._rows(self._entries(sampled, part), context, columns)
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
-        return pa.concat_tables([COLUMNS.empty_table(), *found])
+        return pa.concat_tables([ROWS.empty_table().select(columns), *found]).unify_dictionaries()
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
         """Return the partitions whose log is shorter than before, or whose topic has another id than before."""
@@ -314,8 +318,8 @@ class LagCalculator:
             held_back=self._coordinators.reasons(commits),
         )
 
-    def _rows(self, entries: Entries, context: _Context) -> tuple[pa.Table, Lag]:
-        """Return the rows of `consumer_lag` for entries, and their lag."""
+    def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag]:
+        """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
         is_ignored = self._are_ignored(entries, context)
         lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
         lag.holds_no_record = self._unread.nothing_left(entries)
@@ -323,9 +327,11 @@ class LagCalculator:
         verdict = self._verdict(entries, lag, age, is_ignored, context)
         columns = self._lag_columns(entries, lag, age.without_markers(lag))
         columns |= self._rate_columns(entries, lag, context)
-        columns["status"], columns["status_reason"] = verdict
+        columns["status"] = verdict.status
+        if "status_reason" in names:
+            columns["status_reason"] = verdict.reason
         columns["group_state"] = context.groups.states.take(pa.array(entries.groups))
-        return pa.table([columns[name] for name in COLUMNS.names], schema=COLUMNS), lag
+        return pa.table([columns[name] for name in names], schema=pa.schema(list(map(ROWS.field, names)))), lag
 
     def _are_ignored(self, entries: Entries, context: _Context) -> Bools:
         """Return whether the group of each entry has members, none of which subscribes to the topic."""
@@ -400,16 +406,15 @@ class LagCalculator:
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
         return {
-            "cluster": pa.repeat(self._cluster, len(entries)),
-            **{name: whole(commits[name]).cast(pa.string()) for name in ("group_id", "topic")},
-            **{name: whole(commits[name]) for name in ("partition", "committed_offset")},
+            "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(entries), np.int32), [self._cluster]),
+            **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),
             "lag": _or_null(lag.lag),
             "lost_records": _or_null(lag.lost),
             "lag_seconds": _seconds(age.seconds),
-            "lag_seconds_method": age.methods.array(),
+            "lag_seconds_method": age.methods.codes(),
             "lag_seconds_error": _seconds(age.errors),
             "problem": lag.problem,
         }

@@ -157,7 +157,8 @@ class Texts:
     """A text for each entry, or none. Most entries share one of a few, so that only the others are written out."""
 
     def __init__(self, count: int) -> None:
-        self._number = np.full(count, UNKNOWN)
+        self._number = np.full(count, UNKNOWN, np.int32)
+        self._shared: dict[str, int] = {}
         self._parts: list[pa.Array] = []
         self._length = 0
 
@@ -165,10 +166,12 @@ class Texts:
         """Set the text that entries share, or the text of each."""
         if not len(entries):
             return
-        part = pa.array([texts]) if isinstance(texts, str) else whole(texts)
-        self._number[entries] = self._length + (0 if isinstance(texts, str) else np.arange(len(part)))
-        self._parts.append(part)
-        self._length += len(part)
+        if not isinstance(texts, str):
+            self._number[entries] = self._added(whole(texts)) + np.arange(len(texts))
+            return
+        if texts not in self._shared:
+            self._shared[texts] = self._added(pa.array([texts]))
+        self._number[entries] = self._shared[texts]
 
     @property
     def is_set(self) -> Bools:
@@ -178,8 +181,24 @@ class Texts:
 
     def array(self) -> pa.Array:
         """Return the texts, null where there is none."""
-        texts = pa.concat_arrays([pa.array([], pa.string()), *self._parts])
-        return texts.take(pa.array(self._number, mask=self._number == UNKNOWN))
+        return self._texts().take(self._numbers())
+
+    def codes(self) -> pa.Array:
+        """Return the texts as dictionary codes; all of them must be shared ones."""
+        return pa.DictionaryArray.from_arrays(self._numbers(), self._texts())
+
+    def _added(self, texts: pa.Array) -> int:
+        """Add texts and return the number of the first."""
+        first = self._length
+        self._parts.append(texts)
+        self._length += len(texts)
+        return first
+
+    def _texts(self) -> pa.Array:
+        return pa.concat_arrays([pa.array([], pa.string()), *self._parts])
+
+    def _numbers(self) -> pa.Array:
+        return pa.array(self._number, mask=self._number == UNKNOWN)
 
 
 def sentences(*parts: str | Ints | Floats) -> pa.Array:

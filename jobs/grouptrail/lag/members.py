@@ -39,8 +39,8 @@ class Groups:
 
     @cached_property
     def states(self) -> pa.Array:
-        """The state of each group."""
-        return pa.array([status.state for status in self.statuses], pa.string())
+        """The state of each group, as dictionary codes."""
+        return pa.array([status.state for status in self.statuses], pa.string()).dictionary_encode()
 
     @cached_property
     def new_seconds(self) -> Floats:

@@ -22,7 +22,7 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
-from grouptrail.lag.calculator import STORED_LAG, TABLE, LagCalculator, Rules
+from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, LagCalculator, Rules
 from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
 MOST_GROUPS_FETCHED = 1000
+
+_TEXTS_ABOUT_ROWS = ("problem", "status_reason")
+PUBLISHED = [name for name in ROWS.names if name not in _TEXTS_ABOUT_ROWS]
+"""The columns of rows that are published: all but the longest texts, which metrics do not need."""
 
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
@@ -115,7 +119,7 @@ class LagState:
                 self._has_news = True
 
     def fresh_rows(self) -> pa.Table | None:
-        """Return `consumer_lag` at the newest sample by the newest commits; None without new ones."""
+        """Return `consumer_lag` (`PUBLISHED`) at the newest sample by the newest commits; None without new ones."""
         with self._lock:
             if self._calculator is None or not (self._read_commits() or self._has_news):
                 return None
@@ -123,7 +127,7 @@ class LagState:
             computed, self._computed = self._computed, None
             if computed is not None and self._calculator.positions.are_all_due():
                 return computed
-            return self._calculator.compute(self._groups.by_id, self._groups.owned)
+            return self._calculator.compute(self._groups.by_id, self._groups.owned, columns=PUBLISHED)
 
     def lag(self, rows: pa.Table) -> pa.Table:
         """Return the rows of `consumer_lag` for rows of `log_offsets`: one or several samples, newer than all before.
@@ -177,7 +181,7 @@ class LagState:
                 fetch_offsets=self._fetch_offsets if is_new else None,
             )
         )
-        self._computed = found[-1]
+        self._computed = found[-1].select(PUBLISHED)
         return pa.concat_tables(found)
 
     def _add_sample(self, sample: pa.Table) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +69,10 @@ class PositionSample:
         return replace(self, **given, held_back=held_back)
 
 
+_Reason = str | Callable[[], pa.Array]
+"""A text that entries share, or a function that returns the text of each."""
+
+
 class _Rule(NamedTuple):
     """A status, where its rule holds, and the reason: a text, or a function that returns those of some entries."""
 
@@ -77,36 +81,55 @@ class _Rule(NamedTuple):
     reason: str | Callable[[Ints], pa.Array]
 
 
-class Verdict(NamedTuple):
-    """The status of each entry, and the rule that gave it with its figures."""
+class Verdict:
+    """The status of each entry as a dictionary code, and on demand the rule that gave it with its figures."""
 
-    status: pa.Array
-    reason: pa.Array
+    def __init__(self, count: int) -> None:
+        self._statuses = Texts(count)
+        self._reasons: list[tuple[Ints, _Reason]] = []
+
+    def set(self, entries: Ints, reason: _Reason, status: str | None = None) -> None:
+        """Set the reason of some entries, and their status."""
+        if status is not None:
+            self._statuses.set(entries, status)
+        if len(entries):
+            self._reasons.append((entries, reason))
+
+    @property
+    def status(self) -> pa.Array:
+        """The statuses."""
+        return self._statuses.codes()
+
+    @cached_property
+    def reason(self) -> pa.Array:
+        """The reasons."""
+        found = Texts(len(self._statuses.is_set))
+        for entries, reason in self._reasons:
+            found.set(entries, reason if isinstance(reason, str) else reason())
+        return found.array()
 
 
 def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdict:
     """Return the status of each position at the window's newest sample."""
-    status, reason = Texts(len(now.lag)), Texts(len(now.lag))
-    everything = np.arange(len(now.lag))
-    status.set(everything, "OK")
-    reason.set(everything, f"{_CAUGHT_UP} {thresholds.allowed_lag}")
+    verdict = Verdict(len(now.lag))
+    verdict.set(np.arange(len(now.lag)), f"{_CAUGHT_UP} {thresholds.allowed_lag}", "OK")
     lost = np.flatnonzero((now.lag == 0) & (now.lost > 0))
     deleted = " records were deleted before they were consumed"
-    reason.set(lost, sentences(f"{_NOTHING_LEFT}: ", now.lost[lost], deleted))
-    if now.without_records is not None:
-        without = np.flatnonzero(now.without_records)
+    verdict.set(lost, lambda: sentences(f"{_NOTHING_LEFT}: ", now.lost[lost], deleted))
+    if (counts := now.without_records) is not None:
+        without = np.flatnonzero(counts)
         held = " offsets from the committed one on hold no committed record"
-        reason.set(without, sentences(f"{_NOTHING_LEFT}: the ", now.without_records[without], held))
+        verdict.set(without, lambda: sentences(f"{_NOTHING_LEFT}: the ", counts[without], held))
     undecided = np.flatnonzero((now.lag > thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed)
     for rules in (_rules_without_window, partial(_rules_of_window, window)):
         is_open = np.full(len(undecided), True)
         for rule in rules(now.of(undecided), thresholds):
             chosen = np.flatnonzero(is_open & rule.holds)
             is_open[chosen] = False
-            status.set(undecided[chosen], rule.status)
-            reason.set(undecided[chosen], rule.reason if isinstance(rule.reason, str) else rule.reason(chosen))
+            reason = rule.reason if isinstance(rule.reason, str) else partial(rule.reason, chosen)
+            verdict.set(undecided[chosen], reason, rule.status)
         undecided = undecided[is_open]
-    return Verdict(status.array(), reason.array())
+    return verdict
 
 
 def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_Rule]:

@@ -46,17 +46,22 @@ class TableLocation:
     same: Mapping[str, Any]
 
 
-def with_all_columns(rows: pa.Table, location: TableLocation) -> pa.Table:
-    """Return rows with all of the table's columns in the contract's order; missing ones are shared values or null."""
+def with_all_columns(rows: pa.Table, location: TableLocation, *, keep_codes: bool = False) -> pa.Table:
+    """Return rows with all of the table's columns in the contract's order; missing ones are shared values or null.
+
+    `keep_codes`: texts with dictionary codes keep them.
+    """
     columns = []
     for column, field in zip(contracts.tables()[location.table].columns, table_schema(location.table), strict=True):
         if column.name in rows.column_names:
-            columns.append(rows[column.name].cast(field.type))
+            given = rows[column.name]
+            is_kept = keep_codes and given.type == pa.dictionary(pa.int32(), field.type)
+            columns.append(given if is_kept else given.cast(field.type))
         elif column.name in location.same or column.null_means is not None:
             columns.append(pa.repeat(pa.scalar(location.same.get(column.name), field.type), len(rows)))
         else:
             raise ValueError(f"rows of {location.table} lack {column.name}")
-    return pa.Table.from_arrays(columns, schema=table_schema(location.table))
+    return pa.Table.from_arrays(columns, names=table_schema(location.table).names)
 
 
 def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[str]:
@@ -65,7 +70,8 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
     The rows' columns may be in any order; a missing column that may be null is null.
     """
     groups = (
-        with_all_columns(pa.Table.from_batches(group), location) for group in gathered(rows, rows=_ROWS_A_GROUP)
+        with_all_columns(pa.Table.from_batches(group), location, keep_codes=True)
+        for group in gathered(rows, rows=_ROWS_A_GROUP)
     )
     first = next(groups, None)
     if first is None:

@@ -29,7 +29,7 @@ from grouptrail.storage.layout import CHECKPOINT_INTERVAL, COMMITS_A_CHECKPOINT,
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import table_schema, written_out
 from grouptrail.storage.sql import Value, datafusion_literal, spark_identifier, spark_literal
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ def append(
     these names that the table has; other missing columns that may be null are null.
     """
     if not _takes_files(config, name):
-        _append_frame(spark.createDataFrame(rows).coalesce(1), config, name, same=same, app=app, version=version)
+        frame = spark.createDataFrame(written_out(rows)).coalesce(1)
+        _append_frame(frame, config, name, same=same, app=app, version=version)
         return
     append = _append(spark, config, name, app, version)
     if not append.is_done:
