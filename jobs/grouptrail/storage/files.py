@@ -21,6 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from grouptrail import contracts
+from grouptrail.memory import release_memory
 from grouptrail.storage.schema import gathered, table_schema
 
 Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -116,6 +117,7 @@ def writing(rows: Rows, location: TableLocation) -> Rows:
     def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for one in write(rows(batches), location):
             yield pa.RecordBatch.from_pydict({"added": [one]})
+        release_memory()  # the worker is kept for a minute, in case that there is another task
 
     return added
 
