@@ -229,27 +229,11 @@ class LagCalculator:
         )
         if fetch_records is not None:
             self._fetch_first_records(sampled, context, fetch_records)
-        parts = [
-            sampled.order[first : first + self._at_a_time] for first in range(0, len(sampled.order), self._at_a_time)
-        ]
-        found: list[pa.Table] = []
-        due: list[UnreadQuery] = []
-        for part in parts:
-            entries = self._entries(sampled, part)
-            rows, lag = self._rows(entries, context, columns)
-            found.append(rows)
-            if fetch_records is not None and len(due) < MOST_QUERIES:
-                due += self._unread.due(entries, lag, _is_not_progressing(rows))
-        if fetch_records is not None and due:
-            is_changed = np.full(self._index.position_count, False)
-            is_changed[self._unread.query(due, at, fetch_records)] = True
-            for number, part in enumerate(parts):
-                if is_changed[sampled.positions[part]].any():
-                    found[number], _ = self._rows(self._entries(sampled, part), context, columns)
+        rows = self._rows_in_parts(sampled, context, columns, fetch_records)
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
-        return pa.concat_tables([ROWS.empty_table().select(columns), *found]).unify_dictionaries()
+        return rows
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
         """Return the partitions whose log is shorter than before, or whose topic has another id than before."""
@@ -317,6 +301,29 @@ class LagCalculator:
             ),
             held_back=self._coordinators.reasons(commits),
         )
+
+    def _rows_in_parts(
+        self, sampled: _Sampled, context: _Context, names: Sequence[str], fetch_records: FetchRecords | None
+    ) -> pa.Table:
+        """Return the rows of `consumer_lag` with these columns; brokers are queried once for all parts."""
+        parts = [
+            sampled.order[first : first + self._at_a_time] for first in range(0, len(sampled.order), self._at_a_time)
+        ]
+        found: list[pa.Table] = []
+        due: list[UnreadQuery] = []
+        for part in parts:
+            entries = self._entries(sampled, part)
+            rows, lag = self._rows(entries, context, names)
+            found.append(rows)
+            if fetch_records is not None and len(due) < MOST_QUERIES:
+                due += self._unread.due(entries, lag, _is_not_progressing(rows))
+        if fetch_records is not None and due:
+            is_changed = np.full(self._index.position_count, False)
+            is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
+            for number, part in enumerate(parts):
+                if is_changed[sampled.positions[part]].any():
+                    found[number], _ = self._rows(self._entries(sampled, part), context, names)
+        return pa.concat_tables([ROWS.empty_table().select(names), *found]).unify_dictionaries()
 
     def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag]:
         """Return the rows of `consumer_lag` for entries with these columns, and their lag."""

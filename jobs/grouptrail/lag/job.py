@@ -199,6 +199,7 @@ class LagHere:
         """Do `LagComputation.append`."""
         found = self._state.lag(rows)
         tables.append(spark, found, self._config, TABLE, app=app, version=version)
+        self._state.has_sample.set()
         return counts_by_status(found)
 
     def has_new_commits(self) -> bool:

@@ -98,7 +98,7 @@ class LagState:
         self._computed: pa.Table | None = None
         self._lock = threading.Lock()
         self.has_sample = threading.Event()
-        """Set when a sample has been processed."""
+        """Set by the caller when what `lag` returned has been written: it can be published then."""
 
     def prepare(self) -> None:
         """Read the new commits while there is no sample; the first batch reports what prevents it."""
@@ -137,7 +137,6 @@ class LagState:
         with self._lock:
             found = self._lag(rows)
             self._has_news = True
-        self.has_sample.set()
         return found
 
     @property
