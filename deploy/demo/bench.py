@@ -32,6 +32,7 @@ from demo.bench_lag import measure as measure_lag
 from demo.bench_pages import measure as measure_pages
 from demo.bench_peers import measure_peers, measure_release
 from demo.bench_quality import measure_check, measure_keep
+from demo.bench_sample import measure_sample
 from demo.bench_shards import measure_shards
 from demo.bench_timeline import measure as measure_timeline
 from demo.bench_views import measure as measure_views
@@ -202,6 +203,7 @@ def main() -> None:
             a_second=options.a_second,
             on_cluster=options.on_cluster,
         ),
+        "sample": lambda _folder, options: measure_sample(positions=options.positions),
         "shards": lambda folder, options: measure_shards(folder, positions=options.positions),
         "views": lambda folder, options: measure_views(
             load_config(None, {}, {}),
@@ -231,7 +233,7 @@ def main() -> None:
     parser.add_argument("--lag-partitions", type=int, default=240, help="group-partitions of a day of lag samples")
     parser.add_argument("--partitions", type=int, default=5_000, help="number of real partitions")
     parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
-    parser.add_argument("--positions", type=int, default=1_008_000, help="positions (group, partition) in shards")
+    parser.add_argument("--positions", type=int, default=1_008_000, help="positions (group, partition) of a sample")
     parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
     parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")

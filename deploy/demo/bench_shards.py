@@ -34,7 +34,8 @@ from grouptrail.storage.schema import table_schema
 SAMPLES = 8
 _SHARDS = 2
 _WARM_UP = 3
-_PARTITIONS, _PARTITIONS_A_TOPIC, _OFFSETS_PARTITIONS = 120, 12, 50
+PARTITIONS = 120
+_PARTITIONS_A_TOPIC, _OFFSETS_PARTITIONS = 12, 50
 _GROUPS_AT_A_TIME = 2_000
 _DEADLINE_SECONDS = 900.0
 
@@ -45,7 +46,7 @@ def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
     with SparkCluster(folder / "cluster", memory="1g") as cluster:
         for executors in (1, 2):
             config = load_config(None, {"warehouse": str(folder / f"warehouse-{executors}")}, {})
-            lay_commits(config, positions // _PARTITIONS)
+            lay_commits(config, positions // PARTITIONS)
             with _running(cluster, config, executors) as driver:
                 took = [_sample_seconds(config, driver) for _ in range(SAMPLES)]
                 memory = round(max(_shard_memory()) / 1e6)
@@ -59,7 +60,7 @@ def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
 def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     """Measure the seconds of a sample in one of ten shards, alone: what each of ten machines would do."""
     config = load_config(None, {"warehouse": str(folder)}, {})
-    lay_commits(config, positions // _PARTITIONS)
+    lay_commits(config, positions // PARTITIONS)
     location = TableLocation("consumer_lag", config.table_path("consumer_lag"), {}, {"cluster": config.cluster})
     for table in (location.table, "committed_offsets"):
         create_without_spark(table, config.table_path(table), {})
@@ -68,8 +69,8 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     began = datetime.now(UTC)
     took = []
     for number in range(SAMPLES):
-        sample = _sample(config, began + timedelta(seconds=10 * number))
-        took.append(seconds(lambda sample=sample: list(write(state.lag(sample).to_batches(), location))))  # type: ignore[misc]
+        logs = sample(config.cluster, began + timedelta(seconds=10 * number))
+        took.append(seconds(lambda logs=logs: list(write(state.lag(logs).to_batches(), location))))  # type: ignore[misc]
     figures = {"positions_of_ten": positions, "one_of_ten_seconds": [round(one, 2) for one in took]}
     print(f"{positions:,} positions, one of ten shards: {figures['one_of_ten_seconds']}", flush=True)
     return figures
@@ -81,40 +82,47 @@ def lay_commits(config: Config, groups: int) -> None:
         create_without_spark(table, config.table_path(table), {})
     same = {"cluster": config.cluster, "source": "topic", "key_type": 1, "is_tombstone": False}
     location = TableLocation("offset_commits", config.table_path("offset_commits"), {}, same)
+    for commits in commits_of(groups):
+        write_deltalake(location.path, with_all_columns(commits, location), mode="append")
+
+
+def commits_of(groups: int) -> Iterator[pa.Table]:
+    """Yield a commit of each group in each partition, as rows of `offset_commits`, for some groups at a time."""
+    typed = table_schema("offset_commits")
+    at = pa.scalar(datetime.now(UTC) - timedelta(seconds=60), pa.timestamp("us", tz="UTC"))
+    topics, partitions = places()
     for first in range(0, groups, _GROUPS_AT_A_TIME):
         numbers = np.arange(first, min(first + _GROUPS_AT_A_TIME, groups))
         names = [f"service-{number:06d}" for number in numbers]
         where = [coordinator_partition(name, _OFFSETS_PARTITIONS) for name in names]
-        rows = len(numbers) * _PARTITIONS
-        at = pa.scalar(datetime.now(UTC) - timedelta(seconds=60), pa.timestamp("us", tz="UTC"))
-        topics, partitions = _places()
+        rows = len(numbers) * PARTITIONS
         columns = {
-            "record_partition": np.repeat(where, _PARTITIONS),
-            "record_offset": np.arange(first * _PARTITIONS, first * _PARTITIONS + rows),
+            "record_partition": np.repeat(where, PARTITIONS),
+            "record_offset": np.arange(first * PARTITIONS, first * PARTITIONS + rows),
             "record_at": pa.repeat(at, rows),
             "commit_at": pa.repeat(at, rows),
-            "group_id": pa.array(names).take(pa.array(np.repeat(np.arange(len(numbers)), _PARTITIONS))),
+            "group_id": pa.array(names).take(pa.array(np.repeat(np.arange(len(numbers)), PARTITIONS))),
             "topic": pa.array(topics * len(numbers)),
             "partition": pa.array(partitions * len(numbers)),
             "committed_offset": np.full(rows, 1000),
         }
-        typed = table_schema("offset_commits")
-        commits = pa.table({name: pa.array(column).cast(typed.field(name).type) for name, column in columns.items()})
-        write_deltalake(location.path, with_all_columns(commits, location), mode="append")
+        yield pa.table({name: pa.array(column).cast(typed.field(name).type) for name, column in columns.items()})
 
 
-def _places() -> tuple[list[str], list[int]]:
-    topics = [f"events-{number // _PARTITIONS_A_TOPIC:03d}" for number in range(_PARTITIONS)]
-    return topics, [number % _PARTITIONS_A_TOPIC for number in range(_PARTITIONS)]
+def places() -> tuple[list[str], list[int]]:
+    """Return the topic and the number of each partition."""
+    topics = [f"events-{number // _PARTITIONS_A_TOPIC:03d}" for number in range(PARTITIONS)]
+    return topics, [number % _PARTITIONS_A_TOPIC for number in range(PARTITIONS)]
 
 
-def _sample(config: Config, now: datetime) -> pa.Table:
-    topics, partitions = _places()
+def sample(cluster: str, now: datetime) -> pa.Table:
+    """Return rows of `log_offsets` at a time; the logs grow by a record a second."""
+    topics, partitions = places()
     end = 1000 + round(now.timestamp()) % 100_000
     times = {"asked_at": now, "sampled_at": now}
     ends = {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
     rows = [
-        {"cluster": config.cluster, "topic": topic, "partition": partition} | times | ends
+        {"cluster": cluster, "topic": topic, "partition": partition} | times | ends
         for topic, partition in zip(topics, partitions, strict=True)
     ]
     return pa.Table.from_pylist(rows, table_schema("log_offsets"))
@@ -123,7 +131,7 @@ def _sample(config: Config, now: datetime) -> pa.Table:
 def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
     """Append a sample, in which all logs have grown; return the seconds until its lag is in the table."""
     before = _newest_commit(config, "consumer_lag")
-    write_deltalake(config.table_path("log_offsets"), _sample(config, datetime.now(UTC)), mode="append")
+    write_deltalake(config.table_path("log_offsets"), sample(config.cluster, datetime.now(UTC)), mode="append")
     began = _newest_commit(config, "log_offsets")
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while (ended := _newest_commit(config, "consumer_lag")) == before:
