@@ -45,7 +45,7 @@ def measure_sample(*, positions: int) -> dict[str, Any]:
 
 
 def _seconds(commits: pa.Table, statuses: dict[str, GroupStatus], owned: pa.Table) -> list[float]:
-    """Return the seconds of each sample, ten seconds of logs that grow apart."""
+    """Return the seconds of each sample; they are ten seconds apart, in which the logs grow."""
     calculator = LagCalculator(_CLUSTER, Rules())
     calculator.positions.add(commits)
     began = datetime.now(UTC)

@@ -40,8 +40,11 @@ from grouptrail.storage.schema import ADMIN, compact, table_schema
 
 TABLE = "consumer_lag"
 COLUMNS = table_schema(TABLE)
-_WRITTEN_OUT = ("problem", "status_reason")
-ROWS = pa.schema([field if field.name in _WRITTEN_OUT else compact(pa.schema([field])).field(0) for field in COLUMNS])
+UNSHARED_TEXTS = ("problem", "status_reason")
+"""Columns whose texts differ from row to row."""
+ROWS = pa.schema(
+    [field if field.name in UNSHARED_TEXTS else compact(pa.schema([field])).field(0) for field in COLUMNS]
+)
 """The same columns, with dictionary codes for texts that many rows share."""
 STORED_LAG = pa.schema(
     [
@@ -98,10 +101,12 @@ class _Age:
 class _Sampled:
     """All positions at a sample.
 
-    `commits` has a row for each, those to be computed are at the numbers `order`; the other columns are by row.
+    `commits` has a row for each, those to be computed are at the numbers `order`; the other columns are by row, of
+    which `log_rows` are the numbers of rows of `logs`.
     """
 
     at: int
+    logs: pa.Table
     commits: pa.Table
     order: Ints
     positions: Ints
@@ -216,8 +221,8 @@ class LagCalculator:
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
-        at, *_ = self._sample
         sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
+        at = sampled.at
         known = self._window.newest_at(at)
         self._window.begin(at, self._index.position_count)
         context = _Context(
@@ -257,7 +262,7 @@ class LagCalculator:
     ) -> tuple[_Sampled, Groups]:
         """Return the positions whose logs were sampled or that are owned without a commit, and their groups."""
         assert self._sample is not None
-        at, _, row_of = self._sample
+        at, logs, row_of = self._sample
         commits = self.positions.latest(until)
         if fetch_offsets is not None or until is not None:
             self._coordinators.refresh(self._held_groups(commits, statuses), at, fetch_offsets)
@@ -282,13 +287,12 @@ class LagCalculator:
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[positions[order]] = partitions[order]
         group_ids = whole(commits["group_id"])
-        sampled = _Sampled(at, commits, order, positions, partitions, np.asarray(group_ids.indices), log_rows)
+        codes, of_logs = np.asarray(group_ids.indices), logs.select(_OF_LOGS)
+        sampled = _Sampled(at, of_logs, commits, order, positions, partitions, codes, log_rows)
         return sampled, Groups.of(at, group_ids.dictionary.to_pylist(), statuses)
 
     def _entries(self, sampled: _Sampled, rows: Ints) -> Entries:
         """Return the entries at some rows of the commits."""
-        assert self._sample is not None
-        _, logs, _ = self._sample
         commits, of_logs = sampled.commits.take(pa.array(rows)), sampled.log_rows[rows]
         return Entries(
             at=sampled.at,
@@ -296,9 +300,7 @@ class LagCalculator:
             partitions=sampled.partitions[rows],
             groups=sampled.groups[rows],
             commits=commits,
-            logs=_with_sample_time(
-                logs.select(_OF_LOGS).take(pa.array(of_logs, mask=of_logs == UNKNOWN)), sampled.at
-            ),
+            logs=_with_sample_time(sampled.logs.take(pa.array(of_logs, mask=of_logs == UNKNOWN)), sampled.at),
             held_back=self._coordinators.reasons(commits),
         )
 
@@ -428,7 +430,7 @@ class LagCalculator:
 
     def _rate_columns(self, entries: Entries, lag: Lag, context: _Context) -> dict[str, pa.Array]:
         """Return the rates over `rate_seconds`, or over the part of it that the window covers."""
-        committed_then = at_numbers(context.committed_then, entries.positions)
+        committed_then = context.committed_then[entries.positions]
         consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / _MICROS)
         end_then, end_at = self._ends.end_since(entries.partitions, context.then)
         produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)

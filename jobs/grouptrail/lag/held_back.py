@@ -155,7 +155,7 @@ class CoordinatorOffsets:
         """
         if not self._groups:
             return commits
-        is_held = pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string()))
+        is_held = self._are_held(commits)
         landed: dict[tuple[str, str, int], dict[str, Any]] = {
             (row["group_id"], row["topic"], row["partition"]): row for row in commits.filter(is_held).to_pylist()
         }
@@ -174,11 +174,14 @@ class CoordinatorOffsets:
         """Return why the decoded commits of these positions are not up to date; null where they are."""
         if not self._groups:
             return nulls(len(commits))
-        held = np.flatnonzero(pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string())))
+        held = np.flatnonzero(self._are_held(commits))
         columns = (commits[name].take(pa.array(held)).to_pylist() for name in ("group_id", "topic", "partition"))
         found = Texts(len(commits))
         found.set(held, pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string()))
         return found.array()
+
+    def _are_held(self, commits: pa.Table) -> pa.ChunkedArray:
+        return pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string()))
 
     def _reason(self, group: str, topic: str, partition: int) -> str:
         if self._has_offset(group, topic, partition):

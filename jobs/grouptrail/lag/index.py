@@ -58,9 +58,6 @@ class _Names(_Index):
         encoded = whole(values).dictionary_encode()
         return super().of(encoded.dictionary)[ints(encoded.indices)]
 
-    def ranks(self) -> Ints:
-        return ranks(self.values)
-
 
 class PartitionIndex:
     """Numbers partitions, and positions, which are those of a group in a partition.
@@ -97,7 +94,9 @@ class PartitionIndex:
         if len(self._ranks) != len(self._positions):
             groups, partitions = np.divmod(np.asarray(self._positions.values), _MOST)
             topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)
-            self._ranks = _ranks(np.lexsort((numbers, self._topics.ranks()[topics], self._groups.ranks()[groups])))
+            self._ranks = _ranks(
+                np.lexsort((numbers, ranks(self._topics.values)[topics], ranks(self._groups.values)[groups]))
+            )
             self._last_order = self._ranks[:0], self._ranks[:0]
         if not np.array_equal(positions, self._last_order[0]):
             self._last_order = positions, np.argsort(self._ranks[positions])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened, micros, moment, whole
+from grouptrail.lag.offsets import matching
 
 _MICROS = 1_000_000
 # Within this time the history reads the record of a member that commits, and a member that has started commits.
@@ -64,7 +64,7 @@ class Groups:
 
     def matching(self, patterns: Sequence[str]) -> Bools:
         """Return whether each group's name matches one of some shell patterns."""
-        return np.array([any(fnmatchcase(name, one) for one in patterns) for name in self.names], bool)
+        return matching(pa.array(self.names, pa.string()), patterns)
 
     def ignore(self, groups: Ints, topics: pa.ChunkedArray) -> Bools:
         """Return, for entries by group and topic, whether the group's members subscribe, but not to the topic."""

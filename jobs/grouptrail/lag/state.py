@@ -22,7 +22,7 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
-from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, LagCalculator, Rules
+from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, LagCalculator, Rules
 from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
@@ -46,8 +46,7 @@ SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
 MOST_GROUPS_FETCHED = 1000
 
-_TEXTS_ABOUT_ROWS = ("problem", "status_reason")
-PUBLISHED = [name for name in ROWS.names if name not in _TEXTS_ABOUT_ROWS]
+PUBLISHED = [name for name in ROWS.names if name not in UNSHARED_TEXTS]
 """The columns of rows that are published: all but the longest texts, which metrics do not need."""
 
 # A sample is in its table a second or two after it was taken.

@@ -85,6 +85,7 @@ class Verdict:
     """The status of each entry as a dictionary code, and on demand the rule that gave it with its figures."""
 
     def __init__(self, count: int) -> None:
+        self._count = count
         self._statuses = Texts(count)
         self._reasons: list[tuple[Ints, _Reason]] = []
 
@@ -103,7 +104,7 @@ class Verdict:
     @cached_property
     def reason(self) -> pa.Array:
         """The reasons."""
-        found = Texts(len(self._statuses.is_set))
+        found = Texts(self._count)
         for entries, reason in self._reasons:
             found.set(entries, reason if isinstance(reason, str) else reason())
         return found.array()

@@ -236,7 +236,6 @@ class Window:
 
     def _note(self, sample: Sample) -> None:
         """Add a sample that a later one follows."""
-        self._all.grow(len(sample.committed))
         count, at, past = len(self._all.partitions), sample.at, self._all
         committed, commit_at, lag, partitions = (
             lengthened(column, count)

@@ -115,9 +115,11 @@ def writing(rows: Rows, location: TableLocation) -> Rows:
     """Return a function for `DataFrame.mapInArrow` that writes the output of `rows` to a file and yields `ADDED`."""
 
     def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began = time.monotonic()
         for one in write(rows(batches), location):
             yield pa.RecordBatch.from_pydict({"added": [one]})
-        release_memory()  # the worker is kept for a minute, in case that there is another task
+        # The worker is kept for a minute, in case that there is another task.
+        release_memory(after_seconds=time.monotonic() - began)
 
     return added
 
