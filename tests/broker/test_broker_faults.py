@@ -53,8 +53,8 @@ def stopped(run: Grouptrail) -> None:
 
 
 def load_many(bootstrap: str) -> None:
-    """Write more commits into the topic than the driver decodes by itself."""
-    load_raw(bootstrap, ((partition % 3, key, value) for partition, key, value in many_commits(60_000)))
+    """Write so many commits that the driver does not decode them by itself, even in two or three batches."""
+    load_raw(bootstrap, ((partition % 3, key, value) for partition, key, value in many_commits(150_000)))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -394,12 +396,16 @@ def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
         assert landed.records(config) == {(0, 0): (vector.key, vector.value)}
 
 
-def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(spark: SparkSession, config: Config) -> None:
+@pytest.mark.parametrize("interval", [10, 100])
+def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(
+    spark: SparkSession, config: Config, interval: int
+) -> None:
     """Also in a table that an older version had Spark write checkpoints of; its layout stays as it was."""
     path = Path(config.table_path(COMMITTED))
     tables.ensure_table(spark, config, COMMITTED)
     spark.sql(
-        f"ALTER TABLE {tables.table_in_sql(config, COMMITTED)} SET TBLPROPERTIES ('{CHECKPOINT_INTERVAL}' = '10')"
+        f"ALTER TABLE {tables.table_in_sql(config, COMMITTED)} "
+        f"SET TBLPROPERTIES ('{CHECKPOINT_INTERVAL}' = '{interval}')"
     )
     tables.ensure_table(spark, config, COMMITTED)
     for number in range(20):
@@ -413,10 +419,31 @@ def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(spark: Spar
     shutil.copytree(path, copy.table_path(COMMITTED))
     detail = spark.sql(f"DESCRIBE DETAIL {tables.table_in_sql(copy, COMMITTED)}").collect()[0]
     assert detail.clusteringColumns == list(contracts.tables()[COMMITTED].cluster_by)
-    assert detail.properties[CHECKPOINT_INTERVAL] == "100"
+    assert detail.properties[CHECKPOINT_INTERVAL] == "1000000000"
     assert tables.read_all(spark, copy, COMMITTED).count() == 20
     tables.append(spark, committed(copy, 99), copy, COMMITTED, app="test", version=19)
     assert tables.read_all(spark, copy, COMMITTED).count() == 20
+
+
+def test_append_removes_logs_older_than_their_retention(
+    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a month has left, the newest checkpoint and all after it stay, so that the table can be read."""
+    monkeypatch.setattr("grouptrail.storage.delta._COMMITS_A_CLEANUP", 25)
+    tables.ensure_table(spark, config, COMMITTED)
+    logs = Path(config.table_path(COMMITTED)) / "_delta_log"
+    month_ago = time.time() - 40 * 86_400
+    for number in range(25):
+        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
+        if number == 14:
+            for one in logs.glob("0*"):
+                written_at = month_ago + int(one.name[:20])
+                os.utime(one, (written_at, written_at))
+    assert sorted(int(one.stem) for one in logs.glob("*.json")) == list(range(10, 26))
+    assert sorted(int(one.name[:20]) for one in logs.glob("*.checkpoint.parquet")) == [10, 20]
+    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
+    shutil.copytree(config.table_path(COMMITTED), copy.table_path(COMMITTED))
+    assert tables.read_all(spark, copy, COMMITTED).count() == len(landed.rows(copy, COMMITTED)) == 25
 
 
 def test_limits_new_limit_applies_to_batches_that_were_not_tried(spark: SparkSession, config: Config) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
@@ -19,18 +20,74 @@ def offsets(rows: AppendedRows) -> list[int]:
     return sorted(offset for part in rows.fresh() for offset in part["record_offset"].to_pylist())
 
 
-def test_appended_rows_returns_each_files_rows_once_and_again_after_optimize(tmp_path: Path) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(warehouse=str(tmp_path), cluster="c")
+
+
+@pytest.fixture
+def rows(config: Config) -> AppendedRows:
+    """The rows of a table that has one."""
+    add(config, 1)
+    return AppendedRows(config.table_path("offset_commits"), COLUMNS, pc.field("cluster") == "c")
+
+
+def add(config: Config, offset: int, cluster: str = "c") -> None:
+    small_tables.lay(config, "offset_commits", {"record_offset": offset, "cluster": cluster})
+
+
+def table(config: Config) -> DeltaTable:
+    return DeltaTable(config.table_path("offset_commits"))
+
+
+def test_appended_rows_returns_each_files_rows_once(config: Config, rows: AppendedRows) -> None:
     """Only files that were added are read, and of them only the requested rows."""
-    config = Config(warehouse=str(tmp_path), cluster="c")
-    path = config.table_path("offset_commits")
-    small_tables.lay(
-        config, "offset_commits", {"record_offset": 1, "cluster": "c"}, {"record_offset": 9, "cluster": "d"}
-    )
-    rows = AppendedRows(path, COLUMNS, pc.field("cluster") == "c")
+    add(config, 9, "d")
     assert offsets(rows) == [1]
     for offset in (2, 3):
-        small_tables.lay(config, "offset_commits", {"record_offset": offset, "cluster": "c"})
+        add(config, offset)
     assert offsets(rows) == [2, 3]
     assert offsets(rows) == []
-    DeltaTable(path).optimize.compact()
-    assert offsets(rows) == [1, 2, 3]
+
+
+def test_appended_rows_reads_no_file_that_optimize_made_of_known_ones(config: Config, rows: AppendedRows) -> None:
+    """Also after several runs of OPTIMIZE, and with new rows between them."""
+    add(config, 2)
+    assert offsets(rows) == [1, 2]
+    table(config).optimize.compact()
+    assert offsets(rows) == []
+    add(config, 3)
+    assert offsets(rows) == [3]
+    table(config).optimize.compact()
+    add(config, 4)
+    table(config).optimize.z_order(["record_offset"])
+    assert offsets(rows) == [1, 2, 3, 4]  # the second run arranged a file that was not read
+    table(config).optimize.z_order(["topic"])
+    assert offsets(rows) == []
+
+
+def test_appended_rows_file_that_was_not_read_before_optimize_is_read(config: Config, rows: AppendedRows) -> None:
+    assert offsets(rows) == [1]
+    add(config, 2)
+    table(config).optimize.compact()
+    assert offsets(rows) == [1, 2]
+
+
+def test_appended_rows_after_a_deletion_reads_what_was_rewritten(config: Config, rows: AppendedRows) -> None:
+    add(config, 2)
+    table(config).optimize.compact()
+    assert offsets(rows) == [1, 2]
+    table(config).delete("record_offset = 1")
+    assert offsets(rows) == [2]
+
+
+def test_appended_rows_commit_of_optimize_is_not_in_the_log_any_more_reads_its_files(
+    config: Config, rows: AppendedRows
+) -> None:
+    add(config, 2)
+    assert offsets(rows) == [1, 2]
+    table(config).optimize.compact()
+    newest = table(config)
+    newest.create_checkpoint()
+    (Path(config.table_path("offset_commits")) / "_delta_log" / f"{newest.version():020}.json").unlink()
+    assert offsets(rows) == [1, 2]

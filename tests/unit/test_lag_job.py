@@ -199,7 +199,6 @@ def test_lag_job_started_after_an_admin_reset_judges_the_group_by_its_last_commi
 
 
 def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config) -> None:
-    """The files that OPTIMIZE writes are read again."""
     lag = new_state(config)
     for number in range(3):
         commit(config, number * 10 - 1, 100 + number)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment, whole
-from grouptrail.lag.offsets import matching
+from grouptrail.lag.offsets import matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
@@ -73,7 +73,7 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
         numbers = index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
-        readable = np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
+        readable = not_deleted(lag, lost)
         committed_at = ints(rows["commit_at"])
         window.begin(at, index.position_count)
         window.put(numbers, partitions, committed=committed, committed_at=committed_at, lag=readable)

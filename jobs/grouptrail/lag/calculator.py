@@ -30,7 +30,7 @@ from grouptrail.lag.index import (
     whole,
 )
 from grouptrail.lag.members import FindLastCommits, Groups, LastCommits
-from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets
+from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets, not_deleted
 from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
@@ -173,12 +173,11 @@ class LagCalculator:
         partitions = self._index.partitions(rows)
         numbers = self._index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
-        lag, lost = ints(rows["lag"]), ints(rows["lost_records"])
         # Offsets of another log do not count: the row says so, or the log was recreated later.
         is_other = at < at_numbers(self._recreated_at, partitions)
         is_other |= are_of_other_log(rows["problem"])
         committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
-        readable = np.where(is_other | (lag == UNKNOWN), UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
+        readable = np.where(is_other, UNKNOWN, not_deleted(ints(rows["lag"]), ints(rows["lost_records"])))
         self._window.begin(at, self._index.position_count)
         self._window.put(numbers, partitions, committed=committed, committed_at=ints(rows["commit_at"]), lag=readable)
 

@@ -83,9 +83,13 @@ class Lag:
 
     @property
     def readable(self) -> Ints:
-        """How many of the unread records have not been deleted."""
-        there = np.maximum(self.lag - np.maximum(self.lost, 0), 0)
-        return np.where(self.lag == UNKNOWN, UNKNOWN, np.where(self.holds_no_record, 0, there))
+        """How many of the unread records can still be read."""
+        return np.where(self.holds_no_record & (self.lag != UNKNOWN), 0, not_deleted(self.lag, self.lost))
+
+
+def not_deleted(lag: Ints, lost: Ints) -> Ints:
+    """Return how many of the unread records have not been deleted; `UNKNOWN` where the lag is."""
+    return np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> Lag:

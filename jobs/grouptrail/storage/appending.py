@@ -51,7 +51,7 @@ def create_as_spark_does(name: str, folder: Path) -> None:
         create_without_spark(name, elsewhere, {})
         for line in (Path(elsewhere) / _FIRST_COMMIT).read_text().splitlines():
             actions |= json.loads(line)
-    actions["metaData"]["configuration"] = layout.spark_properties(table)
+    actions["metaData"]["configuration"] = layout.spark_properties(table, takes_files=not table.partition_by)
     if not table.partition_by:
         columns = json.dumps({"clusteringColumns": [[column] for column in table.cluster_by], "domainName": _DOMAIN})
         actions["domainMetadata"] = {"domain": _DOMAIN, "configuration": columns, "removed": False}

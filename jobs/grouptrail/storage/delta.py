@@ -18,6 +18,9 @@ from grouptrail.storage.reader import READ_ERRORS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Delta removes logs by whole days, and lists all of them for it.
+_COMMITS_A_CLEANUP = 1000
+
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -89,7 +92,17 @@ class Append:
         if version % COMMITS_A_CHECKPOINT == 0:
             with suppress(*READ_ERRORS):  # the rows are in the table all the same
                 self._table().create_checkpoint()
+        if version % _COMMITS_A_CLEANUP == 0:
+            self._remove_old_logs()
         return version
+
+    def _remove_old_logs(self) -> None:
+        """Remove what is older than `delta.logRetentionDuration` and than a checkpoint, as Spark's checkpoints do."""
+        from py4j.protocol import Py4JJavaError
+
+        log = _log(self._spark, self._path)
+        with suppress(Py4JJavaError):
+            log.doLogCleanup(log.unsafeVolatileSnapshot(), self._class("scala.Option").empty())
 
     def _table(self) -> DeltaTable:
         return DeltaTable(self._path, storage_options=self._options)

@@ -9,9 +9,10 @@ COMMITS_A_CHECKPOINT = 10
 
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
-# Checkpoints of tables without partitions are written by `delta.Append`. Spark's take seconds of a core and are for
-# the removal of old logs.
-_COMMITS_OF_SPARK = 100
+# Where `delta.Append` commits it also writes checkpoints: Spark's take seconds of a core, and 150 MB.
+_NEVER = 1_000_000_000
+EARLIER_INTERVALS = ("10", "100")
+"""The intervals that older versions of grouptrail gave such tables."""
 
 
 def meaning(column: Column) -> str:
@@ -19,9 +20,9 @@ def meaning(column: Column) -> str:
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
 
 
-def spark_properties(table: Table) -> dict[str, str]:
-    """Return Delta's properties of a table that Spark writes."""
-    return properties(table) | ({} if table.partition_by else {CHECKPOINT_INTERVAL: str(_COMMITS_OF_SPARK)})
+def spark_properties(table: Table, *, takes_files: bool) -> dict[str, str]:
+    """Return Delta's properties of a table that Spark writes, `takes_files`: only with `delta.Append`."""
+    return properties(table) | ({CHECKPOINT_INTERVAL: str(_NEVER)} if takes_files else {})
 
 
 def properties(table: Table) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +95,19 @@ def files_dataset(
     Texts are read as dictionary codes where their type in `columns` is one (`compact`).
     """
     coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
-    source = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage or {})))
-    return ds.dataset(files, columns, format=ds.ParquetFileFormat(dictionary_columns=coded), filesystem=source)
+    parquet = ds.ParquetFileFormat(dictionary_columns=coded)
+    return ds.dataset(files, columns, format=parquet, filesystem=_folder(table, storage))
+
+
+def _folder(table: OpenTable, storage: Mapping[str, str] | None) -> PyFileSystem:
+    return PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage or {})))
 
 
 class NewFiles:
-    """Reads each file of a table once; rows of a file that OPTIMIZE has rewritten come again.
+    """Reads each file of a table once, and none in which OPTIMIZE has only arranged anew what was read.
 
-    `columns` are read of the rows that match `among`, texts as dictionary codes where their type is one (`compact`);
-    `storage` are delta-rs's storage options of the table.
+    Rows of other rewritten files come again. `columns` are read of the rows that match `among`, texts as dictionary
+    codes where their type is one (`compact`); `storage` are delta-rs's storage options of the table.
     """
 
     def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
@@ -109,6 +115,7 @@ class NewFiles:
         self._among = among
         self._storage = dict(storage or {})
         self._read: set[str] = set()
+        self._version = -1
 
     def rows(self, table: OpenTable) -> Iterator[pa.Table]:
         """Yield the rows of the files that are new since the last call that was read to its end.
@@ -116,12 +123,31 @@ class NewFiles:
         Many rows at a time: files are many and small, and one costs as much as a thousand.
         """
         there = set(table.get_add_actions()["path"].to_pylist())
-        if files := sorted(there - self._read):
+        if files := sorted(there - self._read - self._arranged_anew(table, there)):
             found = files_dataset(table, files, self._columns, self._storage)
             # Threads, and batches read ahead, take more memory and processor time than they save.
             batches = found.to_batches(filter=self._among, batch_readahead=2, use_threads=False)
             yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
-        self._read = there
+        self._read, self._version = there, table.version()
+
+    def _arranged_anew(self, table: OpenTable, there: set[str]) -> set[str]:
+        """Return the files since the last call whose rows are all from files that were read.
+
+        Delta's protocol (there: "Add File and Remove File"): a commit whose actions have `dataChange` false only
+        arranges rows. Of a commit that is no longer in the log nothing is returned.
+        """
+        found: set[str] = set()
+        if self._read <= there:  # files were only added
+            return found
+        folder = _folder(table, self._storage)
+        for version in range(self._version + 1, table.version() + 1):
+            with suppress(FileNotFoundError), folder.open_input_file(f"_delta_log/{version:020}.json") as file:
+                actions = [json.loads(line) for line in file.read().splitlines()]
+                added, removed = ([one[kind] for one in actions if kind in one] for kind in ("add", "remove"))
+                is_known = {one["path"] for one in removed} <= self._read | found
+                if removed and is_known and not any(one["dataChange"] for one in (*added, *removed)):
+                    found |= {one["path"] for one in added}
+        return found
 
 
 class AppendedRows:

@@ -25,7 +25,7 @@ from grouptrail.storage.appending import create_as_spark_does
 from grouptrail.storage.errors import TableError, TableVersionError
 from grouptrail.storage.files import ADDED, Rows, TableLocation, with_all_columns, writing
 from grouptrail.storage.files import write as write_files
-from grouptrail.storage.layout import CHECKPOINT_INTERVAL, COMMITS_A_CHECKPOINT, meaning, spark_properties
+from grouptrail.storage.layout import CHECKPOINT_INTERVAL, EARLIER_INTERVALS, meaning, spark_properties
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows import select as select_rows
@@ -117,10 +117,11 @@ def _is_created_locally(config: Config, name: str) -> bool:
 def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
     table, path = tables()[name], config.table_path(name)
     if not table_exists(spark, config, name):
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in _properties(config, name).items())
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {table_in_sql(config, name)} ({_columns(table.columns)}) USING delta "
             f"{_layout(table)} COMMENT {spark_literal(table.about)} "
-            f"TBLPROPERTIES ({_properties(table)})"
+            f"TBLPROPERTIES ({properties})"
         )
         return
     there = {field.name: field.dataType.simpleString() for field in read_all(spark, config, name).schema}
@@ -141,9 +142,10 @@ def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
 
 
 def _set_checkpoint_interval(spark: SparkSession, config: Config, there: DeltaTable, name: str) -> None:
-    """Let Spark write checkpoints as seldom as in new tables, if it writes them as an older grouptrail wanted."""
-    wanted = spark_properties(tables()[name])[CHECKPOINT_INTERVAL]
-    if there.metadata().configuration.get(CHECKPOINT_INTERVAL) == str(COMMITS_A_CHECKPOINT) != wanted:
+    """Let Spark write as many checkpoints as in new tables, if it writes them as an older grouptrail wanted."""
+    wanted = _properties(config, name)[CHECKPOINT_INTERVAL]
+    is_ours = there.metadata().configuration.get(CHECKPOINT_INTERVAL) in EARLIER_INTERVALS
+    if is_ours and wanted not in EARLIER_INTERVALS:
         interval = f"'{CHECKPOINT_INTERVAL}' = '{wanted}'"
         spark.sql(f"ALTER TABLE {table_in_sql(config, name)} SET TBLPROPERTIES ({interval})")
 
@@ -569,8 +571,8 @@ def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
     return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(meaning(column))}" for column in columns)
 
 
-def _properties(table: Table) -> str:
-    return ", ".join(f"'{key}' = '{value}'" for key, value in spark_properties(table).items())
+def _properties(config: Config, name: str) -> dict[str, str]:
+    return spark_properties(tables()[name], takes_files=_takes_files(config, name))
 
 
 def _simple(ddl: str) -> str:
