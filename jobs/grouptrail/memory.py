@@ -20,15 +20,21 @@ _MAPPED_BYTES = 16 << 20
 _KEPT_BYTES = 128 << 20
 _LONG_SECONDS = 0.3
 _PURGE_DELAY, _ARROW_KEEPS_MS = "MIMALLOC_PURGE_DELAY", 1000
+# Of jemalloc, delta-rs's allocator. By default each of eight arenas and each thread keep what the lists of tables'
+# files once needed.
+_OF_DELTA_RS, _FEW_ARENAS = "_RJEM_MALLOC_CONF", "narenas:2,tcache:false,dirty_decay_ms:1000,muzzy_decay_ms:0"
 
 
 def keep_memory_within_batches() -> None:
-    """Let malloc and Arrow reuse what is freed until `release_memory`; call it before pyarrow is imported.
+    """Let malloc and Arrow reuse what is freed until `release_memory`, and delta-rs for a second.
+
+    Call it before pyarrow and deltalake are imported.
 
     To return each block at once, and to map it again for the next column, takes half as long as the computation of
     lag itself. By malloc's own settings much stays for good: each larger block that is freed raises its thresholds,
     and each of the many threads has an arena.
     """
+    os.environ.setdefault(_OF_DELTA_RS, _FEW_ARENAS)
     is_chosen = _PURGE_DELAY in os.environ
     os.environ.setdefault(_PURGE_DELAY, str(_ARROW_KEEPS_MS))
     import pyarrow  # noqa: F401  # reads the setting, once

@@ -37,8 +37,8 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _DEEP_STACK = "-Xss64m"
 
 # The jobs keep little of the data that passes through them. With few cores this collector keeps Java's heap small and
-# takes no longer; with the default one the heap grows to its limit (docs/performance.md). Java would begin with a 64th
-# of the machine's memory, which fills with garbage in the course of hours.
+# takes no longer; with the default one the heap grows to its limit (docs/performance.md). Java would begin with a
+# 64th of the machine's memory, which fills with garbage in the course of hours.
 _SMALL_HEAP = "-XX:+UseSerialGC -Xms256m -XX:NewSize=128m"
 _FEW_CORES = 4
 
