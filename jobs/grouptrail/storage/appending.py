@@ -18,13 +18,14 @@ from grouptrail import contracts
 from grouptrail.storage import layout
 from grouptrail.storage.reader import OpenTable, column_names, open_table
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.table_log import log_file
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _CLUSTERING = "clustering"
 _DOMAIN = "delta.clustering"
-_FIRST_COMMIT = Path("_delta_log", f"{0:020}.json")
+_FIRST_COMMIT = Path(log_file(0))
 
 
 def append_without_spark(config: Config, name: str, rows: list[dict[str, Any]]) -> bool:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileType, PyFileSystem
+from pyarrow.fs import FileType
 
 from grouptrail.storage.files import TableLocation, with_all_columns
 from grouptrail.storage.rows import own_rows
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.table_log import log_file, read_commit, table_folder
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -38,7 +36,7 @@ class Appends:
 
     def __init__(self, config: Config, name: str, *, kept: int) -> None:
         self._path = config.table_path(name)
-        self._files = PyFileSystem(DeltaStorageHandler(self._path, config.storage_options()))
+        self._files = table_folder(self._path, config.storage_options())
         self._schema = table_schema(name)
         self._ours = own_rows(config)
         self._kept = kept
@@ -76,16 +74,8 @@ class Appends:
 
     def has(self, version: int) -> bool:
         """Return whether the log has this version: it does not yet, or not any more."""
-        return bool(self._files.get_file_info(_log_file(version)).type != FileType.NotFound)
+        return bool(self._files.get_file_info(log_file(version)).type != FileType.NotFound)
 
     def _added(self, version: int) -> list[str]:
-        with self._files.open_input_file(_log_file(version)) as log:
-            actions = [json.loads(line) for line in log.read().splitlines()]
-        if any(action["remove"].get("dataChange") for action in actions if "remove" in action):
-            return []
-        added = (action["add"] for action in actions if "add" in action)
-        return [unquote(file["path"]) for file in added if file["dataChange"]]
-
-
-def _log_file(version: int) -> str:
-    return f"_delta_log/{version:020}.json"
+        commit = read_commit(self._files, version)
+        return [] if any(commit.removed.values()) else [path for path, is_new in commit.added.items() if is_new]

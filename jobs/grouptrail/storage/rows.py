@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -12,14 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
 
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine
 from grouptrail.storage.schema import gathered, table_schema
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.table_log import read_commit, table_folder
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -96,11 +94,7 @@ def files_dataset(
     """
     coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
     parquet = ds.ParquetFileFormat(dictionary_columns=coded)
-    return ds.dataset(files, columns, format=parquet, filesystem=_folder(table, storage))
-
-
-def _folder(table: OpenTable, storage: Mapping[str, str] | None) -> PyFileSystem:
-    return PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage or {})))
+    return ds.dataset(files, columns, format=parquet, filesystem=table_folder(table.table_uri, storage))
 
 
 class NewFiles:
@@ -139,14 +133,13 @@ class NewFiles:
         found: set[str] = set()
         if self._read <= there:  # files were only added
             return found
-        folder = _folder(table, self._storage)
+        folder = table_folder(table.table_uri, self._storage)
         for version in range(self._version + 1, table.version() + 1):
-            with suppress(FileNotFoundError), folder.open_input_file(f"_delta_log/{version:020}.json") as file:
-                actions = [json.loads(line) for line in file.read().splitlines()]
-                added, removed = ([one[kind] for one in actions if kind in one] for kind in ("add", "remove"))
-                is_known = {one["path"] for one in removed} <= self._read | found
-                if removed and is_known and not any(one["dataChange"] for one in (*added, *removed)):
-                    found |= {one["path"] for one in added}
+            with suppress(FileNotFoundError):
+                added, removed = read_commit(folder, version)
+                is_known = bool(removed) and removed.keys() <= self._read | found
+                if is_known and not any((*added.values(), *removed.values())):
+                    found |= added.keys()
         return found
 
 
