@@ -19,24 +19,29 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MAPPED_BYTES = 16 << 20
 _KEPT_BYTES = 128 << 20
 _LONG_SECONDS = 0.3
-_PURGE_DELAY, _ARROW_KEEPS_MS = "MIMALLOC_PURGE_DELAY", 1000
-# Of jemalloc, delta-rs's allocator. By default each of eight arenas and each thread keep what the lists of tables'
-# files once needed.
-_OF_DELTA_RS, _FEW_ARENAS = "_RJEM_MALLOC_CONF", "narenas:2,tcache:false,dirty_decay_ms:1000,muzzy_decay_ms:0"
+# Arrow's allocator.
+_PURGE_DELAY = "MIMALLOC_PURGE_DELAY"
+KEPT_WITHIN_BATCHES = {
+    _PURGE_DELAY: "1000",
+    # jemalloc, delta-rs's allocator. By default each of eight arenas and each thread keep what the lists of tables'
+    # files once needed.
+    "_RJEM_MALLOC_CONF": "narenas:2,tcache:false,dirty_decay_ms:1000,muzzy_decay_ms:0",
+}
+"""The environment of a process that imports pyarrow or deltalake before it calls `keep_memory_within_batches`."""
 
 
 def keep_memory_within_batches() -> None:
     """Let malloc and Arrow reuse what is freed until `release_memory`, and delta-rs for a second.
 
-    Call it before pyarrow and deltalake are imported.
+    Call it before pyarrow and deltalake are imported, or with `KEPT_WITHIN_BATCHES` in the environment.
 
     To return each block at once, and to map it again for the next column, takes half as long as the computation of
     lag itself. By malloc's own settings much stays for good: each larger block that is freed raises its thresholds,
     and each of the many threads has an arena.
     """
-    os.environ.setdefault(_OF_DELTA_RS, _FEW_ARENAS)
     is_chosen = _PURGE_DELAY in os.environ
-    os.environ.setdefault(_PURGE_DELAY, str(_ARROW_KEEPS_MS))
+    for name, value in KEPT_WITHIN_BATCHES.items():
+        os.environ.setdefault(name, value)
     import pyarrow  # noqa: F401  # reads the setting, once
 
     if not is_chosen:

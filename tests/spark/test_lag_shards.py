@@ -16,6 +16,7 @@ from grouptrail.lag import job, shards
 from grouptrail.lag.job import LagWriter
 from grouptrail.lag.shards import LagShards
 from grouptrail.lag.state import LagState
+from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.storage import tables
 from support.lag_cluster import LagCluster, in_order, lay_empty
 
@@ -45,6 +46,11 @@ def processes(config: Config) -> dict[int, int]:
     return found
 
 
+def environment(pid: int) -> dict[str, str]:
+    found = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(setting.split("=", 1) for setting in found if setting)
+
+
 def stored(config: Config, name: str) -> pa.Table:
     return DeltaTable(config.table_path(name)).to_pyarrow_table()
 
@@ -64,6 +70,8 @@ def test_samples_are_written_once_by_processes_that_keep_their_state(
     writer, expected = new_writer(), []
     first = processes(config)
     assert sorted(first) == list(range(SHARDS))
+    # Before Arrow is imported; Spark's workers, which start them, return all memory at once.
+    assert environment(first[0]).items() >= KEPT_WITHIN_BATCHES.items()
     for batch in range(8):
         rows = cluster.sample(10 * batch)
         expected.append(whole.lag(rows))

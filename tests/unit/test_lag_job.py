@@ -117,6 +117,18 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     assert None not in (row["consume_rate"], row["produce_rate"])
 
 
+@pytest.mark.parametrize("days", [0.5, 3, 6.5])
+def test_lag_job_after_restart_knows_how_old_a_commit_of_the_last_week_is(config: Config, days: float) -> None:
+    """From nine days of hourly samples, of which a tenth of the age apart is kept, and samples that failed."""
+    hours, day = 9 * 24, 24 * 3600
+    logs = [log(hour * 3600, 1000 * hour) for hour in range(hours)]
+    failed = [row | {"log_end_offset": None, "error": "timed out"} for row in logs[1::2]]
+    write_deltalake(config.table_path("log_offsets"), pa.Table.from_pylist(logs[::2] + failed, LOGS), mode="append")
+    commit(config, -1, round((9 - days) * 24 * 1000) + 1)
+    [row] = landing(new_state(config), config, log(hours * 3600, 1000 * hours))
+    assert row["lag_seconds"] == pytest.approx(days * day, rel=0.12)
+
+
 def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

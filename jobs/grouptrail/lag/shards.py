@@ -30,6 +30,7 @@ from grouptrail.config import Config
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
+from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.storage import tables
 from grouptrail.storage.files import TableLocation
 
@@ -131,7 +132,7 @@ def _connection(config: Config, shard: Shard, parent: int) -> Connection:
         except OSError:  # it has not been started, or has ended
             address.unlink(missing_ok=True)
         command = [sys.executable, "-m", _PROCESS, str(address), str(parent)]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environ = os.environ | KEPT_WITHIN_BATCHES | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Its output goes to the executor's log; Spark reads the worker's stdout.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environ, start_new_session=True)
         assert process.stdin is not None

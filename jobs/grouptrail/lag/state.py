@@ -11,6 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
+from itertools import starmap
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +32,7 @@ from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.seconds import kept_times, spans
+from grouptrail.lag.seconds import HORIZON_SECONDS, kept_times, spans
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
@@ -248,15 +251,11 @@ class LagState:
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
-        only_times = pa.schema([_ENDS.field("cluster"), _ENDS.field("sampled_at"), _ENDS.field("error")])
-        is_known = pc.field("error").is_null() & (pc.field("sampled_at") < _timestamp(before))
-        times = [
-            ints(pc.unique(part["sampled_at"])) for part in read_rows(self._config, SAMPLES, only_times, is_known)
-        ]
-        stored = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
-        spans = kept_times(stored, before, self._apart_seconds)
-        kept = [time for time in stored.tolist() if any(first <= time <= last for first, last in spans)]
-        among = pc.field("sampled_at").isin(pa.array(kept).cast(_ENDS.field("sampled_at").type))
+        stored = self._rows_at(SAMPLES, before - HORIZON_SECONDS * _MICROS, before, "AND error IS NULL")
+        kept = kept_times(np.array(list(stored), np.int64), before, self._apart_seconds)
+        if not kept:
+            return
+        among = reduce(or_, starmap(_sampled_between, kept))
         rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
@@ -265,19 +264,22 @@ class LagState:
 
         As many at a time as fit into memory.
         """
-        since = before - round(self._config.lag.window_seconds * _MICROS)
-        bounds = (datafusion_literal(moment(time)) for time in (since, before))
-        in_window = "AND sampled_at >= {} AND sampled_at < {} GROUP BY sampled_at".format(*bounds)
-        counted = select(self._config, TABLE, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", in_window)
-        if not counted:
+        rows_at = self._rows_at(TABLE, before - round(self._config.lag.window_seconds * _MICROS), before)
+        if not rows_at:
             return
         stored = dataset(self._config, TABLE, coded=("group_id", "topic", "problem"))
-        rows_at = {row["at"]: row["rows"] for row in counted}
         for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
-            is_of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
-            wanted = is_of_these if among is None else among & is_of_these
+            of_these = _sampled_between(first, last)
+            wanted = of_these if among is None else among & of_these
             rows = stored.to_table(STORED_LAG.names, own_rows(self._config, wanted))
             yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
+
+    def _rows_at(self, table: str, since: int, before: int, condition: str = "") -> Mapping[int, int]:
+        """Return how many rows a table has at each time of a sample; all times are microseconds."""
+        first, end = (datafusion_literal(moment(time)) for time in (since, before))
+        rest = f"AND sampled_at >= {first} AND sampled_at < {end} {condition} GROUP BY sampled_at"
+        found = select(self._config, table, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", rest)
+        return {row["at"]: row["rows"] for row in found}
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""
@@ -351,6 +353,11 @@ def _few_rows(samples: Sequence[tuple[int, int]], rows_at: Mapping[int, int]) ->
         rows += more
     if waiting:
         yield waiting[0][0], waiting[-1][1]
+
+
+def _sampled_between(first: int, last: int) -> ds.Expression:
+    """Return a condition: a row's sample was taken between two times (microseconds), both included."""
+    return (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
 
 
 def _timestamp(micros: int) -> pa.Scalar:

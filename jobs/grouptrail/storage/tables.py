@@ -143,10 +143,9 @@ def _create_or_alter(spark: SparkSession, config: Config, name: str) -> None:
 
 def _set_checkpoint_interval(spark: SparkSession, config: Config, there: DeltaTable, name: str) -> None:
     """Let Spark write as many checkpoints as in new tables, if it writes them as an older grouptrail wanted."""
-    wanted = _properties(config, name)[CHECKPOINT_INTERVAL]
     is_ours = there.metadata().configuration.get(CHECKPOINT_INTERVAL) in EARLIER_INTERVALS
-    if is_ours and wanted not in EARLIER_INTERVALS:
-        interval = f"'{CHECKPOINT_INTERVAL}' = '{wanted}'"
+    if is_ours and _takes_files(config, name):
+        interval = f"'{CHECKPOINT_INTERVAL}' = '{_properties(config, name)[CHECKPOINT_INTERVAL]}'"
         spark.sql(f"ALTER TABLE {table_in_sql(config, name)} SET TBLPROPERTIES ({interval})")
 
 
