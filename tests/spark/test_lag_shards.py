@@ -18,6 +18,7 @@ from grouptrail.lag.shards import LagShards
 from grouptrail.lag.state import LagState
 from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.storage import tables
+from grouptrail.storage.sources import with_source
 from support.lag_cluster import LagCluster, in_order, lay_empty
 
 pytestmark = pytest.mark.spark
@@ -92,6 +93,10 @@ def test_samples_are_written_once_by_processes_that_keep_their_state(
     now = processes(config)
     assert {number for number in now if now[number] == first[number]} == {0, 2}
     key = [("group_id", "ascending"), ("partition", "ascending")]
-    assert stored(config, "committed_offsets").sort_by(key).to_pylist() == whole.commits().sort_by(key).to_pylist()
+    commits, source = whole.commits()
+    assert stored(config, "committed_offsets").sort_by(key).to_pylist() == commits.sort_by(key).to_pylist()
+    known = with_source(config.table_path("committed_offsets"), config.table_path("offset_commits"), "default")
+    assert known is not None
+    assert known[1].version() == source.version
     counts = job.counts_by_status(expected[-1])
     assert lines[-1].startswith(job.summary(7, counts, 0).partition(" in ")[0])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag import groups
 from grouptrail.storage.schema import table_schema, written_out
+from grouptrail.storage.sources import SourceVersion, noted
 from support import small_tables
 
 LOGS = table_schema("log_offsets")
@@ -22,6 +24,13 @@ def lay_empty(config: Config) -> None:
     """Create the tables without rows."""
     for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
         small_tables.lay(config, table)
+
+
+def store_commits(config: Config, rows: pa.Table, *sources: SourceVersion) -> None:
+    """Store the newest commits, and of what they were made, as the lag job does."""
+    noted_ = [json.loads(action)["txn"] for action in noted(sources, config.cluster)]
+    of = CommitProperties(app_transactions=[Transaction(one["appId"], one["version"]) for one in noted_])
+    write_deltalake(config.table_path("committed_offsets"), rows, mode="overwrite", commit_properties=of)
 
 
 def _at(seconds: float) -> datetime:

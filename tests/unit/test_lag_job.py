@@ -251,7 +251,7 @@ def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples
     fresh = lag.fresh_rows()
     assert fresh is not None
     assert [(row["committed_offset"], row["lag"]) for row in fresh.to_pylist()] == [(130, 20)]
-    assert lag.commits()["committed_offset"].to_pylist() == [100]
+    assert lag.commits()[0]["committed_offset"].to_pylist() == [100]
     [row] = landing(lag, config, log(10, 150))
     assert row["committed_offset"] == 100
     commit(config, 4, 130)

@@ -22,7 +22,7 @@ from grouptrail.lag.state import LagState
 from grouptrail.storage.files import TableLocation
 from grouptrail.storage.schema import table_schema
 from support.kafka_clients import await_that
-from support.lag_cluster import LagCluster, in_order, lay_empty
+from support.lag_cluster import LagCluster, in_order, lay_empty, store_commits
 
 LAG = table_schema("consumer_lag")
 
@@ -55,10 +55,11 @@ def test_lag_of_all_shards_is_that_of_one_state_also_after_a_restart_of_some(con
         assert all(len(part) for part in found)
         write_deltalake(config.table_path("consumer_lag"), expected, mode="append")
         if sample == 6:
-            commits = pa.concat_tables([part.commits() for part in parts])
+            tables, sources = zip(*(part.commits() for part in parts), strict=True)
+            commits, (of_whole, _) = pa.concat_tables(tables), whole.commits()
             key = [("group_id", "ascending"), ("partition", "ascending")]
-            assert commits.sort_by(key).to_pylist() == whole.commits().sort_by(key).to_pylist()
-            write_deltalake(config.table_path("committed_offsets"), commits, mode="overwrite")
+            assert commits.sort_by(key).to_pylist() == of_whole.sort_by(key).to_pylist()
+            store_commits(config, commits, *sources)
 
 
 @pytest.fixture
@@ -141,9 +142,11 @@ def test_process_writes_the_newest_commits(config: Config, process: Process) -> 
     rows = LagCluster(config, 3).sample(0)
     assert process.ask(Samples(rows, process.location, "1", after="")).has_new_commits
     location = TableLocation("committed_offsets", config.table_path("committed_offsets"), {}, {"cluster": "default"})
-    [file] = process.ask(Commits(location))
+    written = process.ask(Commits(location))
+    [file] = written.files
     stored = pq.read_table(f"{location.path}/{json.loads(file)['add']['path']}", partitioning=None)
-    expected = state_of(config, Shard(0, 2)).commits()
+    expected, source = state_of(config, Shard(0, 2)).commits()
+    assert written.source == source
     assert len(stored) == len(expected) > 0
     assert set(stored["record_partition"].to_pylist()) == {0, 2, 4}
 

@@ -342,7 +342,7 @@ def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
 
 def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> None:
     config = Config(warehouse="/lake", cluster="c")
-    committed = {"committed": "/lake/offset_commits", "cluster": "c"}
+    committed = {"committed": "/lake/offset_commits", "newest": "/lake/committed_offsets", "cluster": "c"}
     assert which_partitions(config) == committed | {"held_back": "__consumer_offsets"}
     assert which_partitions(config.model_copy(update={"source": "admin"})) == committed
     assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,19 +14,26 @@ import pyarrow.compute as pc
 
 from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
-from grouptrail.storage.reader import OpenTable, table_id
+from grouptrail.storage.errors import TableError
+from grouptrail.storage.reader import OpenTable, open_table, table_id
 from grouptrail.storage.rows import NewFiles, own_rows
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sources import SavedRows, SourceVersion
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
+
+
+_FOLDER = "metrics"
+_SAVE_EVERY_SECONDS = 60
 
 
 class Totals:
     """Sums and maxima over a table that is only appended to, by `keys` (the first is `record_partition`).
 
     Each file is read once, some columns of it. A row counts if its `position` is above all that were counted of its
-    partition before: files that OPTIMIZE or a retention rewrote change nothing, and no total ever falls.
+    partition before: files that OPTIMIZE or a retention rewrote change nothing, and no total ever falls. The totals
+    are saved beside the jobs' checkpoints, so that the next start need not read the whole table.
     """
 
     def __init__(
@@ -42,21 +52,28 @@ class Totals:
         self._position = position
         self._values = values
         self._stored = _stored(name, ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())])
-        self._reset(None)
+        self._saved = SavedRows(config, f"{_FOLDER}/{name}")
+        self._saved_at, self._saved_version = -math.inf, -1
+        self._begin(None, SourceVersion("", -1))
 
-    def _reset(self, table_id: str | None) -> None:
-        self._table_id = table_id
-        self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options())
+    def _begin(self, totals: pa.Table | None, counted: SourceVersion) -> None:
         types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
         numbers = [pa.field(name, pa.int64()) for name in ("position", *self._values)]
-        self._totals = pa.schema([*types, *numbers]).empty_table()
+        empty = pa.schema([*types, *numbers]).empty_table()
+        self._table_id = counted.table_id
+        self._totals = empty if totals is None or totals.schema != empty.schema else totals
+        after = None
+        if self._totals is totals:
+            with suppress(TableError):  # that version is no longer in the log: the rows counted are passed over
+                after = open_table(self._config, self._name, counted.version)
+        self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options(), after)
 
     def now(self, table: OpenTable | None) -> pa.Table:
         """Return the totals, with a row for each key and its greatest `position`."""
         if table is None:
             return self._totals
         if table_id(table) != self._table_id:
-            self._reset(table_id(table))
+            self._begin(*(self._saved.read(of=table) or (None, SourceVersion(table_id(table), -1))))
         newest = self._totals.group_by("record_partition").aggregate([("position", "max")])
         marks = {row["record_partition"]: row["position_max"] for row in newest.to_pylist()}
         totals = self._totals
@@ -66,7 +83,14 @@ class Totals:
         except OSError as error:
             raise ExporterError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
         self._totals = totals
+        self._save(table)
         return totals
+
+    def _save(self, table: OpenTable) -> None:
+        now = time.monotonic()
+        if table.version() != self._saved_version and now - self._saved_at >= _SAVE_EVERY_SECONDS:
+            self._saved_at, self._saved_version = now, table.version()
+            self._saved.write(self._totals, SourceVersion(self._table_id, table.version()))
 
     def _counted(self, rows: pa.Table) -> pa.Table:
         """Return rows with the totals' columns."""

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -24,8 +23,10 @@ from grouptrail.lag.state import OFFSET_COMMITS, SAMPLES, LagState, counts_by_st
 from grouptrail.memory import release_memory
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
+from grouptrail.storage.files import TableLocation
 from grouptrail.storage.files import write as write_files
 from grouptrail.storage.following import Appended, follow
+from grouptrail.storage.sources import noted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,8 +209,12 @@ class LagHere:
 
     def store_commits(self, spark: SparkSession) -> None:
         """Do `LagComputation.store_commits`."""
-        rows = self._state.commits()
-        tables.replace_files(spark, partial(write_files, rows.to_batches()), self._config, COMMITTED)
+        rows, source = self._state.commits()
+
+        def written(location: TableLocation) -> list[str]:
+            return [*write_files(rows.to_batches(), location), *noted([source], self._config.cluster)]
+
+        tables.replace_files(spark, written, self._config, COMMITTED)
 
 
 class LagWriter:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from grouptrail.storage.files import TableLocation
+    from grouptrail.storage.sources import SourceVersion
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,14 @@ class WrittenLag:
 
 @dataclass(frozen=True)
 class Commits:
-    """A request to write the newest commits to files of `committed_offsets`; the answer are their `add` actions."""
+    """A request to write the newest commits to files of `committed_offsets`."""
 
     location: TableLocation
+
+
+@dataclass(frozen=True)
+class WrittenCommits:
+    """The answer: Delta's `add` actions of the files, and up to where `offset_commits` was read."""
+
+    files: tuple[str, ...]
+    source: SourceVersion

@@ -18,7 +18,7 @@ from typing import Any
 from grouptrail.config import Config
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
-from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
+from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.lag.state import LagState, counts_by_status
 from grouptrail.memory import keep_memory_within_batches, release_memory
 from grouptrail.storage.files import write
@@ -64,7 +64,8 @@ class _Server:
             if isinstance(request, Samples):
                 return self._lag(request)
             if isinstance(request, Commits):
-                return tuple(write(self._state.commits().to_batches(), request.location))
+                rows, source = self._state.commits()
+                return WrittenCommits(tuple(write(rows.to_batches(), request.location)), source)
             self._state.prepare()
         except GrouptrailError as error:
             return error

@@ -29,10 +29,11 @@ import pyarrow as pa
 from grouptrail.config import Config
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
+from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.storage import tables
 from grouptrail.storage.files import TableLocation
+from grouptrail.storage.sources import noted
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -81,7 +82,9 @@ class LagShards:
         self._has_new_commits = False
 
         def written(location: TableLocation) -> Iterable[str]:
-            return [file for files in self._ask(Commits(location)) for file in files]
+            found: list[WrittenCommits] = self._ask(Commits(location))
+            sources = noted((part.source for part in found), self._config.cluster)
+            return [*(file for part in found for file in part.files), *sources]
 
         tables.replace_files(spark, written, self._config, COMMITTED)
 

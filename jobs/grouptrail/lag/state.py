@@ -11,9 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
-from itertools import starmap
-from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +35,10 @@ from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select
+from grouptrail.storage.reader import OpenTable
+from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select, select_arrow
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sources import SourceVersion, with_source
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -146,12 +145,13 @@ class LagState:
         """Whether there are commits that `commits` has not returned."""
         return self._has_new_commits
 
-    def commits(self) -> pa.Table:
-        """Return the newest commits in the tables, as rows of `committed_offsets`."""
+    def commits(self) -> tuple[pa.Table, SourceVersion]:
+        """Return the newest commits in the tables, as rows of `committed_offsets`, and what they were read of."""
         with self._lock:
             self._has_new_commits = False
             known = self._calculator or self._prepared or self._with_commits()
-            return to_stored(known.positions.in_tables())
+            assert self._commits is not None
+            return to_stored(known.positions.in_tables()), self._commits.read_to
 
     def _lag(self, rows: pa.Table) -> pa.Table:
         times = ints(rows["sampled_at"])
@@ -237,17 +237,24 @@ class LagState:
             first_until=round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS) if is_first_start else None,
         )
         ours = self._shard.condition()
-        committed = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours)])
-        commits, newest = from_stored(committed)
+        commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
         is_newer = ~pc.field("record_partition").isin(list(newest))
         for partition, offset in newest.items():
             is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
         among = own_rows(self._config, is_newer if ours is None else ours & is_newer)
         options = self._config.storage_options()
-        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), READ, among, options)
+        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), READ, among, options, source)
         self._add_commits(calculator)
         return calculator
+
+    def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Mapping[int, int], OpenTable | None]:
+        """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
+        of, options = self._config.table_path, self._config.storage_options()
+        known = with_source(of(COMMITTED), of(OFFSET_COMMITS), self._config.cluster, options)
+        version, source = (None, None) if known is None else (known[0].version(), known[1])
+        rows = read_rows(self._config, COMMITTED, STORED, ours, version)
+        return *from_stored(pa.concat_tables([STORED.empty_table(), *rows])), source
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
@@ -255,8 +262,9 @@ class LagState:
         kept = kept_times(np.array(list(stored), np.int64), before, self._apart_seconds)
         if not kept:
             return
-        among = reduce(or_, starmap(_sampled_between, kept))
-        rows = pa.concat_tables([_ENDS.empty_table(), *read_rows(self._config, SAMPLES, _ENDS, among)])
+        wanted = " OR ".join("sampled_at BETWEEN {} AND {}".format(*_literals(*span)) for span in kept)
+        found = select_arrow(self._config, SAMPLES, _ENDS.names, f"AND ({wanted})", rows_at_a_time=_ROWS_RESTORED)
+        rows = pa.concat_tables([_ENDS.empty_table(), *found])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
     def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
@@ -269,14 +277,14 @@ class LagState:
             return
         stored = dataset(self._config, TABLE, coded=("group_id", "topic", "problem"))
         for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
-            of_these = _sampled_between(first, last)
+            of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
             wanted = of_these if among is None else among & of_these
             rows = stored.to_table(STORED_LAG.names, own_rows(self._config, wanted))
             yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
     def _rows_at(self, table: str, since: int, before: int, condition: str = "") -> Mapping[int, int]:
         """Return how many rows a table has at each time of a sample; all times are microseconds."""
-        first, end = (datafusion_literal(moment(time)) for time in (since, before))
+        first, end = _literals(since, before)
         rest = f"AND sampled_at >= {first} AND sampled_at < {end} {condition} GROUP BY sampled_at"
         found = select(self._config, table, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", rest)
         return {row["at"]: row["rows"] for row in found}
@@ -355,9 +363,9 @@ def _few_rows(samples: Sequence[tuple[int, int]], rows_at: Mapping[int, int]) ->
         yield waiting[0][0], waiting[-1][1]
 
 
-def _sampled_between(first: int, last: int) -> ds.Expression:
-    """Return a condition: a row's sample was taken between two times (microseconds), both included."""
-    return (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
+def _literals(*times: int) -> list[str]:
+    """Return times (microseconds) as DataFusion writes them."""
+    return [datafusion_literal(moment(time)) for time in times]
 
 
 def _timestamp(micros: int) -> pa.Scalar:

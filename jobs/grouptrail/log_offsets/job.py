@@ -86,7 +86,8 @@ def which_partitions(config: Config) -> dict[str, str]:
         return {}
     storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
     held_back = {} if config.source == "admin" else {"held_back": OFFSETS_TOPIC}
-    return {"committed": config.table_path(COMMITS), "cluster": config.cluster, **held_back, **storage}
+    tables = {"committed": config.table_path(COMMITS), "newest": config.table_path("committed_offsets")}
+    return {**tables, "cluster": config.cluster, **held_back, **storage}
 
 
 class Sampling:

@@ -53,7 +53,7 @@ TABLE = "log_offsets"
 _HELD_BACK = "held_back"
 _MOST_LEADERS_AT_ONCE = 32
 _LOOK_EVERY_SECONDS = 0.5
-_OPTIONS = ("assign", "committed", "cluster", _HELD_BACK)
+_OPTIONS = ("assign", "committed", "newest", "cluster", _HELD_BACK)
 
 
 class OptionError(GrouptrailError):
@@ -109,7 +109,7 @@ class Request:
             )
         if "bootstrap.servers" not in settings:
             raise OptionError(f"{FORMAT}: the option kafka.bootstrap.servers is missing: add it")
-        if which.keys() - {_HELD_BACK} not in (set(), {"assign"}, {"committed", "cluster"}):
+        if which.keys() - {_HELD_BACK, "newest"} not in (set(), {"assign"}, {"committed", "cluster"}):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
         return cls(settings, storage, which)
@@ -152,7 +152,9 @@ class Planner:
         self._cluster = Cluster(request.settings)
         self._assigned = assigned(request.which["assign"]) if "assign" in request.which else None
         self._committed = (
-            CommittedPartitions(request.which["committed"], request.which["cluster"], request.storage)
+            CommittedPartitions(
+                request.which["committed"], request.which["cluster"], request.storage, request.which.get("newest")
+            )
             if "committed" in request.which
             else None
         )

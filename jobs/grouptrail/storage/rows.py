@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine
+from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine, table_id
 from grouptrail.storage.schema import gathered, table_schema
+from grouptrail.storage.sources import SourceVersion
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table_log import read_commit, table_folder
 
@@ -101,22 +102,28 @@ class NewFiles:
     """Reads each file of a table once, and none in which OPTIMIZE has only arranged anew what was read.
 
     Rows of other rewritten files come again. `columns` are read of the rows that match `among`, texts as dictionary
-    codes where their type is one (`compact`); `storage` are delta-rs's storage options of the table.
+    codes where their type is one (`compact`); `storage` are delta-rs's storage options of the table. What the table
+    had in the version `after` counts as read.
     """
 
-    def __init__(self, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        columns: pa.Schema,
+        among: ds.Expression,
+        storage: Mapping[str, str] | None = None,
+        after: OpenTable | None = None,
+    ) -> None:
         self._columns = columns
         self._among = among
         self._storage = dict(storage or {})
-        self._read: set[str] = set()
-        self._version = -1
+        self._read, self._version = (set[str](), -1) if after is None else (_paths(after), after.version())
 
     def rows(self, table: OpenTable) -> Iterator[pa.Table]:
         """Yield the rows of the files that are new since the last call that was read to its end.
 
         Many rows at a time: files are many and small, and one costs as much as a thousand.
         """
-        there = set(table.get_add_actions()["path"].to_pylist())
+        there = _paths(table)
         if files := sorted(there - self._read - self._arranged_anew(table, there)):
             found = files_dataset(table, files, self._columns, self._storage)
             # Threads, and batches read ahead, take more memory and processor time than they save.
@@ -143,15 +150,29 @@ class NewFiles:
         return found
 
 
+def _paths(table: OpenTable) -> set[str]:
+    return set(table.get_add_actions()["path"].to_pylist())
+
+
 class AppendedRows:
-    """New rows of a table as it grows, each file's once (see `NewFiles`)."""
+    """New rows of a table as it grows, each file's once, without those of the version `after` (see `NewFiles`)."""
 
     def __init__(
-        self, table: str, columns: pa.Schema, among: ds.Expression, storage: Mapping[str, str] | None = None
+        self,
+        table: str,
+        columns: pa.Schema,
+        among: ds.Expression,
+        storage: Mapping[str, str] | None = None,
+        after: OpenTable | None = None,
     ) -> None:
         self._table = DeltaTable(table, storage_options=dict(storage or {}))
-        self._files = NewFiles(columns, among, storage)
+        self._files = NewFiles(columns, among, storage, after)
         self._version = -1
+
+    @property
+    def read_to(self) -> SourceVersion:
+        """The version up to which all rows were read; -1: none were."""
+        return SourceVersion(table_id(self._table), self._version)
 
     def fresh(self) -> Iterator[pa.Table]:
         """Yield the rows that were added since the last call, many at a time."""

@@ -1,0 +1,105 @@
+"""Up to which version of another table, its source, rows were made: so much need not be read again after a start.
+
+A table's log notes it for each cluster (Delta's protocol: "Transaction Identifiers"), a file in its own metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from grouptrail.storage.reader import READ_ERRORS, OpenTable, table_id
+from grouptrail.storage.table_log import table_folder
+
+if TYPE_CHECKING:
+    from grouptrail.config import Config
+
+_FILE_ERRORS = (*READ_ERRORS, KeyError, pa.ArrowException)
+_ID, _VERSION = b"grouptrail.table_id", b"grouptrail.version"
+
+
+class SourceVersion(NamedTuple):
+    """A version of the source, which has the same id as long as it is not created again."""
+
+    table_id: str
+    version: int
+
+
+def noted(sources: Iterable[SourceVersion], cluster: str) -> list[str]:
+    """Return Delta's actions, as JSON, that note of what a cluster's rows were made, to be committed with them.
+
+    Of several sources the oldest is noted; none if they are not of the same table.
+    """
+    oldest, *others = sorted(sources)
+    if any(other.table_id != oldest.table_id for other in others):
+        return []
+    now = int(time.time() * 1000)
+    return [
+        json.dumps({"txn": {"appId": _app(oldest.table_id, cluster), "version": oldest.version, "lastUpdated": now}})
+    ]
+
+
+def with_source(
+    table: str, source: str, cluster: str, storage: Mapping[str, str] | None = None
+) -> tuple[OpenTable, OpenTable] | None:
+    """Return the table at a path, and the source at another one as it was when the cluster's rows were made of it.
+
+    None if that is not known, or no longer in the source's log; `storage` are delta-rs's storage options.
+    """
+    options = dict(storage or {})
+    try:
+        made, newest = (DeltaTable(path, storage_options=options) for path in (table, source))
+        version = made.transaction_version(_app(table_id(newest), cluster))
+        if version is None or not 0 <= version <= newest.version():
+            return None
+        return made, DeltaTable(source, version=version, storage_options=options)
+    except READ_ERRORS:
+        return None
+
+
+class SavedRows:
+    """Rows made of a table, saved in a file in the folder of a cluster's checkpoints, `name` without its ending.
+
+    They only save time: what cannot be written, or read, is made anew.
+    """
+
+    def __init__(self, config: Config, name: str) -> None:
+        folder, _, self._name = name.rpartition("/")
+        self._folder = config.checkpoint_path(folder)
+        self._options = config.storage_options()
+
+    def read(self, *, of: OpenTable) -> tuple[pa.Table, SourceVersion] | None:
+        """Return the rows and their source; None if there are none of this table."""
+        with suppress(*_FILE_ERRORS):
+            rows = pq.read_table(self._file, filesystem=table_folder(self._folder, self._options))
+            noted = rows.schema.metadata or {}
+            source = SourceVersion(noted[_ID].decode(), int(noted[_VERSION]))
+            if source.table_id == table_id(of) and source.version <= of.version():
+                return rows.replace_schema_metadata(None), source
+        return None
+
+    def write(self, rows: pa.Table, source: SourceVersion) -> None:
+        """Replace the rows."""
+        from grouptrail.config import is_uri
+
+        noted = rows.replace_schema_metadata({_ID: source.table_id, _VERSION: str(source.version)})
+        with suppress(*_FILE_ERRORS):
+            if not is_uri(self._folder):
+                Path(self._folder).mkdir(parents=True, exist_ok=True)
+            pq.write_table(noted, self._file, filesystem=table_folder(self._folder, self._options))
+
+    @property
+    def _file(self) -> str:
+        return f"{self._name}.parquet"
+
+
+def _app(source_id: str, cluster: str) -> str:
+    return f"{source_id}-{cluster}"

@@ -1,0 +1,200 @@
+"""After a start, rows of `offset_commits` that were read before are not read again: here their files are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from grouptrail.config import Config
+from grouptrail.exporter.reading import Totals
+from grouptrail.lag import groups
+from grouptrail.lag.state import LagState
+from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.storage.reader import table_id
+from grouptrail.storage.rows import AppendedRows
+from grouptrail.storage.sources import SavedRows, SourceVersion, noted, with_source
+from support import small_tables
+from support.lag_cluster import store_commits
+
+COMMITS, COMMITTED = "offset_commits", "committed_offsets"
+SOURCE = SourceVersion("a table", 3)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A warehouse with empty tables."""
+    config = Config(warehouse=str(tmp_path / "warehouse"), kafka={"bootstrap.servers": "127.0.0.1:9"})
+    for table in ("log_offsets", COMMITS, "consumer_lag", COMMITTED, *groups.TABLES):
+        small_tables.lay(config, table)
+    return config
+
+
+def commit(config: Config, record_offset: int, topic: str, offset: int | None, **more: Any) -> None:
+    row = {"topic": topic, "partition": 0, "record_offset": record_offset, "committed_offset": offset}
+    at = small_tables.NOON + timedelta(seconds=record_offset)
+    times = {"record_at": at, "commit_at": at}
+    small_tables.lay(config, COMMITS, row | times | {"is_tombstone": offset is None} | more)
+
+
+def lose_files(config: Config) -> None:
+    """Remove all files with rows of `offset_commits`, so that reading one fails."""
+    for file in Path(config.table_path(COMMITS)).glob("*.parquet"):
+        file.unlink()
+
+
+def positions(config: Config, **more: Any) -> dict[str, int]:
+    """Return the newest committed offset by topic, as a new lag job knows it."""
+    rows, _ = LagState(config, print, **more).commits()
+    return dict(zip(rows["topic"].to_pylist(), rows["committed_offset"].to_pylist(), strict=True))
+
+
+def partitions(config: Config) -> dict[str, list[int]]:
+    return CommittedPartitions(
+        config.table_path(COMMITS), config.cluster, newest=config.table_path(COMMITTED)
+    ).partitions()
+
+
+def totals(config: Config) -> Totals:
+    values = {"count": ("!is_tombstone", "sum")}
+    return Totals(config, COMMITS, position="record_offset", keys=("record_partition",), values=values)
+
+
+def counted(of: Totals, config: Config) -> list[int]:
+    counts: list[int] = of.now(DeltaTable(config.table_path(COMMITS)))["count"].to_pylist()
+    return counts
+
+
+def test_jobs_read_only_what_was_committed_since_the_newest_commits_were_stored(config: Config) -> None:
+    """Also a deletion since then, and one that was stored."""
+    for number, topic in enumerate(("orders", "invoices", "old", "gone")):
+        commit(config, number, topic, 10 + number)
+    commit(config, 5, "old", None)
+    store_commits(config, *LagState(config, print).commits())
+    lose_files(config)
+    assert positions(config) == {"orders": 10, "invoices": 11, "gone": 13}
+    commit(config, 7, "orders", 20)
+    commit(config, 8, "gone", None)
+    commit(config, 9, "new", 1)
+    assert positions(config) == {"orders": 20, "invoices": 11, "new": 1}
+    assert partitions(config) == {"invoices": [0], "new": [0], "orders": [0]}
+
+
+def test_jobs_read_no_file_that_optimize_made_of_what_was_stored(config: Config) -> None:
+    commit(config, 1, "orders", 10)
+    commit(config, 2, "orders", 20)
+    store_commits(config, *LagState(config, print).commits())
+    DeltaTable(config.table_path(COMMITS)).optimize.compact()
+    lose_files(config)
+    commit(config, 3, "invoices", 30)
+    assert positions(config) == {"orders": 20, "invoices": 30}
+    assert partitions(config) == {"invoices": [0], "orders": [0]}
+
+
+def recreate(config: Config) -> None:
+    for file in Path(config.table_path(COMMITS), "_delta_log").iterdir():
+        file.unlink()
+    small_tables.lay(config, COMMITS)
+
+
+def lose_log(config: Config) -> None:
+    """Remove all commits before the newest one from the log."""
+    DeltaTable(config.table_path(COMMITS)).create_checkpoint()
+    *old, _ = sorted(Path(config.table_path(COMMITS), "_delta_log").glob("*.json"))
+    for file in old:
+        file.unlink()
+
+
+@pytest.mark.parametrize("change", [recreate, lose_log])
+def test_jobs_read_all_again_if_it_is_not_known_what_was_stored(
+    config: Config, change: Callable[[Config], None]
+) -> None:
+    """In a table that was created again, or whose log no longer has that version."""
+    commit(config, 1, "orders", 10)
+    store_commits(config, *LagState(config, print).commits())
+    commit(config, 2, "orders", 11)
+    change(config)
+    commit(config, 3, "orders", 30)
+    assert with_source(config.table_path(COMMITTED), config.table_path(COMMITS), config.cluster) is None
+    assert positions(config) == {"orders": 30}
+    assert partitions(config) == {"orders": [0]}
+
+
+def test_jobs_of_each_cluster_know_what_that_cluster_has_stored(config: Config) -> None:
+    commit(config, 1, "orders", 10)
+    store_commits(config, *LagState(config, print).commits())
+    other = config.model_copy(update={"cluster": "other"})
+    commit(other, 2, "theirs", 7, cluster="other")
+    assert positions(other) == {"theirs": 7}
+    assert partitions(other) == {"theirs": [0]}
+    assert positions(config) == {"orders": 10}
+
+
+def test_appended_rows_counts_what_an_earlier_version_has_as_read(config: Config) -> None:
+    commit(config, 1, "orders", 10)
+    table = DeltaTable(config.table_path(COMMITS))
+    commit(config, 2, "orders", 20)
+    columns = pa.schema({"record_offset": pa.int64(), "cluster": pa.string()})
+    rows = AppendedRows(config.table_path(COMMITS), columns, pc.field("cluster") == "default", after=table)
+    assert rows.read_to.version == -1
+    assert [part["record_offset"].to_pylist() for part in rows.fresh()] == [[2]]
+    assert rows.read_to == (table_id(table), table.version() + 1)
+
+
+def test_noted_source_is_the_oldest_of_several_of_one_table() -> None:
+    [action] = noted([SOURCE, SourceVersion("a table", 2)], "c")
+    assert '"version": 2' in action
+    assert noted([SOURCE, SourceVersion("another", 2)], "c") == []
+
+
+def test_totals_continue_after_a_start_without_reading_what_they_counted(config: Config) -> None:
+    """Rows since then are counted once, and deleted rows stay counted."""
+    for number in range(4):
+        commit(config, number, "orders", 10)
+    assert counted(totals(config), config) == [4]
+    lose_files(config)
+    assert counted(totals(config), config) == [4]
+    commit(config, 7, "orders", None)
+    commit(config, 8, "orders", 20)
+    assert counted(totals(config), config) == [5]
+
+
+def test_totals_whose_version_left_the_log_count_no_row_twice(config: Config) -> None:
+    commit(config, 1, "orders", 10)
+    assert counted(totals(config), config) == [1]
+    commit(config, 2, "orders", 20)
+    lose_log(config)
+    assert counted(totals(config), config) == [2]
+
+
+@pytest.mark.parametrize("fault", ["another table", "a later version", "no table", "other columns", "a broken file"])
+def test_totals_are_counted_anew_if_the_saved_ones_do_not_fit(config: Config, fault: str) -> None:
+    commit(config, 1, "orders", 10)
+    first = totals(config)
+    assert counted(first, config) == [1]
+    saved = SavedRows(config, f"metrics/{COMMITS}")
+    rows, source = saved.read(of=DeltaTable(config.table_path(COMMITS))) or pytest.fail("nothing is saved")
+    wrong = rows.set_column(rows.column_names.index("count"), "count", pa.array([70], pa.int64()))
+    if fault == "another table":
+        saved.write(wrong, SourceVersion("another", source.version))
+    elif fault == "a later version":
+        saved.write(wrong, SourceVersion(source.table_id, source.version + 1))
+    elif fault == "other columns":
+        saved.write(wrong.drop_columns("position"), source)
+    else:
+        [file] = Path(config.checkpoint_path("metrics")).glob("*.parquet")
+        file.write_bytes(b"PAR1") if fault == "a broken file" else file.unlink()
+    assert counted(totals(config), config) == [1]
+
+
+def test_totals_are_served_where_nothing_can_be_saved(config: Config) -> None:
+    Path(config.checkpoint_path("metrics")).parent.mkdir(parents=True)
+    Path(config.checkpoint_path("metrics")).write_text("not a folder")
+    commit(config, 1, "orders", 10)
+    assert counted(totals(config), config) == [1]
