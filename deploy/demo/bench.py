@@ -187,7 +187,9 @@ def main() -> None:
     parts: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
         "decode": _decode,
         "cluster": lambda folder, options: measure_executors(folder, commits, records=options.records),
-        "start": lambda folder, options: measure_start(folder, commits, records=options.records),
+        "start": lambda folder, options: measure_start(
+            folder, commits, records=options.records, history=options.history
+        ),
         "history": lambda folder, options: _on_tables(
             folder,
             measure_history,
@@ -226,6 +228,7 @@ def main() -> None:
     default = [name for name in parts if name != "release"]  # needs a checkout to compare with
     parser.add_argument("--only", type=lambda text: text.split(","), default=default, help=", ".join(parts))
     parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
+    parser.add_argument("--history", type=int, default=100_000_000, help="commits in the table at a late start")
     parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
     parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
     parser.add_argument("--commits", type=int, default=49, help="commits in each generation")

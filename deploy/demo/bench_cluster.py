@@ -2,7 +2,7 @@
 
 The cluster is a standalone one on this machine, each executor with a core of its own; the job is submitted to one
 executor and to two, alternately. A start is `grouptrail run` on one machine, with all jobs; a probe commits before
-it, and the start ends when the exporter serves the probe's offset.
+it, and the start ends when the exporter serves the probe's offset. The last ones resume with a long history.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
@@ -26,6 +28,7 @@ from demo.cluster import SparkCluster
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from demo.probe import Probe
 from grouptrail.config import Config, load_config
+from grouptrail.storage.files import TableLocation, write
 
 ROUNDS = 2
 FEW = 100_000
@@ -75,8 +78,12 @@ def _submitted(cluster: SparkCluster, broker: Broker, warehouse: str, executors:
     return run.stdout
 
 
-def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
-    """Measure the seconds until the first correct metric, for a first start and a restart, by number of records."""
+def measure_start(folder: Path, commits: Commits, *, records: int, history: int) -> dict[str, Any]:
+    """Measure the seconds until the first correct metric, for a first start and a restart, by number of records.
+
+    At last for restarts with so many commits of `history` in `offset_commits`: the first of them reads all, as they
+    were appended by no job.
+    """
     figures: dict[str, Any] = {}
     with _broker(folder) as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         ensure_offsets_topic(broker.bootstrap)
@@ -95,7 +102,28 @@ def measure_start(folder: Path, commits: Commits, *, records: int) -> dict[str, 
                 for name in ("first", "resumed", "resumed again")
             }
             print(f"{count:,} records: {figures[f'{count:,}']}", flush=True)
+        rows = _lengthen(config, history)
+        _until_served(probe, config, folder / "reads-all.log")
+        figures[f"{rows:,} in the table"] = [
+            _until_served(probe, config, folder / f"long-{number}.log") for number in range(ROUNDS)
+        ]
+        print(f"{rows:,} commits in the table: {figures[f'{rows:,} in the table']}", flush=True)
     return figures
+
+
+def _lengthen(config: Config, wanted: int) -> int:
+    """Append the commits of `offset_commits` again, as older ones, until there are as many; return their number."""
+    location = TableLocation("offset_commits", config.table_path("offset_commits"), config.storage_options(), {})
+    table = DeltaTable(location.path)
+    rows = table.to_pyarrow_table()
+    many, added = max(1, wanted // len(rows)), list[str]()
+    for number in range(1, many):
+        offsets = pc.subtract(rows["record_offset"], number * (1 + pc.max(rows["record_offset"]).as_py()))
+        older = rows.set_column(rows.column_names.index("record_offset"), "record_offset", offsets)
+        added += write(older.to_batches(), location)
+    log = Path(location.path, "_delta_log", f"{table.version() + 1:020}.json")
+    log.write_text("".join(f"{action}\n" for action in added))
+    return many * len(rows)
 
 
 def _until_served(probe: Probe, config: Config, log: Path) -> float:

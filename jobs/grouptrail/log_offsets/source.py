@@ -6,7 +6,8 @@
 Options: `kafka.…`, any setting of Kafka's Java client as in Spark's Kafka source, and the choice of partitions:
 - `assign`: the listed ones, such as `{"orders": [0, 1]}`;
 - `committed` and `cluster`: those that groups of that cluster have committed to, read from the table
-  `offset_commits` at that path; a stream follows the table; `storage.…` are delta-rs's options for it;
+  `offset_commits` at that path; a stream follows the table; `storage.…` are delta-rs's options for it, and `newest`
+  is the path of `committed_offsets`, so that old commits need not be read;
 - none of these: all partitions that the principal may describe.
 
 With `held_back`, the name of a topic, also the partitions of that topic whose last stable offset is below their end;
