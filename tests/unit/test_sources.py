@@ -126,6 +126,16 @@ def test_jobs_read_all_again_if_it_is_not_known_what_was_stored(
     assert partitions(config) == {"orders": [0]}
 
 
+def test_jobs_read_all_again_if_the_stored_commits_were_deleted_and_not_yet_written(config: Config) -> None:
+    """In a table whose files have rows of several clusters these are two commits."""
+    commit(config, 1, "orders", 10)
+    store_commits(config, *LagState(config, print).commits())
+    DeltaTable(config.table_path(COMMITTED)).delete("cluster = 'default'")
+    assert with_source(config.table_path(COMMITTED), config.table_path(COMMITS), config.cluster)
+    assert positions(config) == {"orders": 10}
+    assert partitions(config) == {"orders": [0]}
+
+
 def test_jobs_of_each_cluster_know_what_that_cluster_has_stored(config: Config) -> None:
     commit(config, 1, "orders", 10)
     store_commits(config, *LagState(config, print).commits())
@@ -178,7 +188,7 @@ def test_totals_are_counted_anew_if_the_saved_ones_do_not_fit(config: Config, fa
     commit(config, 1, "orders", 10)
     first = totals(config)
     assert counted(first, config) == [1]
-    saved = SavedRows(config, f"metrics/{COMMITS}")
+    saved = SavedRows(config, "metrics", COMMITS)
     rows, source = saved.read(of=DeltaTable(config.table_path(COMMITS))) or pytest.fail("nothing is saved")
     wrong = rows.set_column(rows.column_names.index("count"), "count", pa.array([70], pa.int64()))
     if fault == "another table":

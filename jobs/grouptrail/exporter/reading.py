@@ -18,7 +18,7 @@ from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import OpenTable, open_table, table_id
 from grouptrail.storage.rows import NewFiles, own_rows
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sources import SavedRows, SourceVersion
+from grouptrail.storage.sources import NOTHING, SavedRows, SourceVersion
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -52,9 +52,9 @@ class Totals:
         self._position = position
         self._values = values
         self._stored = _stored(name, ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())])
-        self._saved = SavedRows(config, f"{_FOLDER}/{name}")
-        self._saved_at, self._saved_version = -math.inf, -1
-        self._begin(None, SourceVersion("", -1))
+        self._saved = SavedRows(config, _FOLDER, name)
+        self._saved_at, self._saved_to = -math.inf, NOTHING
+        self._begin(None, NOTHING)
 
     def _begin(self, totals: pa.Table | None, counted: SourceVersion) -> None:
         types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
@@ -87,10 +87,10 @@ class Totals:
         return totals
 
     def _save(self, table: OpenTable) -> None:
-        now = time.monotonic()
-        if table.version() != self._saved_version and now - self._saved_at >= _SAVE_EVERY_SECONDS:
-            self._saved_at, self._saved_version = now, table.version()
-            self._saved.write(self._totals, SourceVersion(self._table_id, table.version()))
+        counted, now = SourceVersion(self._table_id, table.version()), time.monotonic()
+        if counted != self._saved_to and now - self._saved_at >= _SAVE_EVERY_SECONDS:
+            self._saved_at, self._saved_to = now, counted
+            self._saved.write(self._totals, counted)
 
     def _counted(self, rows: pa.Table) -> pa.Table:
         """Return rows with the totals' columns."""

@@ -253,8 +253,9 @@ class LagState:
         of, options = self._config.table_path, self._config.storage_options()
         known = with_source(of(COMMITTED), of(OFFSET_COMMITS), self._config.cluster, options)
         version, source = (None, None) if known is None else (known[0].version(), known[1])
-        rows = read_rows(self._config, COMMITTED, STORED, ours, version)
-        return *from_stored(pa.concat_tables([STORED.empty_table(), *rows])), source
+        rows = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours, version)])
+        # A crash between the commits of `replace_files` leaves none.
+        return *from_stored(rows), source if len(rows) else None
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""

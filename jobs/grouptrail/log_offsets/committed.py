@@ -37,7 +37,8 @@ class CommittedPartitions:
             for rows in NewFiles(_NEWEST, ours, storage).rows(stored):
                 undeleted = rows.append_column("is_tombstone", pa.array(np.full(len(rows), False)))
                 self._newest = updated(self._newest, undeleted)
-        self._rows = AppendedRows(table, _READ, ours, storage, after)
+        # Without rows it is not known that there are none: the lag job may have ended while it replaced them.
+        self._rows = AppendedRows(table, _READ, ours, storage, after if len(self._newest) else None)
 
     def partitions(self) -> dict[str, list[int]]:
         """Read the new rows and return the partitions by topic, both ascending."""

@@ -33,6 +33,9 @@ class SourceVersion(NamedTuple):
     version: int
 
 
+NOTHING = SourceVersion("", -1)
+
+
 def noted(sources: Iterable[SourceVersion], cluster: str) -> list[str]:
     """Return Delta's actions, as JSON, that note of what a cluster's rows were made, to be committed with them.
 
@@ -66,14 +69,14 @@ def with_source(
 
 
 class SavedRows:
-    """Rows made of a table, saved in a file in the folder of a cluster's checkpoints, `name` without its ending.
+    """Rows made of a table, saved in a folder beside a cluster's checkpoints.
 
     They only save time: what cannot be written, or read, is made anew.
     """
 
-    def __init__(self, config: Config, name: str) -> None:
-        folder, _, self._name = name.rpartition("/")
+    def __init__(self, config: Config, folder: str, table: str) -> None:
         self._folder = config.checkpoint_path(folder)
+        self._file = f"{table}.parquet"
         self._options = config.storage_options()
 
     def read(self, *, of: OpenTable) -> tuple[pa.Table, SourceVersion] | None:
@@ -95,10 +98,6 @@ class SavedRows:
             if not is_uri(self._folder):
                 Path(self._folder).mkdir(parents=True, exist_ok=True)
             pq.write_table(noted, self._file, filesystem=table_folder(self._folder, self._options))
-
-    @property
-    def _file(self) -> str:
-        return f"{self._name}.parquet"
 
 
 def _app(source_id: str, cluster: str) -> str:
