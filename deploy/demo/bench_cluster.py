@@ -117,8 +117,9 @@ def _lengthen(config: Config, wanted: int) -> int:
     table = DeltaTable(location.path)
     rows = table.to_pyarrow_table()
     many, added = max(1, wanted // len(rows)), list[str]()
+    end = 1 + pc.max(rows["record_offset"]).as_py()
     for number in range(1, many):
-        offsets = pc.subtract(rows["record_offset"], number * (1 + pc.max(rows["record_offset"]).as_py()))
+        offsets = pc.subtract(rows["record_offset"], number * end)
         older = rows.set_column(rows.column_names.index("record_offset"), "record_offset", offsets)
         added += write(older.to_batches(), location)
     log = Path(location.path, "_delta_log", f"{table.version() + 1:020}.json")

@@ -14,14 +14,13 @@ from deltalake import DeltaTable
 
 from grouptrail.config import Config
 from grouptrail.exporter.reading import Totals
-from grouptrail.lag import groups
 from grouptrail.lag.state import LagState
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import AppendedRows
 from grouptrail.storage.sources import SavedRows, SourceVersion, noted, with_source
 from support import small_tables
-from support.lag_cluster import store_commits
+from support.lag_cluster import lay_empty, store_commits
 
 COMMITS, COMMITTED = "offset_commits", "committed_offsets"
 SOURCE = SourceVersion("a table", 3)
@@ -31,8 +30,7 @@ SOURCE = SourceVersion("a table", 3)
 def config(tmp_path: Path) -> Config:
     """A warehouse with empty tables."""
     config = Config(warehouse=str(tmp_path / "warehouse"), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    for table in ("log_offsets", COMMITS, "consumer_lag", COMMITTED, *groups.TABLES):
-        small_tables.lay(config, table)
+    lay_empty(config)
     return config
 
 
@@ -49,9 +47,9 @@ def lose_files(config: Config) -> None:
         file.unlink()
 
 
-def positions(config: Config, **more: Any) -> dict[str, int]:
+def positions(config: Config) -> dict[str, int]:
     """Return the newest committed offset by topic, as a new lag job knows it."""
-    rows, _ = LagState(config, print, **more).commits()
+    rows, _ = LagState(config, print).commits()
     return dict(zip(rows["topic"].to_pylist(), rows["committed_offset"].to_pylist(), strict=True))
 
 
@@ -188,15 +186,20 @@ def test_totals_are_counted_anew_if_the_saved_ones_do_not_fit(config: Config, fa
     commit(config, 1, "orders", 10)
     first = totals(config)
     assert counted(first, config) == [1]
-    saved = SavedRows(config, "metrics", COMMITS)
-    rows, source = saved.read(of=DeltaTable(config.table_path(COMMITS))) or pytest.fail("nothing is saved")
+    table = DeltaTable(config.table_path(COMMITS))
+    columns = first.now(table).schema
+    saved = SavedRows(config, "metrics", COMMITS, columns)
+    rows, _ = saved.read(of=table) or pytest.fail("nothing is saved")
     wrong = rows.set_column(rows.column_names.index("count"), "count", pa.array([70], pa.int64()))
     if fault == "another table":
-        saved.write(wrong, SourceVersion("another", source.version))
+        saved.write(wrong, of=DeltaTable(config.table_path(COMMITTED)))
     elif fault == "a later version":
-        saved.write(wrong, SourceVersion(source.table_id, source.version + 1))
+        commit(config, 2, "orders", 20)
+        later = DeltaTable(config.table_path(COMMITS))
+        saved.write(wrong, of=later)
+        Path(config.table_path(COMMITS), "_delta_log", f"{later.version():020}.json").unlink()
     elif fault == "other columns":
-        saved.write(wrong.drop_columns("position"), source)
+        saved.write(wrong.drop_columns("position"), of=table)
     else:
         [file] = Path(config.checkpoint_path("metrics")).glob("*.parquet")
         file.write_bytes(b"PAR1") if fault == "a broken file" else file.unlink()

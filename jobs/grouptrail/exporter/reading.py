@@ -18,7 +18,7 @@ from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import OpenTable, open_table, table_id
 from grouptrail.storage.rows import NewFiles, own_rows
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sources import NOTHING, SavedRows, SourceVersion
+from grouptrail.storage.sources import SavedRows
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -52,28 +52,31 @@ class Totals:
         self._position = position
         self._values = values
         self._stored = _stored(name, ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())])
-        self._saved = SavedRows(config, _FOLDER, name)
-        self._saved_at, self._saved_to = -math.inf, NOTHING
-        self._begin(None, NOTHING)
+        types = [pa.field(key, self._stored.field(key).type) for key in keys]
+        numbers = [pa.field(name, pa.int64()) for name in ("position", *values)]
+        self._totals = pa.schema([*types, *numbers]).empty_table()
+        self._table_id: str | None = None
+        self._files: NewFiles
+        self._saved = SavedRows(config, _FOLDER, name, self._totals.schema)
+        self._saved_at, self._saved_version = -math.inf, -1
 
-    def _begin(self, totals: pa.Table | None, counted: SourceVersion) -> None:
-        types = [pa.field(key, self._stored.field(key).type) for key in self._keys]
-        numbers = [pa.field(name, pa.int64()) for name in ("position", *self._values)]
-        empty = pa.schema([*types, *numbers]).empty_table()
-        self._table_id = counted.table_id
-        self._totals = empty if totals is None or totals.schema != empty.schema else totals
+    def _begin(self, table: OpenTable) -> None:
         after = None
-        if self._totals is totals:
+        if (saved := self._saved.read(of=table)) is None:
+            self._totals = self._totals.schema.empty_table()
+        else:
+            self._totals, counted = saved
             with suppress(TableError):  # that version is no longer in the log: the rows counted are passed over
-                after = open_table(self._config, self._name, counted.version)
+                after = open_table(self._config, self._name, counted)
         self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options(), after)
+        self._table_id, self._saved_version = table_id(table), -1
 
     def now(self, table: OpenTable | None) -> pa.Table:
         """Return the totals, with a row for each key and its greatest `position`."""
         if table is None:
             return self._totals
         if table_id(table) != self._table_id:
-            self._begin(*(self._saved.read(of=table) or (None, SourceVersion(table_id(table), -1))))
+            self._begin(table)
         newest = self._totals.group_by("record_partition").aggregate([("position", "max")])
         marks = {row["record_partition"]: row["position_max"] for row in newest.to_pylist()}
         totals = self._totals
@@ -87,10 +90,10 @@ class Totals:
         return totals
 
     def _save(self, table: OpenTable) -> None:
-        counted, now = SourceVersion(self._table_id, table.version()), time.monotonic()
-        if counted != self._saved_to and now - self._saved_at >= _SAVE_EVERY_SECONDS:
-            self._saved_at, self._saved_to = now, counted
-            self._saved.write(self._totals, counted)
+        now = time.monotonic()
+        if table.version() != self._saved_version and now - self._saved_at >= _SAVE_EVERY_SECONDS:
+            self._saved_at, self._saved_version = now, table.version()
+            self._saved.write(self._totals, of=table)
 
     def _counted(self, rows: pa.Table) -> pa.Table:
         """Return rows with the totals' columns."""

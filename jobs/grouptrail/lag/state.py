@@ -250,8 +250,8 @@ class LagState:
 
     def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Mapping[int, int], OpenTable | None]:
         """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
-        of, options = self._config.table_path, self._config.storage_options()
-        known = with_source(of(COMMITTED), of(OFFSET_COMMITS), self._config.cluster, options)
+        path, options = self._config.table_path, self._config.storage_options()
+        known = with_source(path(COMMITTED), path(OFFSET_COMMITS), self._config.cluster, options)
         version, source = (None, None) if known is None else (known[0].version(), known[1])
         rows = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours, version)])
         # A crash between the commits of `replace_files` leaves none.

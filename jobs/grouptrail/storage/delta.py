@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from grouptrail.spark.classes import java_class
 from grouptrail.storage.layout import COMMITS_A_CHECKPOINT
 from grouptrail.storage.reader import READ_ERRORS
+from grouptrail.storage.table_log import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +79,7 @@ class Append:
         ]
         actions += files
         if self._app is not None:
-            once = {"appId": self._app, "version": self._version, "lastUpdated": now}
-            actions.append(json.dumps({"txn": once}))
+            actions.append(transaction(self._app, self._version))
         modes = self._class("org.apache.spark.sql.streaming.OutputMode")
         mode = modes.Complete() if instead_of else modes.Append()
         nothing = self._class("scala.Option").empty()

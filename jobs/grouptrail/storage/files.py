@@ -17,12 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
 
 from grouptrail import contracts
 from grouptrail.memory import release_memory
 from grouptrail.storage.schema import gathered, table_schema
+from grouptrail.storage.table_log import table_folder
 
 Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `DataFrame.mapInArrow`."""
@@ -79,7 +78,7 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
         return
     name = f"part-{uuid.uuid4()}.zstd.parquet"
     found: list[pq.FileMetaData] = []
-    with PyFileSystem(DeltaStorageHandler(location.path, dict(location.options))).open_output_stream(name) as sink:
+    with table_folder(location.path, location.options).open_output_stream(name) as sink:
         with _writer(sink, first.schema, found) as writer:
             for group in chain([first], groups):
                 writer.write_table(group, row_group_size=len(group))

@@ -5,8 +5,6 @@ A table's log notes it for each cluster (Delta's protocol: "Transaction Identifi
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, table_id
-from grouptrail.storage.table_log import table_folder
+from grouptrail.storage.table_log import table_folder, transaction
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -33,9 +31,6 @@ class SourceVersion(NamedTuple):
     version: int
 
 
-NOTHING = SourceVersion("", -1)
-
-
 def noted(sources: Iterable[SourceVersion], cluster: str) -> list[str]:
     """Return Delta's actions, as JSON, that note of what a cluster's rows were made, to be committed with them.
 
@@ -44,10 +39,7 @@ def noted(sources: Iterable[SourceVersion], cluster: str) -> list[str]:
     oldest, *others = sorted(sources)
     if any(other.table_id != oldest.table_id for other in others):
         return []
-    now = int(time.time() * 1000)
-    return [
-        json.dumps({"txn": {"appId": _app(oldest.table_id, cluster), "version": oldest.version, "lastUpdated": now}})
-    ]
+    return [transaction(_app(oldest.table_id, cluster), oldest.version)]
 
 
 def with_source(
@@ -69,31 +61,32 @@ def with_source(
 
 
 class SavedRows:
-    """Rows made of a table, saved in a folder beside a cluster's checkpoints.
+    """Rows made of a table, with some columns, saved in a folder beside a cluster's checkpoints.
 
     They only save time: what cannot be written, or read, is made anew.
     """
 
-    def __init__(self, config: Config, folder: str, table: str) -> None:
+    def __init__(self, config: Config, folder: str, table: str, columns: pa.Schema) -> None:
+        self._columns = columns
         self._folder = config.checkpoint_path(folder)
         self._file = f"{table}.parquet"
         self._options = config.storage_options()
 
-    def read(self, *, of: OpenTable) -> tuple[pa.Table, SourceVersion] | None:
-        """Return the rows and their source; None if there are none of this table."""
+    def read(self, *, of: OpenTable) -> tuple[pa.Table, int] | None:
+        """Return the rows and the version of the table that they were made of; None if there are none of it."""
         with suppress(*_FILE_ERRORS):
             rows = pq.read_table(self._file, filesystem=table_folder(self._folder, self._options))
             noted = rows.schema.metadata or {}
-            source = SourceVersion(noted[_ID].decode(), int(noted[_VERSION]))
-            if source.table_id == table_id(of) and source.version <= of.version():
-                return rows.replace_schema_metadata(None), source
+            is_of_it = noted[_ID].decode() == table_id(of) and int(noted[_VERSION]) <= of.version()
+            if is_of_it and rows.schema.equals(self._columns):
+                return rows.replace_schema_metadata(None), int(noted[_VERSION])
         return None
 
-    def write(self, rows: pa.Table, source: SourceVersion) -> None:
-        """Replace the rows."""
+    def write(self, rows: pa.Table, *, of: OpenTable) -> None:
+        """Replace the rows by those made of the table as it is."""
         from grouptrail.config import is_uri
 
-        noted = rows.replace_schema_metadata({_ID: source.table_id, _VERSION: str(source.version)})
+        noted = rows.replace_schema_metadata({_ID: table_id(of), _VERSION: str(of.version())})
         with suppress(*_FILE_ERRORS):
             if not is_uri(self._folder):
                 Path(self._folder).mkdir(parents=True, exist_ok=True)

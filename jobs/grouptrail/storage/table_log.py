@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -21,6 +22,11 @@ class Commit(NamedTuple):
 def table_folder(path: str, storage: Mapping[str, str] | None = None) -> PyFileSystem:
     """Return a table's folder; `storage` are delta-rs's storage options of the table."""
     return PyFileSystem(DeltaStorageHandler(path, dict(storage or {})))
+
+
+def transaction(app: str, version: int) -> str:
+    """Return the action, as JSON, that notes an app's `txnVersion` (there: "Transaction Identifiers")."""
+    return json.dumps({"txn": {"appId": app, "version": version, "lastUpdated": int(time.time() * 1000)}})
 
 
 def log_file(version: int) -> str:
