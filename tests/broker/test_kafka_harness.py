@@ -14,7 +14,6 @@ import pytest
 from kafka import (  # type: ignore[import-untyped]
     KafkaAdminClient,
     KafkaConsumer,
-    OffsetAndMetadata,
     TopicPartition,
 )
 from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
@@ -30,7 +29,7 @@ from demo.kafka import (
     load_raw,
     read_records,
 )
-from support.kafka_clients import await_that, make_orders
+from support.kafka_clients import await_that, commit, commit_all, make_orders
 
 pytestmark = pytest.mark.broker
 
@@ -46,13 +45,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("kafka"), properties=PROPERTIES, security="sasl") as started:
         make_orders(started.bootstrap)
         yield started
-
-
-def commit(broker: Broker, group: str, offset: int) -> None:
-    """A commit by a group without members, as an operator's reset makes it."""
-    commits = {TopicPartition("orders", 0): OffsetAndMetadata(offset, "by hand", -1)}
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-        admin.alter_group_offsets(group, commits)
 
 
 def committed(broker: Broker, group: str) -> int:
@@ -83,7 +75,7 @@ def test_ensure_offsets_topic_returns_the_configured_partition_count(broker: Bro
 
 
 def test_formatted_dumped_and_read_records_return_the_same_commit(broker: Broker) -> None:
-    commit(broker, "printed", 41)
+    commit_all(broker.bootstrap, "printed", {("orders", 0): 41}, "by hand")
     key = {"group": "printed", "topic": "orders", "partition": 0}
 
     [row] = [row for row in broker.formatted(OFFSETS_FORMATTER) if row["key"]["data"] == key]
@@ -99,7 +91,7 @@ def test_formatted_dumped_and_read_records_return_the_same_commit(broker: Broker
 
 
 def test_broker_killed_and_restarted_keeps_its_port_and_data(broker: Broker) -> None:
-    commit(broker, "survivor", 7)
+    commit(broker.bootstrap, "survivor", 7)
     bootstrap = broker.bootstrap
     broker.kill()
     assert not broker.running

@@ -29,7 +29,7 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.exporter_tables import figures as figures_of
-from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, commit_all, producer
 from support.lag_figures import (
     PARTITIONS,
     classic_member,
@@ -79,10 +79,10 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
     """At rest, for every partition of classic and KIP-848 groups on plain, transacted and compacted topics."""
     groups = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("classic", "kip848", "alone")]
     names = list(topics.values())
-    with ExitStack() as members, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+    with ExitStack() as members:
         members.enter_context(classic_member(broker, groups[0], names))
         members.enter_context(kip848_member(broker, groups[1], names))
-        admin.alter_group_offsets(groups[2], {Partition(names[0], 0): OffsetAndMetadata(1, "", -1)})
+        commit_all(broker.bootstrap, groups[2], {(names[0], 0): 1})
         printed = succeeded(cli(config, "run", "--once"))
         found = newest(config, *groups)
         truth = described(broker, *groups)
@@ -109,12 +109,11 @@ def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     deleted = admin.delete_records([TopicPartition(plain, 0, 15)])
     assert [answer.result(PATIENCE_SECONDS).low_watermark for answer in deleted.values()] == [15]
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
-        for group in (exact, plainly):
-            # The last transaction was aborted: an aborted record and two markers follow the last committed record.
-            behind = {Partition(transacted, at): OffsetAndMetadata(ends[at] - 3, "", -1) for at in (0, 1)}
-            offsets.alter_group_offsets(group, behind | {Partition(plain, 0): OffsetAndMetadata(10, "", -1)})
-        offsets.alter_group_offsets(ahead, {Partition(plain, 1): OffsetAndMetadata(999, "", -1)})
+    for group in (exact, plainly):
+        # The last transaction was aborted: an aborted record and two markers follow the last committed record.
+        behind = {(transacted, at): ends[at] - 3 for at in (0, 1)}
+        commit_all(broker.bootstrap, group, behind | {(plain, 0): 10})
+    commit_all(broker.bootstrap, ahead, {(plain, 1): 999})
     committed_at = time.monotonic()
     # Until then a commit above the log's end may be newer than the sample.
     await_that(lambda: time.monotonic() > committed_at + CLOCKS_DIFFER_SECONDS)
@@ -150,9 +149,9 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
             producing.produce(topic, b"x", partition=0)
     held, transactional, elsewhere, partition = groups_around_a_transaction(config, topic)
 
-    def commit_all(admin: KafkaAdminClient, offset: int) -> None:
+    def commit_both(offset: int) -> None:
         for group in (held, elsewhere):
-            admin.alter_group_offsets(group, {Partition(topic, 0): OffsetAndMetadata(offset, "", -1)})
+            commit_all(broker.bootstrap, group, {(topic, 0): offset})
 
     def run_once() -> tuple[dict[str, dict[str, Any]], float]:
         succeeded(cli(config, "run", "--once", environ=patient))
@@ -160,17 +159,16 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
         families = pipeline_families(SnapshotReader(config).read(), dropped={})
         return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(partition),)]
 
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as offsets:
-        commit_all(offsets, 1)
-        with hanging_transaction(broker.bootstrap, transactional, topic, 0, patience_seconds=PATIENCE_SECONDS):
-            commit_all(offsets, 38)
-            rows, held_back = run_once()
-            truth = described(broker, held)
-            denied = asked_as_reader(broker, held, partition)
-            for right in (("GROUP", held), ("TOPIC", topic)):
-                broker.allow("reader", "DESCRIBE", *right)
-            allowed = asked_as_reader(broker, held, partition)
-        after, held_back_after = run_once()
+    commit_both(1)
+    with hanging_transaction(broker.bootstrap, transactional, topic, 0, patience_seconds=PATIENCE_SECONDS):
+        commit_both(38)
+        rows, held_back = run_once()
+        truth = described(broker, held)
+        denied = asked_as_reader(broker, held, partition)
+        for right in (("GROUP", held), ("TOPIC", topic)):
+            broker.allow("reader", "DESCRIBE", *right)
+        allowed = asked_as_reader(broker, held, partition)
+    after, held_back_after = run_once()
     why = (
         f"an open transaction holds back __consumer_offsets-{partition}: this offset is from the group's coordinator"
     )

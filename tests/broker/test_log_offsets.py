@@ -6,16 +6,12 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
 from typing import Any
 
 import pytest
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from kafka import KafkaAdminClient, OffsetAndMetadata
-from kafka import TopicPartition as Partition
-from kafka.errors import NoError
 
 from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
@@ -24,7 +20,7 @@ from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, sample
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all, producer
 
 pytestmark = pytest.mark.broker
 
@@ -236,10 +232,7 @@ def test_log_offsets_source_missing_acl_or_wrong_password_returns_error_rows(bro
 
 def commit(broker: Broker, *partitions: tuple[str, int]) -> None:
     """Commit for a group without members, as an operator's reset does."""
-    commits = {Partition(*at): OffsetAndMetadata(1, "", -1) for at in partitions}
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        # A coordinator that is still loading reports the error only in its response.
-        await_that(lambda: set(client.alter_group_offsets("samplers", commits).values()) == {NoError})
+    commit_all(broker.bootstrap, "samplers", dict.fromkeys(partitions, 1))
 
 
 def samples(config: Config) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from kafka import KafkaAdminClient, OffsetAndMetadata
-from kafka import TopicPartition as Partition
-from kafka.errors import KafkaError
 
 from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
@@ -34,7 +30,7 @@ from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all, producer
 
 pytestmark = pytest.mark.broker
 
@@ -77,16 +73,7 @@ def fill_and_commit(broker: Broker, *topics: str) -> None:
         for name in topics * RECORDS:
             producing.produce(name, b"x", partition=0)
     ensure_offsets_topic(broker.bootstrap)
-    commits = {Partition(name, 0): OffsetAndMetadata(0, "", -1) for name in topics}
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
-
-        def is_committed() -> bool:
-            with contextlib.suppress(KafkaError):
-                admin.alter_group_offsets("billing", commits)
-                return set(admin.list_group_offsets("billing")["billing"]) == set(commits)
-            return False
-
-        await_that(is_committed)
+    commit_all(broker.bootstrap, "billing", {(name, 0): 0 for name in topics})
 
 
 @contextlib.contextmanager

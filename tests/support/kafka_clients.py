@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
@@ -50,7 +50,12 @@ def make_orders(bootstrap: str) -> None:
 
 def commit(bootstrap: str, group: str, offset: int, partition: int = 0) -> None:
     """Commit an offset of `orders`, as an operator's reset does; retry until the group has a coordinator."""
-    wanted = {TopicPartition("orders", partition): OffsetAndMetadata(offset, "", -1)}
+    commit_all(bootstrap, group, {("orders", partition): offset})
+
+
+def commit_all(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
+    """Commit the offset of each (topic, partition), as `commit` does."""
+    wanted = {TopicPartition(*place): OffsetAndMetadata(offset, metadata, -1) for place, offset in offsets.items()}
 
     def is_committed() -> bool:
         with (

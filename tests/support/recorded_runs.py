@@ -14,8 +14,6 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import OffsetAndMetadata, TopicPartition
-from kafka.errors import NoError
 
 from demo.kafka import Broker, read_records
 from grouptrail.decode.rows import decode_row
@@ -26,7 +24,7 @@ from grouptrail.history.state import FoldState
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule
 from support.history_tables import History
-from support.kafka_clients import await_that
+from support.kafka_clients import await_that, commit_all
 from support.observed_groups import (
     PATIENCE_SECONDS,
     Client,
@@ -255,8 +253,7 @@ class MixedClientGroup(ClientGroup):
 
     def reset(self, topic: str) -> None:
         """Set the empty group's offsets, as an operator does."""
-        wanted = {TopicPartition(topic, n): OffsetAndMetadata(7, "", -1) for n in range(self.topics[topic])}
-        await_that(lambda: set(self._admin.alter_group_offsets(self.group_id, wanted).values()) == {NoError})
+        commit_all(self._bootstrap, self.group_id, {(topic, number): 7 for number in range(self.topics[topic])})
 
     def _settled(self, running: list[Member], away: list[Member]) -> GroupDescription | None:
         group = self._described()
