@@ -578,18 +578,26 @@ def read_records(
 ) -> list[Record]:
     """Return every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
     deadline = time.monotonic() + deadline_seconds
+
+    def check_deadline() -> None:
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{OFFSETS_TOPIC} was not read within {deadline_seconds:g} s: see the broker's log")
+
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False, group_id=None
     )
     records: list[Record] = []
     with contextlib.closing(consumer):
-        partitions = [TopicPartition(OFFSETS_TOPIC, n) for n in consumer.partitions_for_topic(OFFSETS_TOPIC) or ()]
+        # kafka-python has none of an existing topic if a request for no topics was already on its way.
+        while not (numbers := consumer.partitions_for_topic(OFFSETS_TOPIC)):
+            check_deadline()
+            time.sleep(_POLL_SECONDS)
+        partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(partition) < end for partition, end in ends.items()):
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{OFFSETS_TOPIC} was not read within {deadline_seconds:g} s: see the broker's log")
+            check_deadline()
             for batch in consumer.poll(timeout_ms=200).values():
                 records += (Record(r.partition, r.offset, r.timestamp, r.key, r.value) for r in batch)
     return sorted(records, key=lambda record: (record.partition, record.offset))
