@@ -12,12 +12,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.decode.schema import row_schema
-from grouptrail.lag import groups, job, positions, state
+from grouptrail.lag import job, positions, state
 from grouptrail.lag.index import ints
 from grouptrail.lag.job import LagHere, LagWriter, summary
 from grouptrail.lag.state import PUBLISHED, LagState, split_samples
 from grouptrail.storage.schema import table_schema
 from support import small_tables
+from support.lag_cluster import lay_empty
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +32,7 @@ COMMITTED = table_schema("committed_offsets")
 def config(tmp_path: Path) -> Config:
     """A warehouse with empty tables."""
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
-        small_tables.lay(config, table)
+    lay_empty(config)
     return config
 
 
