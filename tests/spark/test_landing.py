@@ -425,6 +425,20 @@ def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(
     assert tables.read_all(spark, copy, COMMITTED).count() == 20
 
 
+def test_append_by_a_new_thread_to_a_log_without_checksums(spark: SparkSession, config: Config) -> None:
+    """A kill between a commit and its checksum leaves none, and Delta reads the whole log again."""
+    tables.ensure_table(spark, config, COMMITTED)
+    for number in range(12):
+        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
+    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
+    without_checksums = shutil.ignore_patterns("*.crc")
+    shutil.copytree(config.table_path(COMMITTED), copy.table_path(COMMITTED), ignore=without_checksums)
+    with ThreadPoolExecutor(1) as threads:
+        append = partial(tables.append, spark, committed(copy, 12), copy, COMMITTED, app="test", version=12)
+        threads.submit(append).result()
+    assert {row["committed_offset"] for row in landed.rows(copy, COMMITTED)} == set(range(13))
+
+
 def test_append_removes_logs_older_than_their_retention(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,8 +17,10 @@ from grouptrail.history.tasks import POSITIONS, fold_groups, output_ddl
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, OffsetRanges
 from grouptrail.storage.rows import dataset
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
 
     from grouptrail.config import Config
@@ -114,7 +116,12 @@ def with_commits(rows: pa.Table, table: str, config: Config) -> pa.Table:
     """Fill the commits of handovers in rows of `rebalances`; return those of other tables as they are."""
     if table != "rebalances":
         return rows
-    return fill_commits(rows, dataset(config, "offset_commits"), config.cluster, _lookback(config))
+
+    def commits(first: datetime, last: datetime) -> ds.Dataset:
+        among = f"record_at BETWEEN {datafusion_literal(first)} AND {datafusion_literal(last)}"
+        return dataset(config, "offset_commits", among)
+
+    return fill_commits(rows, commits, config.cluster, _lookback(config))
 
 
 def _lookback(config: Config) -> timedelta:

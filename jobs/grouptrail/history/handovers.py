@@ -6,7 +6,7 @@ twice is the commit's age times the rate of the last two commits. The driver pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Ints = npt.NDArray[np.int64]
+CommitsBetween = Callable[[datetime, datetime], ds.Dataset]
+"""Returns rows of `offset_commits`, among them all of a time."""
 
 _OF = ("record_partition", "group_id", "topic", "partition")
 _IN_TIME = ("at", "is_handover", "record_offset")
@@ -80,8 +82,8 @@ class HandoverSpan:
         return self.last - self.first <= _SHORT
 
 
-def fill_commits(rebalances: pa.Table, commits: ds.Dataset, cluster: str, lookback: timedelta) -> pa.Table:
-    """Fill the commit columns of `handed_over` in rows of `rebalances` from the table `offset_commits`."""
+def fill_commits(rebalances: pa.Table, commits: CommitsBetween, cluster: str, lookback: timedelta) -> pa.Table:
+    """Fill the commit columns of `handed_over` in rows of `rebalances` from rows of `offset_commits`."""
     lists = rebalances["handed_over"].combine_chunks()
     handovers = lists.flatten()
     if not len(handovers):
@@ -144,7 +146,7 @@ def fill_commits_with_spark(
 
 
 def _commits_of(
-    handed: pa.Table, commits: ds.Dataset, cluster: str, near: timedelta, lookback: timedelta
+    handed: pa.Table, commits: CommitsBetween, cluster: str, near: timedelta, lookback: timedelta
 ) -> dict[str, pa.Array]:
     """Return the commit columns of each handover, from the near commits or else from the whole lookback."""
     events = pa.concat_tables([_commits_before(handed, commits, cluster, near), handed], promote_options="default")
@@ -157,18 +159,19 @@ def _commits_of(
     return columns
 
 
-def _commits_before(handed: pa.Table, commits: ds.Dataset, cluster: str, near: timedelta) -> pa.Table:
+def _commits_before(handed: pa.Table, commits: CommitsBetween, cluster: str, near: timedelta) -> pa.Table:
     bounds = pc.min_max(handed["at"])
+    first, last = bounds["min"].as_py() - near, bounds["max"].as_py()
     among = (
         (pc.field("cluster") == cluster)
-        & (pc.field("record_at") >= bounds["min"].as_py() - near)
-        & (pc.field("record_at") <= bounds["max"])
+        & (pc.field("record_at") >= first)
+        & (pc.field("record_at") <= last)
         & pc.field("group_id").isin(pc.unique(handed["group_id"]))
         & pc.field("committed_offset").is_valid()
     )
     columns = {name: pc.field(name) for name in (*_OF, "record_offset", "committed_offset")}
     columns["at"] = pc.field("record_at")
-    batches = commits.to_batches(columns=columns, filter=among)
+    batches = commits(first, last).to_batches(columns=columns, filter=among)
     wanted = handed.select(_OF).group_by(_OF).aggregate([])
     found = [
         pa.Table.from_batches(some).join(wanted, list(_OF), join_type="left semi")

@@ -263,7 +263,7 @@ class LagState:
         kept = kept_times(np.array(list(stored), np.int64), before, self._apart_seconds)
         if not kept:
             return
-        wanted = " OR ".join("sampled_at BETWEEN {} AND {}".format(*_literals(*span)) for span in kept)
+        wanted = " OR ".join(f"({_between(first, last + 1)})" for first, last in kept)
         found = select_arrow(self._config, SAMPLES, _ENDS.names, f"AND ({wanted})", rows_at_a_time=_ROWS_RESTORED)
         rows = pa.concat_tables([_ENDS.empty_table(), *found])
         yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
@@ -273,10 +273,11 @@ class LagState:
 
         As many at a time as fit into memory.
         """
-        rows_at = self._rows_at(TABLE, before - round(self._config.lag.window_seconds * _MICROS), before)
+        since = before - round(self._config.lag.window_seconds * _MICROS)
+        rows_at = self._rows_at(TABLE, since, before)
         if not rows_at:
             return
-        stored = dataset(self._config, TABLE, coded=("group_id", "topic", "problem"))
+        stored = dataset(self._config, TABLE, _between(since, before), coded=("group_id", "topic", "problem"))
         for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
             of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
             wanted = of_these if among is None else among & of_these
@@ -285,8 +286,7 @@ class LagState:
 
     def _rows_at(self, table: str, since: int, before: int, condition: str = "") -> Mapping[int, int]:
         """Return how many rows a table has at each time of a sample; all times are microseconds."""
-        first, end = _literals(since, before)
-        rest = f"AND sampled_at >= {first} AND sampled_at < {end} {condition} GROUP BY sampled_at"
+        rest = f"AND {_between(since, before)} {condition} GROUP BY sampled_at"
         found = select(self._config, table, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", rest)
         return {row["at"]: row["rows"] for row in found}
 
@@ -364,9 +364,10 @@ def _few_rows(samples: Sequence[tuple[int, int]], rows_at: Mapping[int, int]) ->
         yield waiting[0][0], waiting[-1][1]
 
 
-def _literals(*times: int) -> list[str]:
-    """Return times (microseconds) as DataFusion writes them."""
-    return [datafusion_literal(moment(time)) for time in times]
+def _between(since: int, before: int) -> str:
+    """Return the condition (SQL) that a sample was taken in a time (microseconds), without its end."""
+    first, end = (datafusion_literal(moment(time)) for time in (since, before))
+    return f"sampled_at >= {first} AND sampled_at < {end}"
 
 
 def _timestamp(micros: int) -> pa.Scalar:

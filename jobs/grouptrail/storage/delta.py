@@ -112,4 +112,6 @@ class Append:
 
 
 def _log(spark: SparkSession, path: str) -> Any:
+    # Of this thread: Delta looks for it where it reads the whole log, as after a crash that left no checksum.
+    java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
     return java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
