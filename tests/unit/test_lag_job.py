@@ -13,8 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 from grouptrail.config import Config
 from grouptrail.decode.schema import row_schema
 from grouptrail.lag import job, positions, state
-from grouptrail.lag.index import ints
+from grouptrail.lag.index import ints, moment
 from grouptrail.lag.job import LagHere, LagWriter, summary
+from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.state import PUBLISHED, LagState, split_samples
 from grouptrail.storage.schema import table_schema
 from support import small_tables
@@ -127,6 +128,27 @@ def test_lag_job_after_restart_knows_how_old_a_commit_of_the_last_week_is(config
     commit(config, -1, round((9 - days) * 24 * 1000) + 1)
     [row] = landing(new_state(config), config, log(hours * 3600, 1000 * hours))
     assert row["lag_seconds"] == pytest.approx(days * day, rel=0.12)
+
+
+def test_lag_job_after_restart_opens_only_files_of_samples_that_it_keeps(config: Config) -> None:
+    """Without OPTIMIZE each file has a sample, and a day thousands of files."""
+    hours = 100
+    for hour in range(hours):
+        rows = pa.Table.from_pylist([log(hour * 3600 + hour / 1000, 1000 * hour)], LOGS)
+        write_deltalake(config.table_path("log_offsets"), rows, mode="append")
+    micros = ints(pa.array([at(hour * 3600 + hour / 1000) for hour in range(hours)]))
+    now = log(hours * 3600, 1000 * hours)
+    kept = {moment(first) for first, _ in kept_times(micros, int(ints(pa.array([now["sampled_at"]]))[0]), 5)}
+    files = pa.table(DeltaTable(config.table_path("log_offsets")).get_add_actions(flatten=True)).to_pylist()
+    unneeded = [file["path"] for file in files if file["min.sampled_at"] and file["min.sampled_at"] not in kept]
+    assert len(unneeded) > hours / 2
+    commit(config, -1, 50_001)
+    prepared = new_state(config)
+    prepared.prepare()  # which looks whether there is a sample
+    for path in unneeded:
+        (Path(config.table_path("log_offsets")) / path).unlink()
+    [row] = landing(prepared, config, now)
+    assert row["lag_seconds"] == pytest.approx(50 * 3600, rel=0.12)
 
 
 def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(

@@ -35,8 +35,8 @@ from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.reader import OpenTable
-from grouptrail.storage.rows import AppendedRows, dataset, own_rows, read_rows, select, select_arrow
+from grouptrail.storage.reader import OpenTable, open_table
+from grouptrail.storage.rows import AppendedRows, dataset, own_files, own_rows, read_rows, select, select_arrow
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sources import SourceVersion, with_source
 from grouptrail.storage.sql import datafusion_literal
@@ -56,6 +56,8 @@ _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
 _GROUPS_A_QUERY = 100
 _ROWS_RESTORED = 500_000
+# Delta's statistics of times are whole milliseconds, rounded down.
+_STATISTICS_MICROS = 999
 _STILL_NEW_SECONDS = 30
 # Transactions that commit offsets are usually short; and a sample may be late.
 _HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
@@ -259,14 +261,41 @@ class LagState:
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
-        stored = self._rows_at(SAMPLES, before - HORIZON_SECONDS * _MICROS, before, "AND error IS NULL")
-        kept = kept_times(np.array(list(stored), np.int64), before, self._apart_seconds)
+        since = before - HORIZON_SECONDS * _MICROS
+        kept = kept_times(self._times_of_files(since, before), before, self._apart_seconds)
+        samples = self._samples(kept)
+        if not all(pc.any(rows["log_end_offset"].is_valid()).as_py() for rows in samples):
+            # What failed is not kept, and the files' statistics do not show it.
+            times = np.array(list(self._rows_at(SAMPLES, since, before, "AND error IS NULL")), np.int64)
+            samples = self._samples(kept_times(times, before, self._apart_seconds))
+        yield from samples
+
+    def _times_of_files(self, since: int, before: int) -> Ints:
+        """Return times of samples in a time, all in microseconds, from files' statistics, and rows where these span
+        more than a sample: without OPTIMIZE each file has one sample, and to open all of a day takes seconds."""
+        table = open_table(self._config, SAMPLES)
+        files = None if table is None else own_files(self._config, table)
+        if files is None or not {"min.sampled_at", "max.sampled_at"} <= set(files.column_names):
+            return np.array(list(self._rows_at(SAMPLES, since, before)), np.int64)
+        first = ints(files["min.sampled_at"], since)
+        last = ints(files["max.sampled_at"], before) + _STATISTICS_MICROS
+        first, last = (times[(last >= since) & (first < before)] for times in (first, last))
+        is_wide = last - first >= self._apart_seconds * _MICROS
+        times = np.concatenate([first[~is_wide], last[~is_wide]])
+        if is_wide.any():
+            earliest, latest = int(first[is_wide].min()), int(last[is_wide].max())
+            stored = self._rows_at(SAMPLES, max(since, earliest), min(before, latest + 1))
+            times = np.concatenate([times, np.array(list(stored), np.int64)])
+        return times[(times >= since) & (times < before)]
+
+    def _samples(self, kept: Sequence[tuple[int, int]]) -> list[pa.Table]:
+        """Return stored samples, given their first and last times (microseconds)."""
         if not kept:
-            return
+            return []
         wanted = " OR ".join(f"({_between(first, last + 1)})" for first, last in kept)
         found = select_arrow(self._config, SAMPLES, _ENDS.names, f"AND ({wanted})", rows_at_a_time=_ROWS_RESTORED)
         rows = pa.concat_tables([_ENDS.empty_table(), *found])
-        yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
+        return list(split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds))
 
     def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
         """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.

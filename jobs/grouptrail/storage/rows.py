@@ -90,6 +90,21 @@ def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expressio
     return ours if among is None else ours & among
 
 
+def own_files(config: Config, table: OpenTable) -> pa.Table | None:
+    """Return a table's files that may have rows of this cluster, with their statistics; None without these.
+
+    The columns are those of delta-rs's `get_add_actions`.
+    """
+    files = pa.table(table.get_add_actions(flatten=True))
+    bounds = ("min.cluster", "max.cluster")
+    if not set(bounds) <= set(files.column_names):
+        return None
+    cluster = pa.scalar(config.cluster)
+    low, high = (pc.cast(files[bound], pa.string()) for bound in bounds)
+    ours = pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster))
+    return files.filter(pc.fill_null(ours, True))
+
+
 def files_dataset(
     table: OpenTable, files: Sequence[str], columns: pa.Schema, storage: Mapping[str, str] | None = None
 ) -> ds.Dataset:
@@ -242,16 +257,7 @@ class OpenTables:
     def _own_files(self, name: str) -> pa.Table | None:
         """Return a table's files that may have rows of this cluster, with their statistics; None without these."""
         table = self._tables.get(name)
-        if table is None:
-            return None
-        files = pa.table(table.get_add_actions(flatten=True))
-        bounds = ("min.cluster", "max.cluster")
-        if not set(bounds) <= set(files.column_names):
-            return None
-        cluster = pa.scalar(self._config.cluster)
-        low, high = (pc.cast(files[bound], pa.string()) for bound in bounds)
-        ours = pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster))
-        return files.filter(pc.fill_null(ours, True))
+        return None if table is None else own_files(self._config, table)
 
     def _refresh(self, name: str) -> None:
         table = self._tables.pop(name, None)
