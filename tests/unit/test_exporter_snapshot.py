@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,21 @@ def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Con
     write_deltalake(positions, DeltaTable(positions).to_pyarrow_table().slice(0, 0), mode="overwrite")
     lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
     assert waits() == 50
+
+
+def test_snapshot_after_a_start_reads_no_batches_that_history_had_processed(config: Config) -> None:
+    for number, minutes_ago in enumerate((50, 40)):
+        landed_at = now() - timedelta(minutes=minutes_ago)
+        lay(config, "ingest_progress", progress(10 * number, 10 * number + 10, landed_at=landed_at, group_metadata=1))
+        if not number:
+            files = list(Path(config.table_path("ingest_progress")).glob("*.parquet"))
+    lay(config, "history_positions", {"told_to": 20})
+    assert SnapshotReader(config).read().newest["history_positions"] == math.inf
+    for file in files:
+        file.unlink()
+    landed_at = now() - timedelta(minutes=5)
+    lay(config, "ingest_progress", progress(20, 30, landed_at=landed_at, group_metadata=1))
+    assert SnapshotReader(config).read().newest["history_positions"] == pytest.approx(landed_at.timestamp(), abs=1)
 
 
 def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:

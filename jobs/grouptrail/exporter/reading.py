@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 
-_FOLDER = "metrics"
-_SAVE_EVERY_SECONDS = 60
+SAVED = "metrics"
+"""The folder, beside the jobs' checkpoints, for what the next start need not read again."""
 
 
 class Totals:
@@ -57,8 +55,7 @@ class Totals:
         self._totals = pa.schema([*types, *numbers]).empty_table()
         self._table_id: str | None = None
         self._files: NewFiles
-        self._saved = SavedRows(config, _FOLDER, name, self._totals.schema)
-        self._saved_at, self._saved_version = -math.inf, -1
+        self._saved = SavedRows(config, SAVED, name, self._totals.schema)
 
     def _begin(self, table: OpenTable) -> None:
         after = None
@@ -69,7 +66,7 @@ class Totals:
             with suppress(TableError):  # that version is no longer in the log: the rows counted are passed over
                 after = open_table(self._config, self._name, counted)
         self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options(), after)
-        self._table_id, self._saved_version = table_id(table), -1
+        self._table_id = table_id(table)
 
     def now(self, table: OpenTable | None) -> pa.Table:
         """Return the totals, with a row for each key and its greatest `position`."""
@@ -86,14 +83,8 @@ class Totals:
         except OSError as error:
             raise ExporterError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
         self._totals = totals
-        self._save(table)
+        self._saved.keep(totals, of=table)
         return totals
-
-    def _save(self, table: OpenTable) -> None:
-        now = time.monotonic()
-        if table.version() != self._saved_version and now - self._saved_at >= _SAVE_EVERY_SECONDS:
-            self._saved_at, self._saved_version = now, table.version()
-            self._saved.write(self._totals, of=table)
 
     def _counted(self, rows: pa.Table) -> pa.Table:
         """Return rows with the totals' columns."""

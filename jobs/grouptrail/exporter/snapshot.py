@@ -24,12 +24,13 @@ from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.large_sample import LargeSample
 from grouptrail.exporter.patterns import is_allowed
-from grouptrail.exporter.reading import Rising, Totals
+from grouptrail.exporter.reading import SAVED, Rising, Totals
 from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
 from grouptrail.storage.schema import compact, table_schema
+from grouptrail.storage.sources import SavedRows
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class SnapshotReader:
         self._counted = _NO_REBALANCES
         self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
         self._processed_before: datetime | None = None
+        self._waits = SavedRows(config, SAVED, "history_waits", _WAITS)
         self._backlog: dict[int, int] = {}
         self._is_ready = False
         self._stored: StoredRows | None = None
@@ -372,8 +374,11 @@ class SnapshotReader:
 
     def _history_waits_since(self) -> float | None:
         """Return the time of the first batch with group records that history has not processed; +Inf if none."""
-        if self._tables.get("history_positions") is None or self._tables.get("ingest_progress") is None:
+        progress = self._tables.get("ingest_progress")
+        if self._tables.get("history_positions") is None or progress is None:
             return None
+        if self._processed_before is None and (saved := self._waits.read(of=progress)) is not None:
+            self._processed_before = saved[0]["processed_before"][0].as_py()
         positions = self._tables.rows(
             "SELECT record_partition, MAX(told_to) AS told_to FROM history_positions "
             f"WHERE {self._ours()} GROUP BY record_partition"
@@ -392,6 +397,7 @@ class SnapshotReader:
             if row["start_offset"] >= processed_to.get(row["record_partition"], 0)
         ]
         self._processed_before = min(waiting, default=pc.max(batches["landed_at"]).as_py()) or since
+        self._waits.keep(pa.table([[self._processed_before]], _WAITS), of=progress)
         return min(waiting).timestamp() if waiting else math.inf
 
     def _stable(self, progress: pa.Table) -> pa.Table:
@@ -508,4 +514,5 @@ def _empty(**types: pa.DataType) -> pa.Table:
 _NO_REBALANCES = _empty(
     group_id=pa.string(), cause=pa.string(), count=pa.int64(), moved=pa.int64(), **dict.fromkeys(_APART, pa.int64())
 )
+_WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])
 _NO_LAG = _empty(**_types("consumer_lag", LAG_COLUMNS))

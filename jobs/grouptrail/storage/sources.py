@@ -5,6 +5,8 @@ A table's log notes it for each cluster (Delta's protocol: "Transaction Identifi
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _FILE_ERRORS = (*READ_ERRORS, KeyError, pa.ArrowException)
+_KEEP_EVERY_SECONDS = 60
 _ID, _VERSION = b"grouptrail.table_id", b"grouptrail.version"
 
 
@@ -71,6 +74,8 @@ class SavedRows:
         self._folder = config.checkpoint_path(folder)
         self._file = f"{table}.parquet"
         self._options = config.storage_options()
+        self._kept: tuple[str, int] | None = None
+        self._kept_at = -math.inf
 
     def read(self, *, of: OpenTable) -> tuple[pa.Table, int] | None:
         """Return the rows and the version of the table that they were made of; None if there are none of it."""
@@ -79,8 +84,16 @@ class SavedRows:
             noted = rows.schema.metadata or {}
             is_of_it = noted[_ID].decode() == table_id(of) and int(noted[_VERSION]) <= of.version()
             if is_of_it and rows.schema.equals(self._columns):
+                self._kept = table_id(of), int(noted[_VERSION])
                 return rows.replace_schema_metadata(None), int(noted[_VERSION])
         return None
+
+    def keep(self, rows: pa.Table, *, of: OpenTable) -> None:
+        """Do `write` once a minute, if the table has changed."""
+        version, now = (table_id(of), of.version()), time.monotonic()
+        if version != self._kept and now - self._kept_at >= _KEEP_EVERY_SECONDS:
+            self._kept, self._kept_at = version, now
+            self.write(rows, of=of)
 
     def write(self, rows: pa.Table, *, of: OpenTable) -> None:
         """Replace the rows by those made of the table as it is."""
