@@ -56,7 +56,7 @@ _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
 _GROUPS_A_QUERY = 100
 _ROWS_RESTORED = 500_000
-# Delta's statistics of times are whole milliseconds, rounded down.
+# Spark's statistics of times are whole milliseconds, rounded down.
 _STATISTICS_MICROS = 999
 _STILL_NEW_SECONDS = 30
 # Transactions that commit offsets are usually short; and a sample may be late.
