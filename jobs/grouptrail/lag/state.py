@@ -266,17 +266,19 @@ class LagState:
         samples = self._samples(kept)
         if not all(pc.any(rows["log_end_offset"].is_valid()).as_py() for rows in samples):
             # What failed is not kept, and the files' statistics do not show it.
-            times = np.array(list(self._rows_at(SAMPLES, since, before, "AND error IS NULL")), np.int64)
+            times = self._times_of_rows(since, before, "AND error IS NULL")
             samples = self._samples(kept_times(times, before, self._apart_seconds))
         yield from samples
 
     def _times_of_files(self, since: int, before: int) -> Ints:
-        """Return times of samples in a time, all in microseconds, from files' statistics, and rows where these span
-        more than a sample: without OPTIMIZE each file has one sample, and to open all of a day takes seconds."""
+        """Return the times of samples in a time, all in microseconds, by the statistics of files with one sample.
+
+        Only files with more, and those without statistics, are opened: to open all of a day takes seconds.
+        """
         table = open_table(self._config, SAMPLES)
         files = None if table is None else own_files(self._config, table)
         if files is None or not {"min.sampled_at", "max.sampled_at"} <= set(files.column_names):
-            return np.array(list(self._rows_at(SAMPLES, since, before)), np.int64)
+            return self._times_of_rows(since, before)
         first = ints(files["min.sampled_at"], since)
         last = ints(files["max.sampled_at"], before) + _STATISTICS_MICROS
         first, last = (times[(last >= since) & (first < before)] for times in (first, last))
@@ -284,9 +286,12 @@ class LagState:
         times = np.concatenate([first[~is_wide], last[~is_wide]])
         if is_wide.any():
             earliest, latest = int(first[is_wide].min()), int(last[is_wide].max())
-            stored = self._rows_at(SAMPLES, max(since, earliest), min(before, latest + 1))
-            times = np.concatenate([times, np.array(list(stored), np.int64)])
+            of_rows = self._times_of_rows(max(since, earliest), min(before, latest + 1))
+            times = np.concatenate([times, of_rows])
         return times[(times >= since) & (times < before)]
+
+    def _times_of_rows(self, since: int, before: int, condition: str = "") -> Ints:
+        return np.array(list(self._rows_at(SAMPLES, since, before, condition)), np.int64)
 
     def _samples(self, kept: Sequence[tuple[int, int]]) -> list[pa.Table]:
         """Return stored samples, given their first and last times (microseconds)."""

@@ -82,10 +82,10 @@ class SavedRows:
         with suppress(*_FILE_ERRORS):
             rows = pq.read_table(self._file, filesystem=table_folder(self._folder, self._options))
             noted = rows.schema.metadata or {}
-            is_of_it = noted[_ID].decode() == table_id(of) and int(noted[_VERSION]) <= of.version()
-            if is_of_it and rows.schema.equals(self._columns):
-                self._kept = table_id(of), int(noted[_VERSION])
-                return rows.replace_schema_metadata(None), int(noted[_VERSION])
+            id_, version = noted[_ID].decode(), int(noted[_VERSION])
+            if id_ == table_id(of) and version <= of.version() and rows.schema.equals(self._columns):
+                self._kept = id_, version
+                return rows.replace_schema_metadata(None), version
         return None
 
     def keep(self, rows: pa.Table, *, of: OpenTable) -> None:
