@@ -16,7 +16,7 @@ from grouptrail.decode.sources.admin.job import Polling
 from grouptrail.decode.sources.admin.poller import Poll
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.storage import tables
-from grouptrail.storage.progress import PROGRESS, read_ends
+from grouptrail.storage.progress import PROGRESS
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
@@ -93,10 +93,9 @@ def test_polling_restarted_lands_each_change_once(
     of_search = [row["is_tombstone"] for row in landed.rows(config, "group_records")]
     assert (of_search.count(False), of_search.count(True)) == (8, 8)
     landed.assert_progress_adds_up(config)
-    ends = read_ends(spark, config)
-    refuse_other_source(ends, "test", is_polled=True)
+    refuse_other_source(spark, config, is_polled=True)
     with pytest.raises(SourceChangedError, match="cluster test was polled before, and cannot be read"):
-        refuse_other_source(ends, "test", is_polled=False)
+        refuse_other_source(spark, config, is_polled=False)
 
 
 @pytest.mark.parametrize("fails_at", ["group_metadata", PROGRESS])

@@ -92,7 +92,7 @@ def test_held_back_short_transaction_is_tolerated() -> None:
     assert sampled(samples, 10, held(10)) == set()
     assert sampled(samples, 20, held(20, stable=590, end=600)) == set()
     assert sampled(samples, 30) == set()
-    assert not samples.needs_progress
+    assert samples.progress_since is None
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,12 @@ def test_held_back_lasts_until_the_records_after_it_are_decoded() -> None:
     sampled(samples, 0, held(0))
     sampled(samples, 10, held(10, end=620))
     assert sampled(samples, 20) == {7}
+    assert samples.progress_since == micros(10)
     samples.release({7: 619})
     assert samples.partitions() == {7}
     samples.release({7: 620})
     assert samples.partitions() == set()
-    assert not samples.needs_progress
+    assert samples.progress_since is None
 
 
 def test_held_back_sample_processed_after_its_records_were_decoded_is_not_held_back() -> None:
@@ -333,8 +334,10 @@ def test_lag_batch_queries_coordinators_only_for_a_new_sample_and_until_all_is_d
 
     assert lags(11, log(0, 534), held(0), log(10, 534), held(10)) == [(None, "UNKNOWN"), (4, "UNKNOWN")]
     assert lags(3600, log(20, 534), held(20)) == [(None, "UNKNOWN")]
+    before_a_truncation = {"record_partition": 7, "end_offset": 9000, "landed_at": at(-3600)}
+    small_tables.lay(config, "ingest_progress", before_a_truncation)
     assert lags(31, log(30, 534)) == [(4, "UNKNOWN")]
-    late = {"record_partition": 7, "start_offset": 501, "end_offset": 610, "batch_id": 2}
+    late = {"record_partition": 7, "start_offset": 501, "end_offset": 610, "batch_id": 2, "landed_at": at(35)}
     small_tables.lay(config, "offset_commits", commit(35, 531, cluster="default", record_offset=599))
     small_tables.lay(config, "ingest_progress", late)
     assert lags(41, log(40, 534)) == [(3, "OK")]
@@ -347,7 +350,7 @@ def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them
     config = lay_held_group(lag_state, monkeypatch)
     assert batch_at(lag_state, monkeypatch, 1, log(0, 534), held(0)) == [(4, "UNKNOWN")]
 
-    def land_before_reading(*_: object) -> Mapping[str | None, Mapping[int, int]]:
+    def land_before_reading(*_: object, **_since: object) -> Mapping[str | None, Mapping[int, int]]:
         small_tables.lay(config, "offset_commits", commit(5, 531, cluster="default", record_offset=599))
         return {None: {7: 610}}
 

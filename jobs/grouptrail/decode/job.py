@@ -48,12 +48,13 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     if config.source == "admin":
         return polling.start(spark, config, once=once, report=report)
     tables.ensure_tables(spark, config, DECODE.writes)
-    ends = read_ends(spark, config)
-    refuse_other_source(ends, config.cluster, is_polled=False)
+    refuse_other_source(spark, config, is_polled=False)
     begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
+    begin = {int(at): offset for at, offset in begun.items()}
+    if not checkpoints.has_finished_batch(spark, config, DECODE.name):
+        # What was read from log segments, or before `recover`, is not read again.
+        begin = segment_ends(read_ends(spark, config)) | begin
     topic = RecordRanges(config.kafka_settings())
-    # What was read from log segments, or before `recover`, is not read again.
-    begin = segment_ends(ends) | {int(at): offset for at, offset in begun.items()}
     planned = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
     writer = DecodeBatchWriter(
         spark,

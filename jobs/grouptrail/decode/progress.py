@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.times import to_time
 from grouptrail.errors import GrouptrailError
+from grouptrail.storage import tables
+from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from grouptrail.config import Config
     from grouptrail.decode.tasks import PartitionCounts
     from grouptrail.kafka.log import LogBounds
-    from grouptrail.storage.progress import Ends
 
 
 def batch_progress(
@@ -83,11 +87,15 @@ class SourceChangedError(GrouptrailError):
     """The tables have rows of this cluster from another source, whose offsets differ."""
 
 
-def refuse_other_source(ends: Ends, cluster: str, *, is_polled: bool) -> None:
-    """Raise SourceChangedError if the cluster was polled and its topic is to be read, or the other way round."""
-    if any((source == ADMIN) != is_polled for source in ends):
+def refuse_other_source(spark: SparkSession, config: Config, *, is_polled: bool) -> None:
+    """Raise SourceChangedError if the cluster was polled and its topic is to be read, or the other way round.
+
+    One row tells: because of this check a cluster never has both.
+    """
+    rows = tables.select(spark, config, PROGRESS, "source", "LIMIT 1")
+    if any((row["source"] == ADMIN) != is_polled for row in rows):
         had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
         raise SourceChangedError(
-            f"cluster {cluster} was {had} before, and cannot be {wanted} into the same rows: give it another name "
-            "(cluster = ...), or another warehouse and checkpoints"
+            f"cluster {config.cluster} was {had} before, and cannot be {wanted} into the same rows: give it another "
+            "name (cluster = ...), or another warehouse and checkpoints"
         )

@@ -73,9 +73,14 @@ class HeldBackPartitions:
         self._sampled_at = at
 
     @property
-    def needs_progress(self) -> bool:
-        """Whether `release` must be called with the decode job's progress."""
-        return bool(self._landing) or any(map(self._is_long, self._open.values()))
+    def progress_since(self) -> int | None:
+        """The time of a sample since which the decode job's progress may `release` a partition; None: none waits.
+
+        What is held back then cannot have been decoded before.
+        """
+        if not self.partitions():
+            return None
+        return min(hold.until for hold in (*self._landing.values(), *self._open.values()))
 
     def release(self, ends: Mapping[int, int]) -> None:
         """Release the partitions of the offsets topic that are decoded up to these offsets."""

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.shards import LagShards
-from grouptrail.lag.state import OFFSET_COMMITS, SAMPLES, LagState, counts_by_status
+from grouptrail.lag.state import CLOCKS_APART, OFFSET_COMMITS, SAMPLES, LagState, counts_by_status
 from grouptrail.memory import release_memory
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
@@ -39,8 +39,6 @@ _PAUSE_TO_WORK = 3
 # A sample is a file; after a long stop all of them at once would not fit into memory.
 _MOST_SAMPLES_A_BATCH, _ROWS_A_BATCH = 20, 2_000_000
 _STORE_COMMITTED_EVERY_SECONDS = 60
-# The time of a table's commit is that of the file system or of another machine.
-_CLOCKS_APART = timedelta(minutes=10)
 
 
 def check(config: Config) -> None:
@@ -109,7 +107,7 @@ def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> 
         return {}
     tables.ensure_table(spark, config, SAMPLES)
     versions = tables.versions(spark, config, SAMPLES)
-    later = [version for version, at in versions if at >= newest - _CLOCKS_APART]
+    later = [version for version, at in versions if at >= newest - CLOCKS_APART]
     return {"version": min(later, default=versions[0][0]), "after": f"{newest.isoformat()}Z"}
 
 

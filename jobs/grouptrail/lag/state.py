@@ -51,6 +51,9 @@ MOST_GROUPS_FETCHED = 1000
 PUBLISHED = [name for name in ROWS.names if name not in UNSHARED_TEXTS]
 """The columns of rows that are published: all but the longest texts, which metrics do not need."""
 
+CLOCKS_APART = timedelta(minutes=10)
+"""What the clocks of jobs, and of the file system, may differ by."""
+
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
@@ -190,8 +193,9 @@ class LagState:
     def _add_sample(self, sample: pa.Table) -> None:
         assert self._calculator is not None
         self._calculator.add_sample(sample)
-        if self._calculator.held_back.needs_progress:
-            self._calculator.held_back.release(decoded_to(read_ends(None, self._config)))
+        if (since := self._calculator.held_back.progress_since) is not None:
+            ends = read_ends(None, self._config, landed_since=moment(since) - CLOCKS_APART)
+            self._calculator.held_back.release(decoded_to(ends))
             # A batch that landed since the commits were read may have released a partition.
             self._read_commits()
 

@@ -57,7 +57,7 @@ def begin(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     _remove_unfinished(spark, config.checkpoint_path(job))
     text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{START_FILE}")
     start: dict[str, Any] = json.loads(text) if text else {}
-    if newest(spark, f"{config.checkpoint_path(job)}/commits") is not None:
+    if has_finished_batch(spark, config, job):
         # The first batch is committed; Delta may have removed that version of a table since.
         start.pop("version", None)
     return start
@@ -87,6 +87,11 @@ def fault(spark: SparkSession, config: Config, job: str, writes: Collection[str]
     if known < max(landed, -1 if batches["commits"] is None else batches["commits"]):
         return f"is older than the tables (its newest batch is {known}, theirs {landed}): run grouptrail recover"
     return None
+
+
+def has_finished_batch(spark: SparkSession, config: Config, job: str) -> bool:
+    """Return whether a query with the job's checkpoint has finished a batch: its start no longer matters then."""
+    return newest(spark, f"{config.checkpoint_path(job)}/commits") is not None
 
 
 def newest_offsets(spark: SparkSession, config: Config, job: str) -> str | None:

@@ -69,7 +69,7 @@ def ingest_segments(config: Config, folder: Path, report: Report = print_now) ->
 def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
     """Do `ingest_segments` in an existing session."""
     tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
-    refuse_other_source(read_ends(spark, config), config.cluster, is_polled=False)
+    refuse_other_source(spark, config, is_polled=False)
     partitions = len({partition for partition, _ in folders})
     app, total, done = f"{SUMMARY}-{uuid4()}", Outcome(), 0
     for number, wanted in enumerate(_parts(folders, _folders_at_once(spark))):

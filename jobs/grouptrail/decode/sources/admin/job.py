@@ -58,7 +58,7 @@ def check(config: Config) -> None:
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
     tables.ensure_tables(spark, config, DECODE.writes)
-    refuse_other_source(read_ends(spark, config), config.cluster, is_polled=True)
+    refuse_other_source(spark, config, is_polled=True)
     polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
     return start_query(
         read_ticks(spark),
