@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
+from grouptrail.storage import rows as storage_rows
 from grouptrail.storage.rows import AppendedRows
 from support import small_tables
 
@@ -47,6 +48,18 @@ def test_appended_rows_returns_each_files_rows_once(config: Config, rows: Append
     for offset in (2, 3):
         add(config, offset)
     assert offsets(rows) == [2, 3]
+    assert offsets(rows) == []
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 3])
+def test_appended_rows_of_more_files_than_are_open_at_a_time_come_once_and_together(
+    config: Config, rows: AppendedRows, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr(storage_rows, "_FILES_AT_A_TIME", at_a_time)
+    for offset in (2, 3):
+        add(config, offset)
+    [part] = rows.fresh()
+    assert sorted(part["record_offset"].to_pylist()) == [1, 2, 3]
     assert offsets(rows) == []
 
 

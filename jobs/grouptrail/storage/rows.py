@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
 
 _ROWS_AT_A_TIME = 250_000
+# A dataset keeps some 50 kB of each file that it has read.
+_FILES_AT_A_TIME = 500
 
 
 def dataset(config: Config, name: str, where: str, *, coded: Sequence[str] = ()) -> ds.Dataset:
@@ -144,11 +146,14 @@ class NewFiles:
         """
         there = _paths(table)
         if files := sorted(there - self._read - self._arranged_anew(table, there)):
-            found = files_dataset(table, files, self._columns, self._storage)
-            # Threads, and batches read ahead, take more memory and processor time than they save.
-            batches = found.to_batches(filter=self._among, batch_readahead=2, use_threads=False)
-            yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
+            yield from map(pa.Table.from_batches, gathered(self._batches(table, files), rows=_ROWS_AT_A_TIME))
         self._read, self._version = there, table.version()
+
+    def _batches(self, table: OpenTable, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(files), _FILES_AT_A_TIME):
+            some = files_dataset(table, files[first : first + _FILES_AT_A_TIME], self._columns, self._storage)
+            # Threads, and batches read ahead, take more memory and processor time than they save.
+            yield from some.to_batches(filter=self._among, batch_readahead=2, use_threads=False)
 
     def _arranged_anew(self, table: OpenTable, there: set[str]) -> set[str]:
         """Return the files since the last call whose rows are all from files that were read.
