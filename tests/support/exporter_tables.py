@@ -54,14 +54,13 @@ def lag_table(*rows: dict[str, Any]) -> pa.Table:
     return table.cast(ROWS).select(PUBLISHED)
 
 
-def lay_everything(config: Config) -> None:
-    """Write rows to every table that the exporter reads."""
-    lay(config, "consumer_lag", *(lag_row(number) for number in range(3)))
-    lay(
-        config,
-        "consumer_lag",
-        lag_row(group_id=STRANGE, topic=LONG_TOPIC, status="UNKNOWN", lag=None, lag_seconds=None),
-    )
+def lay_everything(config: Config, *lag: dict[str, Any]) -> None:
+    """Write rows to every table that the exporter reads; `lag` are further ones of `consumer_lag`.
+
+    These are written together: rows that are some seconds apart are not of one sample.
+    """
+    strange = lag_row(group_id=STRANGE, topic=LONG_TOPIC, status="UNKNOWN", lag=None, lag_seconds=None)
+    lay(config, "consumer_lag", *(lag_row(number) for number in range(3)), strange, *lag)
     lay(
         config,
         "group_states",

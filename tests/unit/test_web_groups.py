@@ -23,10 +23,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Site:
     config = configured(tmp_path_factory.mktemp("several"))
     # Trends have a point for each even minute.
     slot = datetime.fromtimestamp(now().timestamp() // 120 * 120, UTC) + timedelta(seconds=5)
-    lay_everything(config)
-    lay(
+    lay_everything(
         config,
-        "consumer_lag",
         lag_row(2, group_id="payments", status="STOP", lag_seconds=900.0),
         lag_row(0, group_id="audit"),
         *(
