@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from demo.bench_cluster import measure_executors, measure_start
+from demo.bench_cluster import measure_executors
 from demo.bench_exporter import measure as measure_exporter
 from demo.bench_history import measure as measure_history
 from demo.bench_lag import measure as measure_lag
@@ -34,6 +34,7 @@ from demo.bench_peers import measure_peers, measure_release
 from demo.bench_quality import measure_check, measure_keep
 from demo.bench_sample import measure_sample
 from demo.bench_shards import measure_shards
+from demo.bench_start import measure_start
 from demo.bench_timeline import measure as measure_timeline
 from demo.bench_views import measure as measure_views
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
@@ -188,7 +189,7 @@ def main() -> None:
         "decode": _decode,
         "cluster": lambda folder, options: measure_executors(folder, commits, records=options.records),
         "start": lambda folder, options: measure_start(
-            folder, commits, records=options.records, history=options.history
+            folder, commits, records=options.records, history=options.history, batches=options.batches
         ),
         "history": lambda folder, options: _on_tables(
             folder,
@@ -229,6 +230,7 @@ def main() -> None:
     parser.add_argument("--only", type=lambda text: text.split(","), default=default, help=", ".join(parts))
     parser.add_argument("--records", type=int, default=4_000_000, help="commits to decode")
     parser.add_argument("--history", type=int, default=100_000_000, help="commits in the table at a late start")
+    parser.add_argument("--batches", type=int, default=17_280, help="batches at a late start that are not compacted")
     parser.add_argument("--groups", type=int, default=5_000, help="groups of the history")
     parser.add_argument("--generations", type=int, default=40, help="generations of each of them")
     parser.add_argument("--commits", type=int, default=49, help="commits in each generation")

@@ -1,0 +1,129 @@
+"""A part of `make bench`: the time that a start of `grouptrail run` takes, by what there is to read.
+
+A probe commits before each start, which ends when the exporter serves the probe's offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
+
+from demo.bench_lag import running_pipeline
+from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.probe import Probe
+from grouptrail.config import Config, load_config
+from grouptrail.storage.files import TableLocation, write
+from grouptrail.storage.table_log import log_file
+
+RESTARTS = 2
+FEW = 100_000
+
+_TOPIC = "probed"
+_RUN_DEADLINE_SECONDS = 600.0
+_DAY = timedelta(days=1)
+# By table, how many decoded batches there are for each of its files: a sample takes twice as long.
+_GROWING = {"offset_commits": 1, "ingest_progress": 1, "log_offsets": 2, "consumer_lag": 2}
+_OFFSETS = ("record_offset", "start_offset", "end_offset")
+
+Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
+
+
+def measure_start(folder: Path, commits: Commits, *, records: int, history: int, batches: int) -> dict[str, Any]:
+    """Measure the seconds until the first correct metric, for a first start and restarts, by number of records.
+
+    Then for restarts with so many commits of `history` in `offset_commits`, and for those with the small files of so
+    many `batches`. Of each the first one reads all, as no job has appended these rows, and does not count.
+    """
+    figures: dict[str, Any] = {}
+    kafka = Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
+    with kafka as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        ensure_offsets_topic(broker.bootstrap)
+        admin.create_topics([NewTopic(_TOPIC, 1, 1)], timeout_ms=60_000)
+        probe = Probe(admin, _TOPIC)
+
+        def restarts(config: Config, name: str) -> list[float]:
+            return [_until_served(probe, config, folder / f"{name}-{number}.log") for number in range(1 + RESTARTS)][
+                1:
+            ]
+
+        loaded = 0
+        configs = []
+        for count in (FEW, records):
+            load_raw(broker.bootstrap, commits(count - loaded))
+            loaded = count
+            settings = {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / f"of-{count}")}
+            configs.append(config := load_config(None, settings, {}))
+            # The second run resumes after the first one, past the batches of the first minute.
+            figures[f"{count:,}"] = {
+                name: _until_served(probe, config, folder / f"{name}-{count}.log")
+                for name in ("first", "resumed", "resumed again")
+            }
+            print(f"{count:,} records: {figures[f'{count:,}']}", flush=True)
+        few, many = configs
+        rows = _lengthen(many, history)
+        figures[f"{rows:,} in the table"] = restarts(many, "long")
+        print(f"{rows:,} commits in the table: {figures[f'{rows:,} in the table']}", flush=True)
+        _scatter(few, batches)
+        figures[f"files of {batches:,} batches"] = restarts(few, "scattered")
+        print(f"{batches:,} batches not compacted: {figures[f'files of {batches:,} batches']}", flush=True)
+    return figures
+
+
+def _lengthen(config: Config, wanted: int) -> int:
+    """Append the commits of `offset_commits` again, as older ones, until there are as many; return their number."""
+    location = TableLocation("offset_commits", config.table_path("offset_commits"), config.storage_options(), {})
+    table = DeltaTable(location.path)
+    rows = table.to_pyarrow_table()
+    many, added = max(1, wanted // len(rows)), list[str]()
+    end = 1 + pc.max(rows["record_offset"]).as_py()
+    for number in range(1, many):
+        offsets = pc.subtract(rows["record_offset"], number * end)
+        older = rows.set_column(rows.column_names.index("record_offset"), "record_offset", offsets)
+        added += write(older.to_batches(), location)
+    _add(table, added)
+    return many * len(rows)
+
+
+def _scatter(config: Config, batches: int) -> None:
+    """Add small files, as so many batches of a day without `grouptrail maintain` leave them, with older rows."""
+    for name, batches_a_file in _GROWING.items():
+        location = TableLocation(name, config.table_path(name), config.storage_options(), {})
+        table = DeltaTable(location.path)
+        newest = max(table.file_uris(), key=lambda file: Path(file).stat().st_mtime)
+        rows, files, added = pq.read_table(newest, partitioning=None), batches // batches_a_file, list[str]()
+        for number in range(1, 1 + files):
+            added += write(_older(rows, number, _DAY / files * number).to_batches(), location)
+        _add(table, [action.replace('"dataChange": true', '"dataChange": false') for action in added])
+        DeltaTable(location.path).create_checkpoint()
+        print(f"{name}: {files:,} files of {len(rows):,} rows", flush=True)
+
+
+def _older(rows: pa.Table, number: int, age: timedelta) -> pa.Table:
+    for at, field in enumerate(rows.schema):
+        by = pa.scalar(age) if pa.types.is_timestamp(field.type) else number if field.name in _OFFSETS else None
+        if by is not None:
+            rows = rows.set_column(at, field, pc.cast(pc.subtract(rows[field.name], by), field.type))
+    return rows
+
+
+def _add(table: DeltaTable, added: list[str]) -> None:
+    log = Path(table.table_uri.removeprefix("file://"), log_file(table.version() + 1))
+    log.write_text("".join(f"{action}\n" for action in added))
+
+
+def _until_served(probe: Probe, config: Config, log: Path) -> float:
+    wanted = probe.commit()
+    with running_pipeline(config, log) as pipeline:
+        pipeline.await_commit(wanted, _RUN_DEADLINE_SECONDS)
+        return round(time.monotonic() - pipeline.started, 1)
