@@ -19,7 +19,14 @@ from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.shards import LagShards
-from grouptrail.lag.state import CLOCKS_APART, OFFSET_COMMITS, SAMPLES, LagState, counts_by_status
+from grouptrail.lag.state import (
+    CLOCKS_APART,
+    MOST_SAMPLES_A_BATCH,
+    OFFSET_COMMITS,
+    SAMPLES,
+    LagState,
+    counts_by_status,
+)
 from grouptrail.memory import release_memory
 from grouptrail.spark.streams import query_id
 from grouptrail.storage import checkpoints, tables
@@ -36,8 +43,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY_SECONDS = 1
 # With very many positions, computing the newest lag must not take the processor from the jobs.
 _PAUSE_TO_WORK = 3
-# A sample is a file; after a long stop all of them at once would not fit into memory.
-_MOST_SAMPLES_A_BATCH, _ROWS_A_BATCH = 20, 2_000_000
+# After a long stop all samples at once would not fit into memory.
+_ROWS_A_BATCH = 2_000_000
 _STORE_COMMITTED_EVERY_SECONDS = 60
 
 
@@ -97,7 +104,7 @@ def _samples_a_batch(spark: SparkSession, config: Config) -> int:
     """Return how many samples a batch may have, by the number of positions at the start."""
     [row] = tables.select(spark, config, COMMITTED, "COUNT(*) AS positions") or [{"positions": 0}]
     positions = int(row["positions"]) // config.lag.shards
-    return min(_MOST_SAMPLES_A_BATCH, 1 + _ROWS_A_BATCH // (1 + positions))
+    return min(MOST_SAMPLES_A_BATCH, 1 + _ROWS_A_BATCH // (1 + positions))
 
 
 def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> Start:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -136,8 +135,6 @@ def to_stored(commits: pa.Table) -> pa.Table:
     return commits.select(STORED.names).cast(STORED)
 
 
-def from_stored(rows: pa.Table) -> tuple[pa.Table, Mapping[int, int]]:
-    """Return rows of `committed_offsets` as commits (`COMMITS`), and the newest record offset by partition."""
-    commits = rows.append_column("is_tombstone", pa.array(np.full(len(rows), False)))
-    ends = rows.group_by("record_partition").aggregate([("record_offset", "max")]).to_pylist()
-    return commits.select(COMMITS.names), {row["record_partition"]: row["record_offset_max"] for row in ends}
+def from_stored(rows: pa.Table) -> pa.Table:
+    """Return rows of `committed_offsets` as commits (`COMMITS`)."""
+    return rows.append_column("is_tombstone", pa.array(np.full(len(rows), False))).select(COMMITS.names)

@@ -26,7 +26,7 @@ from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, L
 from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
-from grouptrail.lag.index import Ints, ints, moment
+from grouptrail.lag.index import UNKNOWN, Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import HORIZON_SECONDS, kept_times, spans
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+MOST_SAMPLES_A_BATCH = 20
 MOST_GROUPS_FETCHED = 1000
 
 PUBLISHED = [name for name in ROWS.names if name not in UNSHARED_TEXTS]
@@ -235,33 +236,39 @@ class LagState:
 
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
-        is_first_start = not select(self._config, SAMPLES, "sampled_at", "LIMIT 1")
         calculator = LagCalculator(
-            self._config.cluster,
-            rules_of(self._config),
-            self._last_commits,
-            first_until=round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS) if is_first_start else None,
+            self._config.cluster, rules_of(self._config), self._last_commits, first_until=self._first_until()
         )
         ours = self._shard.condition()
-        commits, newest, source = self._stored_commits(ours)
+        commits, source = self._stored_commits(ours)
         calculator.positions.add(commits)
-        is_newer = ~pc.field("record_partition").isin(list(newest))
-        for partition, offset in newest.items():
-            is_newer |= (pc.field("record_partition") == partition) & (pc.field("record_offset") > offset)
-        among = own_rows(self._config, is_newer if ours is None else ours & is_newer)
-        options = self._config.storage_options()
-        self._commits = AppendedRows(self._config.table_path(OFFSET_COMMITS), READ, among, options, source)
+        path, options = self._config.table_path(OFFSET_COMMITS), self._config.storage_options()
+        self._commits = AppendedRows(path, READ, own_rows(self._config, ours), options, source)
         self._add_commits(calculator)
         return calculator
 
-    def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Mapping[int, int], OpenTable | None]:
-        """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
+    def _first_until(self) -> int | None:
+        """Return a time (microseconds) from before which no sample comes; None if it is not known."""
+        if not select(self._config, SAMPLES, "sampled_at", "LIMIT 1"):
+            return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS)
+        table = open_table(self._config, TABLE)
+        files = None if table is None else own_files(self._config, table)
+        if files is None or "max.sampled_at" not in files.column_names:
+            return None
+        newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
+        # A batch may come again. The newest file may have only rows of other clusters.
+        kept = round(MOST_SAMPLES_A_BATCH * self._config.log_offsets.interval_seconds + CLOCKS_APART.total_seconds())
+        times = self._rows_at(TABLE, newest - kept * _MICROS, newest + _STATISTICS_MICROS + 1)
+        return max(times) - kept * _MICROS if times else None
+
+    def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, OpenTable | None]:
+        """Return the stored commits, and `offset_commits` as they were read of it, if that is known."""
         path, options = self._config.table_path, self._config.storage_options()
         known = with_source(path(COMMITTED), path(OFFSET_COMMITS), self._config.cluster, options)
         version, source = (None, None) if known is None else (known[0].version(), known[1])
         rows = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours, version)])
         # A crash between the commits of `replace_files` leaves none.
-        return *from_stored(rows), source if len(rows) else None
+        return from_stored(rows), source if len(rows) else None
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
