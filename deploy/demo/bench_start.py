@@ -21,12 +21,12 @@ from kafka.admin import NewTopic
 
 from demo.bench_lag import running_pipeline
 from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.measure import PeakMemory, cpu_seconds
 from demo.probe import Probe
 from grouptrail.config import Config, load_config
 from grouptrail.storage.files import TableLocation, write
 from grouptrail.storage.table_log import log_file
 
-RESTARTS = 2
 FEW = 100_000
 
 _TOPIC = "probed"
@@ -40,10 +40,10 @@ Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
 
 
 def measure_start(folder: Path, commits: Commits, *, records: int, history: int, batches: int) -> dict[str, Any]:
-    """Measure the seconds until the first correct metric, for a first start and restarts, by number of records.
+    """Measure a first start and restarts until the first correct metric, by number of records.
 
-    Then for restarts with so many commits of `history` in `offset_commits`, and for those with the small files of so
-    many `batches`. Of each the first one reads all, as no job has appended these rows, and does not count.
+    Then restarts with so many commits of `history` in `offset_commits`, and with the small files of so many
+    `batches`. Of each the first one reads all, as no job has appended these rows.
     """
     figures: dict[str, Any] = {}
     kafka = Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
@@ -52,10 +52,9 @@ def measure_start(folder: Path, commits: Commits, *, records: int, history: int,
         admin.create_topics([NewTopic(_TOPIC, 1, 1)], timeout_ms=60_000)
         probe = Probe(admin, _TOPIC)
 
-        def restarts(config: Config, name: str) -> list[float]:
-            return [_until_served(probe, config, folder / f"{name}-{number}.log") for number in range(1 + RESTARTS)][
-                1:
-            ]
+        def measured(name: str, config: Config, *starts: str) -> None:
+            figures[name] = {start: _until_served(probe, config, folder / f"{start}.log") for start in starts}
+            print(f"{name}: {figures[name]}", flush=True)
 
         loaded = 0
         configs = []
@@ -65,18 +64,12 @@ def measure_start(folder: Path, commits: Commits, *, records: int, history: int,
             settings = {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder / f"of-{count}")}
             configs.append(config := load_config(None, settings, {}))
             # The second run resumes after the first one, past the batches of the first minute.
-            figures[f"{count:,}"] = {
-                name: _until_served(probe, config, folder / f"{name}-{count}.log")
-                for name in ("first", "resumed", "resumed again")
-            }
-            print(f"{count:,} records: {figures[f'{count:,}']}", flush=True)
+            measured(f"{count:,} records", config, "first", "resumed", "resumed again")
         few, many = configs
         rows = _lengthen(many, history)
-        figures[f"{rows:,} in the table"] = restarts(many, "long")
-        print(f"{rows:,} commits in the table: {figures[f'{rows:,} in the table']}", flush=True)
+        measured(f"{rows:,} commits in the table", many, "reads all", "resumed", "resumed again")
         _scatter(few, batches)
-        figures[f"files of {batches:,} batches"] = restarts(few, "scattered")
-        print(f"{batches:,} batches not compacted: {figures[f'files of {batches:,} batches']}", flush=True)
+        measured(f"files of {batches:,} batches", few, "reads all", "resumed", "resumed again")
     return figures
 
 
@@ -122,8 +115,9 @@ def _add(table: DeltaTable, added: list[str]) -> None:
     log.write_text("".join(f"{action}\n" for action in added))
 
 
-def _until_served(probe: Probe, config: Config, log: Path) -> float:
+def _until_served(probe: Probe, config: Config, log: Path) -> dict[str, float]:
     wanted = probe.commit()
-    with running_pipeline(config, log) as pipeline:
+    with running_pipeline(config, log) as pipeline, PeakMemory(pipeline.pid) as peak:
         pipeline.await_commit(wanted, _RUN_DEADLINE_SECONDS)
-        return round(time.monotonic() - pipeline.started, 1)
+        took, spent = time.monotonic() - pipeline.started, cpu_seconds(pipeline.pid)
+    return {"s": round(took, 1), "CPU-s": round(spent, 1), "peak MB": round(peak.bytes / 1e6)}
