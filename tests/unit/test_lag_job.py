@@ -208,6 +208,41 @@ def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> 
     assert again.to_pylist() == first
 
 
+def test_lag_job_after_restart_keeps_only_commits_apart_that_a_sample_may_not_see(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all are read, those from before the samples of a batch that may come again are merged meanwhile."""
+    monkeypatch.setattr(positions, "_MANY", 1)
+    for number in range(1, 50):
+        commit(config, -number * 100, 5000 - number)
+    landing(new_state(config), config, log(0, 6000))
+    again = new_state(config)
+    again.prepare()
+    assert again._prepared is not None
+    waiting = pa.concat_tables(again._prepared.positions._due._waiting)
+    kept = state.MOST_SAMPLES_A_BATCH * config.log_offsets.interval_seconds + state.CLOCKS_APART.total_seconds()
+    assert sorted(waiting["committed_offset"].to_pylist()) == list(range(5001 - int(kept // 100), 5000))
+    late = [log(number * 10 - 190, 6000) for number in range(20)]
+    rows = again.lag(pa.Table.from_pylist(late, LOGS)).to_pylist()
+    assert [row["committed_offset"] for row in rows] == [4998] * 9 + [4999] * 11
+
+
+def test_lag_job_after_restart_knows_by_its_own_stored_lag_which_samples_are_over(config: Config) -> None:
+    """Where the newest file has another cluster's rows too, it does not know."""
+    commit(config, -1, 100)
+    landing(new_state(config), config, log(0, 150))
+    kept = state.MOST_SAMPLES_A_BATCH * config.log_offsets.interval_seconds + state.CLOCKS_APART.total_seconds()
+    until = new_state(config)._first_until()
+    assert until is not None
+    assert moment(until) == at(-kept)
+    path = config.table_path("consumer_lag")
+    rows = DeltaTable(path).to_pyarrow_table()
+    days_later = {"cluster": "another", "sampled_at": at(864_000)}
+    others = pa.Table.from_pylist([row | days_later for row in rows.to_pylist()], rows.schema)
+    write_deltalake(path, pa.concat_tables([rows, others]), mode="overwrite")
+    assert new_state(config)._first_until() is None
+
+
 def test_lag_job_after_restart_keeps_deleted_offsets_deleted(config: Config) -> None:
     """Their tombstones came after the commits were stored."""
     store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
