@@ -227,6 +227,18 @@ def test_lag_job_after_restart_keeps_only_commits_apart_that_a_sample_may_not_se
     assert [row["committed_offset"] for row in rows] == [4998] * 9 + [4999] * 11
 
 
+def test_commits_after_the_stored_ones_of_their_partition_are_added() -> None:
+    """All of a partition of which none is stored."""
+    rows = [(0, 5), (2, 7), (2, 8), (4, 0), (1, 0)]
+    commits = pa.table(
+        dict(zip(("record_partition", "record_offset"), map(list, zip(*rows, strict=True)), strict=True))
+    )
+    stored = {"record_partition": 2, "record_offset": 7}
+    newest = positions.from_stored(pa.Table.from_pylist([stored, stored | {"record_offset": 3}], COMMITTED))[1]
+    assert positions.after(commits, newest)["record_offset"].to_pylist() == [5, 8, 0, 0]
+    assert positions.after(commits.slice(0, 0), newest).num_rows == 0
+
+
 def test_lag_job_after_restart_knows_by_its_own_stored_lag_which_samples_are_over(config: Config) -> None:
     """Where the newest file has another cluster's rows too, it does not know."""
     commit(config, -1, 100)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import ints, ranks, whole
+from grouptrail.lag.index import UNKNOWN, Ints, at_numbers, ints, ranks, whole
 from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
 
@@ -135,6 +135,16 @@ def to_stored(commits: pa.Table) -> pa.Table:
     return commits.select(STORED.names).cast(STORED)
 
 
-def from_stored(rows: pa.Table) -> pa.Table:
-    """Return rows of `committed_offsets` as commits (`COMMITS`)."""
-    return rows.append_column("is_tombstone", pa.array(np.full(len(rows), False))).select(COMMITS.names)
+def from_stored(rows: pa.Table) -> tuple[pa.Table, Ints]:
+    """Return rows of `committed_offsets` as commits (`COMMITS`), and the newest record offset of each partition."""
+    commits = rows.append_column("is_tombstone", pa.array(np.full(len(rows), False)))
+    partitions = ints(rows["record_partition"])
+    newest = np.full(partitions.max(initial=-1) + 1, UNKNOWN)
+    np.maximum.at(newest, partitions, ints(rows["record_offset"]))
+    return commits.select(COMMITS.names), newest
+
+
+def after(commits: pa.Table, newest: Ints) -> pa.Table:
+    """Return the commits that are newer than the newest of their partition of the offsets topic."""
+    is_newer = ints(commits["record_offset"]) > at_numbers(newest, ints(commits["record_partition"]))
+    return commits if is_newer.all() else commits.filter(pa.array(is_newer))

@@ -27,7 +27,7 @@ from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import UNKNOWN, Ints, ints, moment
-from grouptrail.lag.positions import READ, STORED, from_records, from_stored, to_stored
+from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import HORIZON_SECONDS, kept_times, spans
 from grouptrail.lag.shard import ALL, Shard
@@ -67,6 +67,7 @@ _STILL_NEW_SECONDS = 30
 _HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
 _MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
+_NONE_KNOWN: Ints = np.empty(0, np.int64)
 
 
 def rules_of(config: Config) -> Rules:
@@ -210,12 +211,13 @@ class LagState:
         assert self._calculator is not None
         return self._add_commits(self._calculator)
 
-    def _add_commits(self, calculator: LagCalculator) -> bool:
+    def _add_commits(self, calculator: LagCalculator, known: Ints = _NONE_KNOWN) -> bool:
+        """Read the new commits and add those after the known ones; return whether there were any."""
         assert self._commits is not None
         count = 0
         for commits in self._commits.fresh():
             count += len(commits)
-            calculator.positions.add(commits)
+            calculator.positions.add(after(commits, known))
         self._has_new_commits |= count > 0
         return count > 0
 
@@ -240,11 +242,11 @@ class LagState:
             self._config.cluster, rules_of(self._config), self._last_commits, first_until=self._first_until()
         )
         ours = self._shard.condition()
-        commits, source = self._stored_commits(ours)
+        commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
         path, options = self._config.table_path(OFFSET_COMMITS), self._config.storage_options()
         self._commits = AppendedRows(path, READ, own_rows(self._config, ours), options, source)
-        self._add_commits(calculator)
+        self._add_commits(calculator, newest)
         return calculator
 
     def _first_until(self) -> int | None:
@@ -261,14 +263,14 @@ class LagState:
         times = self._rows_at(TABLE, newest - kept * _MICROS, newest + _STATISTICS_MICROS + 1)
         return max(times) - kept * _MICROS if times else None
 
-    def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, OpenTable | None]:
-        """Return the stored commits, and `offset_commits` as they were read of it, if that is known."""
+    def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Ints, OpenTable | None]:
+        """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
         path, options = self._config.table_path, self._config.storage_options()
         known = with_source(path(COMMITTED), path(OFFSET_COMMITS), self._config.cluster, options)
         version, source = (None, None) if known is None else (known[0].version(), known[1])
         rows = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours, version)])
         # A crash between the commits of `replace_files` leaves none.
-        return from_stored(rows), source if len(rows) else None
+        return *from_stored(rows), source if len(rows) else None
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
