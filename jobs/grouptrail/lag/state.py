@@ -258,10 +258,11 @@ class LagState:
         if files is None or "max.sampled_at" not in files.column_names:
             return None
         newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
-        # A batch may come again. The newest file may have only rows of other clusters.
-        kept = round(MOST_SAMPLES_A_BATCH * self._config.log_offsets.interval_seconds + CLOCKS_APART.total_seconds())
-        times = self._rows_at(TABLE, newest - kept * _MICROS, newest + _STATISTICS_MICROS + 1)
-        return max(times) - kept * _MICROS if times else None
+        # A file's newest row may be another cluster's.
+        times = self._rows_at(TABLE, newest, newest + _STATISTICS_MICROS + 1)
+        # A batch may come again.
+        kept = MOST_SAMPLES_A_BATCH * self._config.log_offsets.interval_seconds + CLOCKS_APART.total_seconds()
+        return max(times) - round(kept * _MICROS) if times else None
 
     def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Ints, OpenTable | None]:
         """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
