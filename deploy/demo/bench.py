@@ -37,7 +37,7 @@ from demo.bench_shards import measure_shards
 from demo.bench_start import measure_start
 from demo.bench_timeline import measure as measure_timeline
 from demo.bench_views import measure as measure_views
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
 from demo.measure import PeakMemory, seconds
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
@@ -256,7 +256,7 @@ def main() -> None:
 
 
 def _decode(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print) as broker:
+    with uncleaned_broker(folder / "kafka") as broker:
         return _measure(broker, folder, options.records)
 
 

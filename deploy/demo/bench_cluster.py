@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from demo.cluster import SparkCluster
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
+from demo.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
 
 ROUNDS = 2
 BATCH = 500_000
@@ -31,8 +31,7 @@ def measure_executors(folder: Path, commits: Commits, *, records: int) -> dict[s
     """Measure records per second with one executor and with two, without each run's first batch, in which Java
     compiles."""
     found: dict[int, list[float]] = {1: [], 2: []}
-    kafka = Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
-    with kafka as broker, SparkCluster(folder / "cluster", memory="2g") as cluster:
+    with uncleaned_broker(folder / "kafka") as broker, SparkCluster(folder / "cluster", memory="2g") as cluster:
         ensure_offsets_topic(broker.bootstrap)
         load_raw(broker.bootstrap, commits(records))
         print(f"{records:,} commits are in __consumer_offsets", flush=True)

@@ -20,8 +20,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from demo.bench_lag import Load, steady
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
-from demo.measure import PeakMemory, cpu_seconds, resident
+from demo.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
+from demo.measure import cpu_seconds, resident
 from demo.probe import COMMITTED, PROBE, Monitor, Probe, probing, running
 from demo.prometheus import free_port
 
@@ -122,7 +122,7 @@ def measure_release(
 def _measured(
     folder: Path, contestants: Sequence[Contestant], *, records: int, groups: int, a_second: int, minutes: float
 ) -> dict[str, Any]:
-    with Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print) as broker:
+    with uncleaned_broker(folder / "kafka") as broker:
         ensure_offsets_topic(broker.bootstrap)
         load = Load(broker.bootstrap, partitions=_PARTITIONS, groups=groups)
         load.make_topics()
@@ -164,14 +164,8 @@ class _Run:
 
     def until_served(self, probe: Probe, kind: str) -> dict[str, float]:
         """Wait for the probe's offset after the start."""
-        with PeakMemory(self.monitor.pid) as peak:
-            self.monitor.await_commit(probe.commit(), _SERVED_DEADLINE_SECONDS)
-        took = time.monotonic() - self.monitor.started
-        return {
-            f"{kind}, s": round(took, 1),
-            f"{kind}, CPU-s": round(cpu_seconds(self.monitor.pid), 1),
-            f"{kind}, peak MB": round(peak.bytes / 1e6),
-        }
+        cost = self.monitor.cost_until(probe.commit(), _SERVED_DEADLINE_SECONDS)
+        return {f"{kind}, {unit}": value for unit, value in cost.items()}
 
     def watched(self, kind: str, minutes: float, probe: Probe | None = None) -> dict[str, float]:
         """Measure for some minutes, with a commit of the probe every second."""

@@ -5,7 +5,6 @@ A probe commits before each start, which ends when the exporter serves the probe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -20,8 +19,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
 from demo.bench_lag import running_pipeline
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
-from demo.measure import PeakMemory, cpu_seconds
+from demo.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
 from demo.probe import Probe
 from grouptrail.config import Config, load_config
 from grouptrail.storage.files import TableLocation, write
@@ -46,8 +44,10 @@ def measure_start(folder: Path, commits: Commits, *, records: int, history: int,
     `batches`. Of each the first one reads all, as no job has appended these rows.
     """
     figures: dict[str, Any] = {}
-    kafka = Broker(folder / "kafka", properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
-    with kafka as broker, closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+    with (
+        uncleaned_broker(folder / "kafka") as broker,
+        closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin,
+    ):
         ensure_offsets_topic(broker.bootstrap)
         admin.create_topics([NewTopic(_TOPIC, 1, 1)], timeout_ms=60_000)
         probe = Probe(admin, _TOPIC)
@@ -81,9 +81,7 @@ def _lengthen(config: Config, wanted: int) -> int:
     many, added = max(1, wanted // len(rows)), list[str]()
     end = 1 + pc.max(rows["record_offset"]).as_py()
     for number in range(1, many):
-        offsets = pc.subtract(rows["record_offset"], number * end)
-        older = rows.set_column(rows.column_names.index("record_offset"), "record_offset", offsets)
-        added += write(older.to_batches(), location)
+        added += write(_older(rows, number * end, timedelta()).to_batches(), location)
     _add(table, added)
     return many * len(rows)
 
@@ -117,7 +115,5 @@ def _add(table: DeltaTable, added: list[str]) -> None:
 
 def _until_served(probe: Probe, config: Config, log: Path) -> dict[str, float]:
     wanted = probe.commit()
-    with running_pipeline(config, log) as pipeline, PeakMemory(pipeline.pid) as peak:
-        pipeline.await_commit(wanted, _RUN_DEADLINE_SECONDS)
-        took, spent = time.monotonic() - pipeline.started, cpu_seconds(pipeline.pid)
-    return {"s": round(took, 1), "CPU-s": round(spent, 1), "peak MB": round(peak.bytes / 1e6)}
+    with running_pipeline(config, log) as pipeline:
+        return pipeline.cost_until(wanted, _RUN_DEADLINE_SECONDS)

@@ -481,6 +481,11 @@ class Record:
         return int.from_bytes(self.key[:2], signed=True) if self.key and len(self.key) > 1 else None
 
 
+def uncleaned_broker(folder: Path) -> Broker:
+    """Return a broker that does not compact, so that all commits stay in its topic; it says what it does."""
+    return Broker(folder, properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
+
+
 def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
     """Make the broker create `__consumer_offsets`, as any request about a group does; return its partitions."""
     deadline = time.monotonic() + deadline_seconds

@@ -18,6 +18,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 
+from demo.measure import PeakMemory, cpu_seconds
 from grouptrail.config import without_settings
 
 PROBE = "probe"
@@ -60,6 +61,13 @@ class Monitor:
     def await_commit(self, offset: int, within_seconds: float) -> None:
         """Wait until the metrics have that offset of the probe. Raises AssertionError as `await_metrics` does."""
         self.await_metrics(lambda metrics: self._offset(metrics) >= offset, within_seconds)
+
+    def cost_until(self, offset: int, within_seconds: float) -> dict[str, float]:
+        """Do `await_commit`; return the seconds and processor seconds since the start, and the peak memory."""
+        with PeakMemory(self.pid) as peak:
+            self.await_commit(offset, within_seconds)
+        took, spent = time.monotonic() - self.started, cpu_seconds(self.pid)
+        return {"s": round(took, 1), "CPU-s": round(spent, 1), "peak MB": round(peak.bytes / 1e6)}
 
     def latencies(self, probe: Probe, seconds: float, within_seconds: float) -> Iterator[float]:
         """Let the probe commit once a second, for that long; yield the seconds from each commit until the metrics

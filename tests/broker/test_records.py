@@ -14,13 +14,14 @@ from demo.kafka import Broker
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import RecordRequest
 from grouptrail.kafka.records import RecordReader
+from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
-DEADLINE_SECONDS = 2.0
-# A lost connection is opened again once. Kafka's own deadline is a minute.
-LIMIT_SECONDS = 10 * DEADLINE_SECONDS
+DEADLINE_SECONDS = scaled(2)
+# A lost connection is opened again once.
+LIMIT_SECONDS = 2.5 * DEADLINE_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,8 @@ def causes_of(step: Step, before: StableState | None) -> set[str]:
         # A client that finds no coordinator for longer than its session joins as a new member; if all do, the group
         # may be empty meanwhile.
         new = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
-        new = new | (set() if members & now else {"group_emptied", "group_started"})
+        if new and not members & now:
+            new |= {"group_emptied", "group_started"}
         return {LEADER} | new if before is not None and before.group != step.stable.group else set()
     causes = _CAUSES.get(type(step.action), set())
     if isinstance(step.action, actions.CreateTopic | actions.DeleteTopic):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+# A sample is a file.
 MOST_SAMPLES_A_BATCH = 20
 MOST_GROUPS_FETCHED = 1000
 
@@ -253,9 +254,8 @@ class LagState:
         """Return a time (microseconds) from before which no sample comes; None if it is not known."""
         if not select(self._config, SAMPLES, "sampled_at", "LIMIT 1"):
             return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS)
-        table = open_table(self._config, TABLE)
-        files = None if table is None else own_files(self._config, table)
-        if files is None or "max.sampled_at" not in files.column_names:
+        files = own_files(self._config, open_table(self._config, TABLE), "max.sampled_at")
+        if files is None:
             return None
         newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
         # A file's newest row may be another cluster's.
@@ -289,9 +289,8 @@ class LagState:
 
         Only files with more, and those without statistics, are opened: to open all of a day takes seconds.
         """
-        table = open_table(self._config, SAMPLES)
-        files = None if table is None else own_files(self._config, table)
-        if files is None or not {"min.sampled_at", "max.sampled_at"} <= set(files.column_names):
+        files = own_files(self._config, open_table(self._config, SAMPLES), "min.sampled_at", "max.sampled_at")
+        if files is None:
             return self._times_of_rows(since, before)
         first = ints(files["min.sampled_at"], since)
         last = ints(files["max.sampled_at"], before) + _STATISTICS_MICROS

@@ -92,14 +92,17 @@ def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expressio
     return ours if among is None else ours & among
 
 
-def own_files(config: Config, table: OpenTable) -> pa.Table | None:
-    """Return a table's files that may have rows of this cluster, with their statistics; None without these.
+def own_files(config: Config, table: OpenTable | None, *needed: str) -> pa.Table | None:
+    """Return a table's files that may have rows of this cluster, with their statistics.
 
-    The columns are those of delta-rs's `get_add_actions`.
+    The columns are those of delta-rs's `get_add_actions`. None if there is no table, or no file has statistics of the
+    cluster or one of those `needed`.
     """
+    if table is None:
+        return None
     files = pa.table(table.get_add_actions(flatten=True))
     bounds = ("min.cluster", "max.cluster")
-    if not set(bounds) <= set(files.column_names):
+    if not {*bounds, *needed} <= set(files.column_names):
         return None
     cluster = pa.scalar(config.cluster)
     low, high = (pc.cast(files[bound], pa.string()) for bound in bounds)
@@ -237,8 +240,8 @@ class OpenTables:
 
     def newest(self, name: str, column: str) -> datetime | None:
         """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
-        files = self._own_files(name)
-        if files is None or f"max.{column}" not in files.column_names:
+        files = own_files(self._config, self._tables.get(name), f"max.{column}")
+        if files is None:
             return None
         latest: datetime | None = pc.max(files[f"max.{column}"]).as_py()
         return latest
@@ -249,8 +252,8 @@ class OpenTables:
         Both are taken from the files' statistics. The number is 0 if these lack it, and if files may have rows that a
         deletion vector deletes.
         """
-        files = self._own_files(name)
-        if files is None or not {f"max.{column}", "num_records"} <= set(files.column_names):
+        files = own_files(self._config, self._tables.get(name), f"max.{column}", "num_records")
+        if files is None:
             return [], 0
         if "deletionVectors" in (self._tables[name].protocol().writer_features or ()):
             return [], 0
@@ -258,11 +261,6 @@ class OpenTables:
         found = files.filter(pc.fill_null(pc.greater_equal(latest, pa.scalar(since, latest.type)), True))
         counts = found["num_records"]
         return found["path"].to_pylist(), 0 if counts.null_count else pc.sum(counts).as_py() or 0
-
-    def _own_files(self, name: str) -> pa.Table | None:
-        """Return a table's files that may have rows of this cluster, with their statistics; None without these."""
-        table = self._tables.get(name)
-        return None if table is None else own_files(self._config, table)
 
     def _refresh(self, name: str) -> None:
         table = self._tables.pop(name, None)
