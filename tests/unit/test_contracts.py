@@ -92,7 +92,7 @@ def test_row_schema_is_the_contract_without_what_a_decoder_cannot_know(name: str
     """As an Arrow schema and as Spark DDL; `own_columns` also omits the record's coordinates."""
     columns = [column.name for column in tables()[name].columns]
     assert columns[4:6] == ["source", "not_before"]
-    own = [column for column in columns[6:] if column != "read_at"]
+    own = [column for column in columns[6:] if column not in ("read_at", "is_transactional")]
     assert row_schema(name).names == [*columns[1:4], *own]
     assert own_columns(name).names == own
     assert row_ddl(name).startswith("`record_partition` int, `record_offset` bigint, `record_at` timestamp, ")

@@ -13,7 +13,7 @@ COMMITS = "offset_commits"
 RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
 TABLES = (COMMITS, *RARE_TABLES)
 RECORD_COLUMNS = ("record_partition", "record_offset", "record_at")
-UNDECODED = ("cluster", "source", "not_before", "read_at")
+UNDECODED = ("cluster", "source", "not_before", "read_at", "is_transactional")
 """Columns that a decoder cannot know."""
 
 
