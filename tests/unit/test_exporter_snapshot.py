@@ -133,6 +133,29 @@ def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> N
     assert snapshot.made_at - snapshot.newest["consumer_lag"] == pytest.approx(1200, abs=60)
 
 
+def test_snapshot_lag_age_is_of_its_own_cluster_even_if_others_have_newer_rows_in_the_same_file(
+    config: Config,
+) -> None:
+    old = now() - timedelta(days=3)
+    lay(
+        config,
+        "consumer_lag",
+        *(lag_row(cluster=name) for name in ("another", "the-last")),
+        lag_row(sampled_at=old),
+    )
+    assert SnapshotReader(config).read().newest["consumer_lag"] == pytest.approx(old.timestamp(), abs=1)
+    absent = config.model_copy(update={"cluster": "nobody"})
+    assert SnapshotReader(absent).read().newest == {}
+
+
+def test_snapshot_of_a_cluster_that_the_tables_lack_has_no_ages(config: Config) -> None:
+    """History that waits for nothing is 0 seconds behind; history of nothing is not."""
+    lay_everything(config)
+    lay(config, "history_positions", {"told_to": 10})
+    assert SnapshotReader(config).read().newest["history_positions"] == math.inf
+    assert SnapshotReader(config.model_copy(update={"cluster": "absent"})).read().newest == {}
+
+
 def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Config) -> None:
     """Batches with only commits do not count, nor those of another cluster; a rebuild makes all unprocessed."""
     reader = SnapshotReader(config)
@@ -275,6 +298,64 @@ def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config:
     assert held_back(20, held) == ({("9",): 434, ("3",): 0}, {("9",): 10})
     assert held_back(10, held | {"last_stable_offset": None, "error": "silent"}) == ({("3",): 0}, {})
     assert held_back(0) == ({("9",): 0, ("3",): 0}, {})
+
+
+def log_row(seconds_ago: float, error: str | None = None, **values: Any) -> dict[str, Any]:
+    end = None if error else 100
+    offsets = dict.fromkeys(("log_start_offset", "last_stable_offset", "log_end_offset"), end)
+    return {
+        "topic": "orders",
+        "sampled_at": now() - timedelta(seconds=seconds_ago),
+        "error": error,
+        **offsets,
+        **values,
+    }
+
+
+SILENT = "broker 1 did not answer"
+
+
+def test_snapshot_while_no_broker_answers_has_the_age_of_the_last_answer_and_is_not_ready(config: Config) -> None:
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "log_offsets", log_row(600), log_row(600, SILENT, partition=1))
+    lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(seconds=600)))
+    reader = SnapshotReader(config)
+    reader.read()
+    for seconds_ago in (20, 10):
+        lay(config, "log_offsets", *(log_row(seconds_ago, SILENT, partition=number) for number in range(2)))
+        unknown = lag_row(lag=None, lag_seconds=None, log_end_offset=None, status="UNKNOWN")
+        lay(config, "consumer_lag", unknown | {"sampled_at": now() - timedelta(seconds=seconds_ago)})
+        for silent in (reader.read(), SnapshotReader(config).read()):
+            assert silent.made_at - silent.newest["consumer_lag"] == pytest.approx(600, abs=5)
+            assert str(silent.not_ready).startswith("no broker has returned log offsets since ")
+            assert f"UTC ({SILENT}): " in str(silent.not_ready)
+            found = families(silent)
+            assert figures(found, "grouptrail_last_stable_offset_lag") == {}
+            assert figures(found, "kafka_consumer_group_lag_seconds") == {}
+            assert figures(found, "grouptrail_ready") == {(): 0}
+    lay(config, "log_offsets", log_row(0, partition=1), log_row(0, SILENT))
+    lay(config, "consumer_lag", lag_row())
+    answered = reader.read()
+    assert answered.not_ready is None
+    assert answered.made_at - answered.newest["consumer_lag"] == pytest.approx(0, abs=5)
+
+
+def test_snapshot_before_any_broker_has_answered_has_no_age_of_lag(config: Config) -> None:
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "log_offsets", log_row(10, "the brokers refuse this principal"))
+    lay(config, "consumer_lag", lag_row(lag=None, status="UNKNOWN"))
+    snapshot = SnapshotReader(config).read()
+    assert "consumer_lag" not in snapshot.newest
+    assert str(snapshot.not_ready).startswith("no broker has returned log offsets yet (the brokers refuse")
+
+
+def test_snapshot_of_topics_that_brokers_say_were_deleted_is_ready(config: Config) -> None:
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "log_offsets", log_row(10, "no such topic"), log_row(10, "topic deleted", partition=1))
+    lay(config, "consumer_lag", lag_row(lag=None, status="UNKNOWN"))
+    snapshot = SnapshotReader(config).read()
+    assert snapshot.not_ready is None
+    assert "consumer_lag" in snapshot.newest
 
 
 def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,9 +15,10 @@ from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import OpenTable, open_table, table_id
-from grouptrail.storage.rows import NewFiles, own_rows
+from grouptrail.storage.rows import NewFiles, OpenTables, own_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sources import SavedRows
+from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -100,6 +102,47 @@ class Totals:
         return rows.select([*self._keys, *(f"{name}_{how}" for name, how in how)]).rename_columns(
             self._totals.column_names
         )
+
+
+_LATE = timedelta(minutes=1)
+"""Rows of a table are written in the order of their time up to this much."""
+
+
+class NewestSample:
+    """The times of a cluster's newest samples in a table: of any, and of one that meets a condition.
+
+    The newest files are read first, and older ones only until both are found, each once. Files'
+    statistics do not tell a cluster's rows from those of others in the same file.
+    """
+
+    _DAYS = (0.01, 1, 30, 36_500)
+
+    def __init__(self, config: Config, tables: OpenTables, name: str, condition: str = "TRUE") -> None:
+        """`condition`: SQL about a row of the table `name`."""
+        self._tables = tables
+        self._name = name
+        self._query = (
+            f"SELECT MAX(sampled_at) AS any, MAX(CASE WHEN {condition} THEN sampled_at END) AS meeting "
+            f"FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} AND sampled_at >= "
+        )
+        self._read_from: datetime | None = None
+        self._found: tuple[datetime | None, datetime | None] = (None, None)
+
+    def now(self) -> tuple[datetime | None, datetime | None]:
+        """Return both times, None where there is no such sample. Raises TableError."""
+        newest = self._tables.newest(self._name, "sampled_at")
+        if newest is None or (self._read_from is not None and newest < self._read_from):  # there is another table
+            self._read_from, self._found = None, (None, None)
+        if newest is None:
+            return self._found
+        windows = (newest - timedelta(days=days) for days in self._DAYS)
+        for since in windows if self._read_from is None else (self._read_from,):
+            [row] = self._tables.rows(f"{self._query}{datafusion_literal(since)}").to_pylist()
+            self._found = (row["any"] or self._found[0], row["meeting"] or self._found[1])
+            if None not in self._found:
+                break
+        self._read_from = newest - _LATE
+        return self._found
 
 
 def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:

@@ -24,8 +24,9 @@ from grouptrail import contracts
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.large_sample import LargeSample
 from grouptrail.exporter.patterns import is_allowed
-from grouptrail.exporter.reading import SAVED, Rising, Totals
+from grouptrail.exporter.reading import SAVED, NewestSample, Rising, Totals
 from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
+from grouptrail.kafka.log import GONE
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
@@ -67,7 +68,7 @@ _READ = {
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
     "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
     "history_positions": ("cluster", "record_partition", "told_to"),
-    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "last_stable_offset", "log_end_offset"),
+    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "last_stable_offset", "log_end_offset", "error"),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
 }  # fmt: skip
 
@@ -75,6 +76,9 @@ _COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
 BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP)
 """The tables of a snapshot that have the column group_id."""
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
+
+# What a broker says of a partition that is no longer there is an answer.
+_IS_ANSWER = f"error IS NULL OR error IN ({', '.join(map(datafusion_literal, GONE))})"
 
 # The partitions of one sample are at most a second apart, those of a broker that does not answer at most ten.
 _LEAST_SAMPLE_SECONDS = 10
@@ -87,8 +91,23 @@ _FEW_ROWS = 250_000
 
 
 @dataclass(frozen=True)
+class Silence:
+    """That no broker has returned log offsets since a time (None: none ever did), and the most common reason."""
+
+    since: datetime | None
+    reason: str
+
+    def __str__(self) -> str:
+        since = "yet" if self.since is None else f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"no broker has returned log offsets {since} ({self.reason})"
+
+
+@dataclass(frozen=True)
 class StoredRows:
-    """Rows of a snapshot from all tables but `consumer_lag`; `history_waits_since` as in `Snapshot.newest`."""
+    """Rows of a snapshot from all tables but `consumer_lag`.
+
+    `history_waits_since` is as in `Snapshot.newest`; `silence` is None if the newest sample of the logs was answered.
+    """
 
     groups: pa.Table
     rebalances: pa.Table
@@ -98,6 +117,7 @@ class StoredRows:
     stable: pa.Table
     failures: pa.Table
     history_waits_since: float | None
+    silence: Silence | None
 
 
 @dataclass(frozen=True)
@@ -110,9 +130,10 @@ class Snapshot(StoredRows):
     group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`:
     for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds.
     `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its distance to the
-    log's end. `failures`: table, count. `newest`: the time of a table's newest row; of history_positions, since when
-    a batch waits for the history job, +Inf if none does. `not_ready`: why the values may not be current, None if they
-    are.
+    log's end. `failures`: table, count. `newest`: the time of a table's newest row, for lag of the newest for which a
+    broker had answered; of history_positions, since when a batch waits for the history job, +Inf if none does.
+    Tables without rows of the cluster are not in it. `not_ready`: why the values may not be current, None if they
+    are, and once they were, only that no broker answers.
     """
 
     cluster: str
@@ -173,6 +194,8 @@ class SnapshotReader:
         self._config = config
         self._lag_since = lag_since
         self._tables = OpenTables(config, _READ)
+        self._newest_lag = NewestSample(config, self._tables, "consumer_lag")
+        self._newest_answer = NewestSample(config, self._tables, "log_offsets", _IS_ANSWER)
         self._commits = Totals(
             config,
             "offset_commits",
@@ -217,7 +240,7 @@ class SnapshotReader:
             newest = sample.newest_at
         else:
             rows, summary, extent = _newest_sample(sample, self._config), SUMMARY.empty_table(), EXTENT.empty_table()
-            newest = pc.max(sample["sampled_at"]).as_py() or self._tables.newest("consumer_lag", "sampled_at")
+            newest = pc.max(sample["sampled_at"]).as_py() or self._newest_lag.now()[0]
         ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks, *extent["group_id"].chunks]
         alive = pc.unique(pa.chunked_array(ids, pa.string()))
         landed = pc.max(stored.progress["landed_at"]).as_py()
@@ -226,6 +249,10 @@ class SnapshotReader:
             "ingest_progress": landed and landed / 1e6,
             "history_positions": stored.history_waits_since,
         }
+        if newest and stored.silence is not None:
+            # Rows are written on, and say nothing about the logs.
+            answered = stored.silence.since
+            times["consumer_lag"] = answered and min(newest, answered).timestamp()
         has_lag = len(rows) + len(extent) > 0
         snapshot = Snapshot(
             cluster=self._config.cluster,
@@ -236,7 +263,9 @@ class SnapshotReader:
             extent=extent,
             **vars(stored) | {name: _of(alive, getattr(stored, name)) for name in _COUNTED_BY_GROUP},
             newest={table: at for table, at in times.items() if at},
-            not_ready=self._not_ready(stored.progress, newest, has_lag=has_lag, has_commits=len(stored.commits) > 0),
+            not_ready=self._not_ready(stored, newest, has_lag=has_lag)
+            if stored.silence is None
+            else f"{stored.silence}: check that the brokers run, or run `grouptrail doctor`",
         )
         if not isinstance(sample, LargeSample):
             return snapshot
@@ -252,15 +281,17 @@ class SnapshotReader:
     def _read_tables(self) -> StoredRows:
         rebalances, intervals = self._rebalances()
         progress = self._progress.now(self._tables.get("ingest_progress"))
+        silence = self._silence()
         return StoredRows(
             groups=self._groups(),
             rebalances=rebalances,
             intervals=intervals,
             commits=self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"]),
             progress=progress,
-            stable=self._stable(progress),
+            stable=self._stable(progress, is_silent=silence is not None),
             failures=self._failures(),
             history_waits_since=self._history_waits_since(),
+            silence=silence,
         )
 
     def _stored_lag(self) -> pa.Table | LargeSample:
@@ -373,7 +404,9 @@ class SnapshotReader:
         )
 
     def _history_waits_since(self) -> float | None:
-        """Return the time of the first batch with group records that history has not processed; +Inf if none."""
+        """Return the time of the first batch with group records that history has not processed; +Inf if none.
+
+        None if the tables have neither a batch nor history of the cluster."""
         progress = self._tables.get("ingest_progress")
         if self._tables.get("history_positions") is None or progress is None:
             return None
@@ -391,6 +424,8 @@ class SnapshotReader:
             f"FROM ingest_progress WHERE {self._ours()}"
             + (f" AND landed_at >= {datafusion_literal(since)}" if since else "")
         )
+        if not len(batches) and not processed_to:
+            return None
         waiting = [
             row["landed_at"]
             for row in batches.filter(batches["of_groups"]).to_pylist()
@@ -400,10 +435,23 @@ class SnapshotReader:
         self._waits.keep(pa.table([[self._processed_before]], _WAITS), of=progress)
         return min(waiting).timestamp() if waiting else math.inf
 
-    def _stable(self, progress: pa.Table) -> pa.Table:
+    def _silence(self) -> Silence | None:
+        """Return since when no sample of the logs has an answer, and why; None if the newest one has one."""
+        newest, answered = self._newest_answer.now()
+        length = timedelta(seconds=sample_seconds(self._config))
+        if newest is None or (answered is not None and newest - answered <= length):
+            return None
+        reasons = self._tables.rows(
+            f"SELECT error, COUNT(*) AS count FROM log_offsets WHERE {self._ours()} AND error IS NOT NULL "
+            f"AND sampled_at >= {datafusion_literal(newest - length)} "
+            "GROUP BY error ORDER BY count DESC, error LIMIT 1"
+        )
+        return Silence(answered, reasons["error"][0].as_py())
+
+    def _stable(self, progress: pa.Table, *, is_silent: bool) -> pa.Table:
         """Return the last stable offsets in the newest sample of the logs; a partition without a row is stable.
 
-        If no sample is recent, return those of each partition's last batch.
+        If no sample is recent, return those of each partition's last batch; if no broker answered, none.
         """
         partitions = progress["record_partition"].to_pylist()
         newest = self._tables.newest("log_offsets", "sampled_at")
@@ -418,7 +466,7 @@ class SnapshotReader:
             f"WHERE {self._ours()} AND topic = '__consumer_offsets' AND sampled_at >= {datafusion_literal(since)}"
         )
         sampled = {row["partition"]: (row["stable"] if row["lag"] else None, row["lag"]) for row in rows.to_pylist()}
-        return _stable_offsets(dict.fromkeys(partitions, (None, 0)) | sampled)
+        return _stable_offsets(dict.fromkeys(partitions, (None, None if is_silent else 0)) | sampled)
 
     def _failures(self) -> pa.Table:
         """Return how many expectations failed in each table's newest check."""
@@ -432,12 +480,11 @@ class SnapshotReader:
             f"WHERE r.{ours} GROUP BY r.table_name"
         )
 
-    def _not_ready(
-        self, progress: pa.Table, sampled_at: datetime | None, *, has_lag: bool, has_commits: bool
-    ) -> str | None:
+    def _not_ready(self, stored: StoredRows, sampled_at: datetime | None, *, has_lag: bool) -> str | None:
         """Return why the values are not current; None once the initial backlog is read and lag, if any, is recent."""
         if self._is_ready:
             return None
+        progress = stored.progress
         if not len(progress):
             place = f"under {self._config.warehouse} for cluster {self._config.cluster}"
             return f"nothing of __consumer_offsets has landed {place}"
@@ -451,7 +498,8 @@ class SnapshotReader:
             left += max(0, upto - row["end_offset"])
         if left:
             return f"{left:,} records of __consumer_offsets have not been read"
-        if self._lag_since is not None and has_commits and (sampled_at is None or sampled_at < self._lag_since):
+        is_earlier = self._lag_since is not None and (sampled_at is None or sampled_at < self._lag_since)
+        if is_earlier and len(stored.commits):
             return "lag is not sampled yet since the start: what is served is of the run before"
         self._is_ready = True
         return None

@@ -26,7 +26,7 @@ from grouptrail.kafka.errors import (
     KafkaUnreachableError,
     error_name,
 )
-from grouptrail.kafka.log import LogBounds, PartitionMetadata
+from grouptrail.kafka.log import NO_PARTITION, NO_TOPIC, TOPIC_DELETED, LogBounds, PartitionMetadata
 from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
 from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
 
@@ -46,7 +46,7 @@ BOUND_REQUESTS = (
 
 # Why a broker returns no offset of a partition, by error code; other codes are reported by name.
 _NO_OFFSET = {
-    3: "topic deleted",
+    3: TOPIC_DELETED,
     5: "leader not available",
     6: "not led by this broker",
     29: DESCRIBE_DENIED,
@@ -288,11 +288,11 @@ def partitions_of(
             if leader in servers:
                 yield PartitionMetadata(name, partition, topic_id, leader, servers[leader])
             elif code == UNKNOWN_TOPIC:
-                yield PartitionMetadata(name, partition, error="no such topic")
+                yield PartitionMetadata(name, partition, error=NO_TOPIC)
             elif code:
                 yield PartitionMetadata(name, partition, topic_id, error=_NO_OFFSET.get(code) or error_name(code))
             else:
-                error = "no such partition" if leader is None else "leader not available"
+                error = NO_PARTITION if leader is None else "leader not available"
                 yield PartitionMetadata(name, partition, topic_id, error=error)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+NO_TOPIC, TOPIC_DELETED, NO_PARTITION = GONE = ("no such topic", "topic deleted", "no such partition")
+"""What brokers answer about partitions that are no longer there."""
+
 
 @dataclass(frozen=True)
 class LogBounds:
