@@ -114,7 +114,8 @@ class Bench:
         return (
             read_offsets_topic(self._spark, config, self._partitions, group=self._group)
             .selectExpr(
-                "partition AS record_partition", "offset AS record_offset", "timestamp AS record_at", "key", "value"
+                *("partition AS record_partition", "offset AS record_offset", "timestamp AS record_at"),
+                *("key", "value", "CAST(null AS boolean) AS is_transactional"),
             )
             .coalesce(self._spark.sparkContext.defaultParallelism)
         )

@@ -91,6 +91,19 @@ def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
     assert all(written[table].written_at_ms for table in (*TABLES, PROGRESS))
 
 
+@EITHER_WAY
+def test_landing_commits_keep_whether_they_were_written_in_a_transaction(
+    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactional = {place for number, place in enumerate(WHOLE) if number % 3}
+    monkeypatch.setattr(writer, "_records", RecordsInMemory(RECORDS, transactional))
+    writer.land(0)
+    rows = landed.rows(config, "offset_commits")
+    places = {(row["record_partition"], row["record_offset"]): row["is_transactional"] for row in rows}
+    assert places == {place: place in transactional for place in places}
+    assert set(places.values()) == {True, False}
+
+
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
     writer: DecodeBatchWriter, spark: SparkSession, config: Config
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,12 +21,18 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class RecordsInMemory:
-    """Reads ranges of some records; counts the reads on the driver."""
+    """Reads ranges of some records; counts the reads on the driver.
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    `transactional` are the partitions and offsets of those that were written in a transaction.
+    """
+
+    def __init__(self, records: Sequence[Record], transactional: Collection[tuple[int, int]] = ()) -> None:
         names = RECORD_SCHEMA.names
         self._records = pa.Table.from_pylist(
-            [dict(zip(names, record, strict=True)) for record in sorted(records, key=lambda one: one[:2])],
+            [
+                {**dict(zip(names, record, strict=False)), "is_transactional": record[:2] in transactional}
+                for record in sorted(records, key=lambda one: one[:2])
+            ],
             RECORD_SCHEMA,
         )
         self.reads = 0

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from grouptrail.decode import batch
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.rows import decode_row, encode_row
-from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_schema
+from grouptrail.decode.schema import COMMITS, TABLES, row_schema
+from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support import strategies
 from support.strategies import MANY
@@ -23,13 +24,6 @@ from support.wire_vectors import BY_NAME, RECORDS
 
 Record = tuple[bytes | None, bytes | None]
 
-SCHEMA = pa.schema(
-    [
-        *(row_schema(COMMITS).field(name) for name in RECORD_COLUMNS),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-    ]
-)
 BATCHES = st.lists(st.lists(strategies.ANY_RECORDS, max_size=4), max_size=2)
 VECTORS = [(vector.key, vector.value) for vector in RECORDS]
 
@@ -50,7 +44,7 @@ def arrow(batches: list[list[Record]]) -> list[pa.RecordBatch]:
         for number, records in enumerate(batches)
         for index, (key, value) in enumerate(records)
     ]
-    joined = pa.RecordBatch.from_pylist(whole, schema=SCHEMA)
+    joined = pa.RecordBatch.from_pylist(whole, schema=RECORD_SCHEMA)
     starts = [sum(map(len, batches[:number])) for number in range(len(batches))]
     return [joined.slice(start, len(records)) for start, records in zip(starts, batches, strict=True)]
 
@@ -76,7 +70,7 @@ def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[l
     found = {}
     for table, rows in landed(batches).items():
         for row in rows:
-            coordinates = tuple(row[name] for name in RECORD_COLUMNS)
+            coordinates = tuple(row[name] for name in place(0, 0))
             assert coordinates not in found
             found[coordinates] = (table, *encode_row(table, row))
     assert found == {
@@ -100,6 +94,26 @@ def test_decode_batches_plain_commits_return_one_batch() -> None:
     assert table == COMMITS
     assert rows.column("record_offset").to_pylist() == [place(0, index)["record_offset"] for index in range(100)]
     assert rows.column("is_tombstone").to_pylist() == [False, True] * 50
+
+
+@pytest.mark.parametrize("said", [[True, False], [None, None]])
+def test_decode_batches_commits_keep_whether_they_were_written_in_a_transaction(said: list[bool | None]) -> None:
+    """Those decoded together, those left to the interpreter, and tombstones; other tables have no such column."""
+    plain, unusual, other = (
+        BY_NAME[name] for name in ("offset-commit/v4", "offset-commit/v4-unknown-tags", "group-metadata/v3")
+    )
+    records = [(plain.key, plain.value), (plain.key, None), (unusual.key, unusual.value), (other.key, other.value)]
+    [joined] = arrow([[record for record in records for _ in said]])
+    column = pa.array(said * len(records), pa.bool_())
+    given = joined.set_column(joined.schema.get_field_index("is_transactional"), "is_transactional", column)
+    found = {}
+    for table, rows in decode_batches([given]):
+        if table == COMMITS:
+            in_transaction = rows.column("is_transactional").to_pylist()
+            found |= dict(zip(rows.column("record_offset").to_pylist(), in_transaction, strict=True))
+        else:
+            assert "is_transactional" not in rows.schema.names
+    assert found == {place(0, index)["record_offset"]: said[index % 2] for index in range(6)}
 
 
 def test_decode_batches_empty_batches_return_nothing() -> None:

@@ -89,12 +89,12 @@ def test_decode_row_vectors_have_nulls_only_in_nullable_columns() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_row_schema_is_the_contract_without_what_a_decoder_cannot_know(name: str) -> None:
-    """As an Arrow schema and as Spark DDL; `own_columns` also omits the record's coordinates."""
+    """As an Arrow schema and as Spark DDL; `own_columns` also omits what is copied from the record."""
     columns = [column.name for column in tables()[name].columns]
     assert columns[4:6] == ["source", "not_before"]
-    own = [column for column in columns[6:] if column not in ("read_at", "is_transactional")]
-    assert row_schema(name).names == [*columns[1:4], *own]
-    assert own_columns(name).names == own
+    decoded = [column for column in columns[6:] if column != "read_at"]
+    assert row_schema(name).names == [*columns[1:4], *decoded]
+    assert own_columns(name).names == [column for column in decoded if column != "is_transactional"]
     assert row_ddl(name).startswith("`record_partition` int, `record_offset` bigint, `record_at` timestamp, ")
     assert row_ddl(name).count("`") == 2 * len(row_schema(name))
 

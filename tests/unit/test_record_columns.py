@@ -66,14 +66,18 @@ def marker(offset: int, producer: int, kind: bytes) -> bytes:
 
 
 def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tuple[list[Any], int]:
-    """Return (offset, ms, key, value) of each record, and the next offset."""
+    """Return (offset, ms, key, value, whether in a transaction) of each record, and the next offset."""
     found = fetched(3, offset, content, aborted)
     assert found.records.schema == RECORD_SCHEMA
     found.records.validate(full=True)
     records = found.records.to_pylist()
     assert {record["record_partition"] for record in records} <= {3}
     return [
-        (record["record_offset"], round(record["record_at"].timestamp() * 1000), record["key"], record["value"])
+        (
+            record["record_offset"],
+            round(record["record_at"].timestamp() * 1000),
+            *(record[name] for name in ("key", "value", "is_transactional")),
+        )
         for record in records
     ], found.next_offset
 
@@ -82,7 +86,7 @@ def one_by_one(content: bytes) -> list[Any]:
     """Return what kafka-python reads."""
     found, batches = [], MemoryRecords(content)
     while (one := batches.next_batch()) is not None:
-        found += [(record.offset, record.timestamp, record.key, record.value) for record in one]
+        found += [(record.offset, record.timestamp, record.key, record.value, one.is_transactional) for record in one]
     return found
 
 
@@ -92,18 +96,20 @@ OCTETS = st.none() | st.binary(max_size=300)
 @given(
     st.lists(
         st.tuples(
-            st.lists(st.tuples(OCTETS, OCTETS), min_size=1, max_size=20), st.sampled_from(list(CODECS.values()))
+            st.lists(st.tuples(OCTETS, OCTETS), min_size=1, max_size=20),
+            st.sampled_from(list(CODECS.values())),
+            st.sampled_from([-1, 7]),
         ),
         max_size=5,
     )
 )
 def test_fetched_records_of_any_batches_are_those_that_kafka_python_reads(
-    batches: list[tuple[list[Pair], int]],
+    batches: list[tuple[list[Pair], int, int]],
 ) -> None:
-    """Nulls, empty and long values, headers, several batches and every codec."""
+    """Nulls, empty and long values, headers, several batches, in transactions and not, and every codec."""
     content, first = b"", 7
-    for records, codec in batches:
-        content += batch(first, records, codec=codec, append_time=len(records) % 3 == 0)
+    for records, codec, producer in batches:
+        content += batch(first, records, codec=codec, producer=producer, append_time=len(records) % 3 == 0)
         first += len(records)
     found, following = rows(content)
     assert found == one_by_one(content)
@@ -117,12 +123,12 @@ def test_fetched_old_message_formats_are_read_beside_the_current_one(magic: int,
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for offset in range(3):
         builder.append(offset, NOW + offset, b"key", None)
-    content = bytes(builder.build()) + batch(3, [(b"new", b"value")])
+    content = bytes(builder.build()) + batch(3, [(b"new", b"value")], producer=7)
     found, following = rows(content)
     times = [NOW + offset if magic else 0 for offset in range(3)]
-    assert [(offset, key, value) for offset, _, key, value in found] == [
-        *((offset, b"key", None) for offset in range(3)),
-        (3, b"new", b"value"),
+    assert [(offset, *others) for offset, _, *others in found] == [
+        *((offset, b"key", None, False) for offset in range(3)),
+        (3, b"new", b"value", True),
     ]
     assert [time for _, time, *_ in found[:3]] == times
     assert following == 4
@@ -132,7 +138,7 @@ def test_fetched_batch_that_begins_before_the_offset_yields_the_rest() -> None:
     """Brokers return whole batches, and cut off the last one at the limit of a fetch."""
     content = batch(5, [(b"a", b""), (b"b", b""), (b"c", b"")]) + batch(8, [(b"d", b"")])
     found, following = rows(content[:-1], offset=6)
-    assert [(offset, key) for offset, _, key, _ in found] == [(6, b"b"), (7, b"c")]
+    assert [(offset, key) for offset, _, key, *_ in found] == [(6, b"b"), (7, b"c")]
     assert following == 8
 
 
@@ -150,7 +156,11 @@ def test_fetched_transactions_yield_committed_records_only() -> None:
         ]
     )
     found, following = rows(content, aborted=[Aborted(7, 1)])
-    assert [key for _, _, key, _ in found] == [b"plain", b"other", b"again"]
+    assert [(key, in_transaction) for _, _, key, _, in_transaction in found] == [
+        (b"plain", False),
+        (b"other", True),
+        (b"again", True),
+    ]
     assert following == 7
 
 

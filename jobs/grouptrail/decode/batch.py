@@ -25,8 +25,8 @@ def decode_batches(
 
     A record whose key or value has more than `max_record_bytes` becomes a row of `undecodable_records`.
 
-    In: record_partition int, record_offset bigint, record_at timestamp, key binary, value binary. Out: a table's
-    name and rows of it, with the columns of `schema.row_schema(table)`.
+    In: batches of `RECORD_SCHEMA`. Out: a table's name and rows of it, with the columns of
+    `schema.row_schema(table)`.
     """
     for enough in gathered(batches, rows=_ENOUGH_ROWS, size=_ENOUGH_BYTES):
         yield from _decode(pa.concat_batches(enough), max_record_bytes)
@@ -70,5 +70,6 @@ def _decode_one_by_one(batch: pa.RecordBatch, max_record_bytes: int | None) -> I
 
 
 def _with_records(table: str, batch: pa.RecordBatch, own: pa.RecordBatch) -> pa.RecordBatch:
-    record = [batch.column(name) for name in RECORD_COLUMNS]
-    return pa.RecordBatch.from_arrays([*record, *own.columns], schema=row_schema(table))
+    schema = row_schema(table)
+    columns = [(batch if name in RECORD_COLUMNS else own).column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

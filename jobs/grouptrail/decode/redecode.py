@@ -48,6 +48,7 @@ def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | N
     records = (
         read_all(spark, config, UNDECODABLE)
         .where((F.col("cluster") == cluster) & F.col("source").eqNullSafe(F.lit(source)))
+        .withColumn("is_transactional", F.lit(None).cast("boolean"))  # not kept with undecodable records
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
     moved = 0

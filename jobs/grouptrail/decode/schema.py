@@ -12,14 +12,15 @@ from grouptrail.storage.schema import table_schema
 COMMITS = "offset_commits"
 RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
 TABLES = (COMMITS, *RARE_TABLES)
-RECORD_COLUMNS = ("record_partition", "record_offset", "record_at")
-UNDECODED = ("cluster", "source", "not_before", "read_at", "is_transactional")
+RECORD_COLUMNS = ("record_partition", "record_offset", "record_at", "is_transactional")
+"""Columns that are copied from the record; only `offset_commits` has the last one."""
+UNDECODED = ("cluster", "source", "not_before", "read_at")
 """Columns that a decoder cannot know."""
 
 
 @cache
 def own_columns(table: str) -> pa.Schema:
-    """Return a table's columns without those that identify a row's record."""
+    """Return a table's columns without those that are copied from the record."""
     return pa.schema([field for field in row_schema(table) if field.name not in RECORD_COLUMNS])
 
 

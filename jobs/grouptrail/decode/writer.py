@@ -165,9 +165,9 @@ def land_records(
 ) -> BatchReport:
     """Decode records and append each to its table.
 
-    In: record_partition, record_offset, record_at, key, value, or what `read` makes these of in the tasks. Each
-    append is done once for an `app` and a `batch`, which must always have the same records and the same
-    `max_record_bytes` (default: the configured one). `source` is the column's value.
+    In: the columns of `RECORD_SCHEMA`, or what `read` makes these of in the tasks. Each append is done once for an
+    `app` and a `batch`, which must always have the same records and the same `max_record_bytes` (default: the
+    configured one). `source` is the column's value.
     """
     most = max_record_bytes or config.decode.max_record_bytes
     spark = records.sparkSession

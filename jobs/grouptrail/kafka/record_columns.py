@@ -106,8 +106,9 @@ def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
         partition,
         np.array(offsets, np.int64),
         np.array([0 if time is None else time for time in times], np.int64),
-        pa.array(keys, pa.binary()),
-        pa.array(values, pa.binary()),
+        keys=pa.array(keys, pa.binary()),
+        values=pa.array(values, pa.binary()),
+        is_transactional=np.zeros(len(offsets), np.bool_),  # transactions came with format 2
     )
 
 
@@ -182,12 +183,14 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
     base_offset = np.array([batch.base_offset for batch in batches], np.int64)
     base_ms = np.array([_base_ms(batch) for batch in batches], np.int64)
     is_append_time = np.array([batch.timestamp_type for batch in batches], np.int64).repeat(counts)
+    is_transactional = np.array([batch.is_transactional for batch in batches], np.bool_)
     return _batch(
         partition,
         base_offset.repeat(counts) + later_offset,
         base_ms.repeat(counts) + np.where(is_append_time, 0, later_ms),
-        parts.take(pa.array(keys, mask=key_length < 0)),
-        parts.take(pa.array(keys + 2, mask=value_length < 0)),
+        keys=parts.take(pa.array(keys, mask=key_length < 0)),
+        values=parts.take(pa.array(keys + 2, mask=value_length < 0)),
+        is_transactional=is_transactional.repeat(counts),
     )
 
 
@@ -220,7 +223,16 @@ def _varints(octets: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
     return (number >> np.uint64(1)).astype(np.int64) ^ -(number & np.uint64(1)).astype(np.int64), at
 
 
-def _batch(partition: int, offsets: Ints, ms: Ints, keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
+def _batch(
+    partition: int,
+    offsets: Ints,
+    ms: Ints,
+    *,
+    keys: pa.Array,
+    values: pa.Array,
+    is_transactional: npt.NDArray[np.bool_],
+) -> pa.RecordBatch:
     times = pa.array(ms * 1000).cast(RECORD_SCHEMA.field("record_at").type)
     where = pa.array(np.full(len(offsets), partition, np.int32))
-    return pa.RecordBatch.from_arrays([where, pa.array(offsets), times, keys, values], schema=RECORD_SCHEMA)
+    columns = [where, pa.array(offsets), times, keys, values, pa.array(is_transactional)]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)

@@ -1,4 +1,7 @@
-"""The columns of records of the offsets topic before they are decoded."""
+"""The columns of records of the offsets topic before they are decoded.
+
+`is_transactional` is whether the record's batch belongs to a transaction; null: unknown.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,12 @@ RECORD_SCHEMA = pa.schema(
         pa.field("record_at", pa.timestamp("us", tz="UTC")),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
+        pa.field("is_transactional", pa.bool_()),
     ]
 )
 
-RECORD_DDL = "record_partition int, record_offset bigint, record_at timestamp, key binary, value binary"
+RECORD_DDL = (
+    "record_partition int, record_offset bigint, record_at timestamp, "
+    "key binary, value binary, is_transactional boolean"
+)
 """The same for Spark."""

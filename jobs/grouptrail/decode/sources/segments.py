@@ -67,8 +67,8 @@ class SegmentSummary:
             self.more_faults += 1
 
 
-SegmentRecord = tuple[int, int, bytes | None, bytes | None]
-"""A record's offset, timestamp (ms), key and value."""
+SegmentRecord = tuple[int, int, bytes | None, bytes | None, bool]
+"""A record's offset, timestamp (ms), key, value, and whether it was written in a transaction."""
 
 
 def partition_folders(folder: Path) -> list[tuple[int, list[Path]]]:
@@ -157,7 +157,10 @@ def read_partition(
 
 
 def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
-    return [(one.offset, one.timestamp, one.key, one.value) for one in batch if one.offset >= read_to]
+    is_transactional = batch.is_transactional
+    return [
+        (one.offset, one.timestamp, one.key, one.value, is_transactional) for one in batch if one.offset >= read_to
+    ]
 
 
 def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:

@@ -255,6 +255,7 @@ def _records(found: Sequence[PolledChange], first: int, at: datetime) -> pa.Reco
     keys = [encode_key(change.key) for change in found]
     values = [encode_value(change.key, change.value) for change in found]
     coordinates = {"record_partition": [PARTITION] * len(found), "record_offset": range(first, first + len(found))}
+    unknown = {"is_transactional": [None] * len(found)}
     return pa.RecordBatch.from_pydict(
-        {**coordinates, "record_at": [at] * len(found), "key": keys, "value": values}, schema=RECORD_SCHEMA
+        {**coordinates, "record_at": [at] * len(found), "key": keys, "value": values, **unknown}, schema=RECORD_SCHEMA
     )
