@@ -281,9 +281,9 @@ class Broker:
     def dumped(self) -> list[dict[str, Any]]:
         """Every record of `__consumer_offsets`, of every type, as Kafka's DumpLogSegments prints it.
 
-        A row has `partition`, `offset`, `key`, `value` (None for a tombstone) and `error`: None, or what
-        Kafka says of a record that it cannot read. Types and versions are strings here, and ints in
-        `formatted`. The tool reads the files, so aborted transactional commits are there too; control
+        A row has `partition`, `offset`, `is_transactional`, `key`, `value` (None for a tombstone) and `error`:
+        None, or what Kafka says of a record that it cannot read. Types and versions are strings here, and ints
+        in `formatted`. The tool reads the files, so aborted transactional commits are there too; control
         records are left out.
         """
         segments = sorted((self.directory / "data").glob(f"{OFFSETS_TOPIC}-*/*.log"))
@@ -619,12 +619,15 @@ def _record_type(key: dict[str, Any]) -> int:
 
 
 def _dumped_rows(output: str) -> Iterator[dict[str, Any]]:
-    partition = -1
+    partition, is_transactional = -1, False
     for line in output.splitlines():
         if opened := re.search(rf"{OFFSETS_TOPIC}-(\d+)/", line):
             partition = int(opened.group(1))
+        elif batch := re.match(r"baseOffset: .* isTransactional: (true|false) ", line):
+            is_transactional = batch.group(1) == "true"
         elif found := re.match(r"\| offset: (\d+) .*? headerKeys: \[.*?\] key: (.*)$", line):
-            yield {"partition": partition, "offset": int(found.group(1)), **_dumped_record(found.group(2))}
+            of_batch = {"partition": partition, "offset": int(found.group(1)), "is_transactional": is_transactional}
+            yield {**of_batch, **_dumped_record(found.group(2))}
 
 
 def _dumped_record(text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
+from grouptrail.decode import writer
 from grouptrail.decode.times import from_time
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
@@ -117,6 +118,28 @@ def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Bro
             assert from_time(row["commit_at"]) == value["data"]["commitTimestamp"]
             assert row["topic_id"] == value["data"].get("topicId")
             assert row["metadata"] == value["data"]["metadata"]
+
+
+@pytest.fixture(params=[50_000, 0], ids=["on the driver", "in tasks"])
+def decoded_either_way(
+    request: pytest.FixtureRequest, worked: Workload, config: Config, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> Config:
+    """Where a run has landed it all as a small batch, or as a large one."""
+    monkeypatch.setattr(writer, "_FEW_RECORDS", request.param)
+    assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
+    return config
+
+
+def test_decode_job_commits_are_transactional_if_dump_log_segments_says_so_of_their_batches(
+    broker: Broker, worked: Workload, decoded_either_way: Config
+) -> None:
+    printed = {(row["partition"], row["offset"]): row["is_transactional"] for row in broker.dumped()}
+    rows = landed.rows(decoded_either_way, "offset_commits")
+    assert {row["is_transactional"] for row in rows} == {True, False}
+    for row in rows:
+        assert row["is_transactional"] is printed[row["record_partition"], row["record_offset"]], row
+    transactional = {row["group_id"] for row in rows if row["is_transactional"]}
+    assert transactional == {group for group, kind in worked.ledger.groups().items() if kind == "transactional"}
 
 
 def _as_text(part: dict[str, object] | None, number: str) -> dict[str, object] | None:

@@ -90,6 +90,14 @@ def test_live_commits_of_an_open_transaction_are_not_shown(
     assert [row["committed_offset"] for row in until_seen(commits, group, 11)] == [11]
 
 
+def test_live_commits_of_a_transaction_say_that_they_are(broker: Broker, commits: LiveCommits, group: str) -> None:
+    with hanging_transaction(broker.bootstrap, group, "orders", 0, end="commit", patience_seconds=PATIENCE_SECONDS):
+        pass
+    commit(broker.bootstrap, group, 11, partition=1)
+    found = until_seen(commits, group, 11)
+    assert {row["committed_offset"]: row["is_transactional"] for row in found} == {99: True, 11: False}
+
+
 def test_live_commits_beyond_the_most_are_skipped_and_the_next_are_shown(
     broker: Broker, commits: LiveCommits, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
