@@ -73,7 +73,7 @@ def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
     assert "<li><code>replay</code>: REWIND, lag 5" in html
 
 
-@pytest.mark.parametrize(("since", "message"), [("soon", "is not a time"), ("2999-01-01", "is not in the past")])
+@pytest.mark.parametrize(("since", "message"), [("soon", "is not a time"), ("2999-01-01", "is in the future")])
 def test_digest_command_wrong_since_exits_with_usage_error(since: str, message: str) -> None:
     result = CliRunner().invoke(cli.app, ["digest", "--since", since])
     assert result.exit_code == 2

@@ -194,7 +194,7 @@ def test_show_group_without_members_prints_its_committed_offsets(standalone: Con
     assert text[0].startswith(
         "standalone: group of cluster default; it has no members in its history: its offsets are"
     )
-    assert text[-2:] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
+    assert text[-4:-2] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
     found = describe_group(standalone, "standalone", at=at(1.2), generations=10)
     assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [
         (0, 100),
@@ -253,3 +253,19 @@ def test_coordinator_partition_matches_kafka(group_id: str, partition: int) -> N
 def test_java_hash_is_a_signed_32_bit_hash() -> None:
     assert java_hash("polygenelubricants") == -(2**31)
     assert java_hash("Hello") == 69609650
+
+
+@pytest.mark.parametrize("time", [None, at(7)])
+def test_show_group_after_the_newest_record_says_how_old_it_is(warehouse: Config, time: datetime | None) -> None:
+    assert shown(warehouse, time).splitlines()[-1].startswith("as of 2026-03-04 12:00:00 UTC (")
+
+
+def test_show_group_as_of_a_recorded_time_has_no_note(warehouse: Config) -> None:
+    assert "nothing has been recorded since" not in shown(warehouse, at(4))
+
+
+@pytest.mark.parametrize("command", [["show", "group", "billing", "--at"], ["diff", "billing", "2026-03-04"]])
+def test_commands_as_of_a_future_time_exit_with_usage_error(command: list[str], warehouse: Config) -> None:
+    result = CliRunner().invoke(cli.app, [*command, "2999-01-01", "--warehouse", warehouse.warehouse])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith("'2999-01-01' is in the future: give one up to now")

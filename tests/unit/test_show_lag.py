@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ from support import small_tables
 from support.deadlines import scaled
 from support.terminal import on_terminal
 
+NOTE = re.compile(
+    r"as of 2026-03-04 12:01:00 UTC \(\d+ d \d+ h ago\): nothing has been recorded since, "
+    "see whether `grouptrail run` runs"
+)
 NEVER = {"lag": None, "lag_seconds": None, "lag_seconds_method": None, "lag_seconds_error": None}
 
 
@@ -125,6 +131,27 @@ def test_show_lag_unknown_group_cluster_or_missing_table_raises(config: Config, 
         shown(Config(warehouse=str(tmp_path / "none")))
 
 
+@pytest.mark.parametrize(
+    ("format", "where"), [("table", "out"), ("markdown", "out"), ("json", "err"), ("csv", "err")]
+)
+def test_show_lag_old_samples_are_called_old_in_every_format(
+    config: Config, format: Any, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr where only programs read the output."""
+    out = StringIO()
+    show_lag(config, groups=(), topics=(), format=format, out=out)
+    printed = {"out": out.getvalue(), "err": capsys.readouterr().err}
+    assert NOTE.fullmatch(printed[where].splitlines()[-1].replace("\\", ""))
+
+
+def test_show_lag_new_samples_have_their_age(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path))
+    small_tables.lay(config, "consumer_lag", row("billing", 0, 0, 0, sampled_at=datetime.now(UTC)))
+    lay_states(config)
+    *_, last = shown(config)
+    assert re.fullmatch(r"as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+\.?\d* s ago\)", " ".join(last))
+
+
 def groups_shown(config: Config) -> list[str]:
     _, *lines, _ = shown(config)
     return [line[0] for line in lines]
@@ -203,5 +230,7 @@ def test_show_lag_watch_into_a_pipe_flushes_every_round(config: Config, format: 
                 break
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=scaled(60)) == 130
-        assert process.stderr.read() == ""
+        notes = process.stderr.read().splitlines()
+        assert all(NOTE.fullmatch(note) for note in notes)
+        assert bool(notes) == (format in ("json", "csv"))
         watchdog.cancel()

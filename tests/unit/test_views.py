@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def refused(config: Config, text: str) -> str:
         ("2026-03-04T12:00:00Z", {0: "a", 1: "a"}, 1),
         ("2026-03-04 12:04:00", {0: "a"}, 1),
         ("2026-03-04T13:05:00+01:00", {0: "a", 1: "b"}, 2),
-        ("9999-12-31T23:59:59Z", {0: "b", 1: "b"}, 3),
+        ("2026-11-20T23:59:59Z", {0: "b", 1: "b"}, 3),
     ],
 )
 def test_owners_at_returns_the_owners_at_the_given_time(
@@ -109,6 +110,60 @@ def test_owners_at_returns_the_owners_at_the_given_time(
     assert len(rows) == len(owners)
     assert {row["generation"] for row in rows} <= {generation}
     assert {row["client_host"] for row in rows} <= {"/10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "owners_at('billing', '9999-12-31T23:59:59Z')",
+        "lag_around('billing', '2999-01-01', '5 minutes')",
+        "rebalances_by_cause('2999-01-01')",
+    ],
+)
+def test_views_with_a_time_in_the_future_are_refused(warehouse: Config, call: str) -> None:
+    assert refused(warehouse, f"SELECT * FROM {call}").endswith("is in the future: give one up to now()")
+
+
+@pytest.mark.parametrize(
+    ("call", "until"),
+    [
+        ("current_lag", None),
+        ("members_at('billing', '2026-03-04T12:05:00Z')", "2026-03-04T12:05:00"),
+        ("rebalances_by_hour('2026-03-04')", "2026-03-05T00:00:00"),
+    ],
+)
+def test_expand_returns_the_time_up_to_which_a_view_is_asked(call: str, until: str | None) -> None:
+    began = datetime.now(UTC)
+    [(_, asked_until)] = expand(f"SELECT * FROM {call}", "c").calls
+    assert asked_until >= began if until is None else asked_until.isoformat() == f"{until}+00:00"
+
+
+@pytest.mark.parametrize(
+    ("call", "newest"),
+    [
+        ("current_lag", "2026-03-04 12:02:06"),
+        ("worst_groups", "2026-03-04 12:02:06"),
+        ("dormant_groups('1 day')", "2026-03-04 12:02:06"),
+        ("members_at('billing', now())", "2026-03-04 12:02:06"),
+        ("members_at('billing', '2026-03-04 12:02')", None),
+        ("rebalances_by_cause('2026-03-03')", None),
+    ],
+)
+def test_sql_over_views_says_how_old_the_newest_data_are(
+    shop: Config, call: str, newest: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only if they end before the time that the view is asked for; in a table below it, otherwise on stderr."""
+    out = io.StringIO()
+    run_sql(shop, f"SELECT count(*) FROM {call}", format="table", out=out)
+    note = out.getvalue().splitlines()[-1]
+    asked(shop, f"SELECT count(*) FROM {call}")
+    if newest is None:
+        assert note.startswith("1 row in ")
+        assert capsys.readouterr().err == ""
+    else:
+        assert note.startswith(f"as of {newest} UTC (")
+        assert note.endswith(" ago): nothing has been recorded since, see whether `grouptrail run` runs")
+        assert capsys.readouterr().err == f"{note}\n"
 
 
 def test_members_at_excludes_a_member_that_leaves_then(warehouse: Config) -> None:
@@ -341,11 +396,13 @@ def test_view_call_invalid_raises_one_line_error_with_the_fix(warehouse: Config,
 
 
 def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
-    """For a cluster without groups the error says so."""
+    """The error for another one names those that are there."""
     other = warehouse.model_copy(update={"cluster": "other"})
     assert len(asked(other, "SELECT * FROM members_at('billing', '2026-03-04T12:05:00Z')")) == 2
     third = warehouse.model_copy(update={"cluster": "third"})
-    assert "check --cluster" in refused(third, "SELECT * FROM members_at('billing', now())")
+    assert refused(third, "SELECT * FROM members_at('billing', now())") == (
+        'the warehouse has no cluster "third": it has "default", "other"; set --cluster'
+    )
 
 
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:

@@ -215,14 +215,17 @@ def test_unknown_cluster_is_not_found(site: Site) -> None:
 
 
 def test_views_read_the_cluster_that_is_asked_for(shop: Config) -> None:
-    elsewhere = configured(shop).model_copy(update={"cluster": "elsewhere"})
-    site = Site(configured(shop), elsewhere)
+    others = [configured(shop).model_copy(update={"cluster": name}) for name in ("other", "elsewhere")]
+    site = Site(configured(shop), *others)
     query = "SELECT count(*) AS groups FROM worst_groups"
     assert json.loads(api(site, query))["rows"] == [{"groups": 3}]
-    assert json.loads(api(site, query, cluster="elsewhere"))["rows"] == [{"groups": 0}]
-    html = page(site, query, cluster="elsewhere")
-    assert '<option value="elsewhere" selected>' in html
-    assert "cluster=elsewhere" in html.partition('class="recipes"')[2]
+    assert json.loads(api(site, query, cluster="other"))["rows"] == [{"groups": 3}]
+    html = page(site, query, cluster="other")
+    assert '<option value="other" selected>' in html
+    assert "cluster=other" in html.partition('class="recipes"')[2]
+    assert 'has no cluster "elsewhere": it has "default", "other"' in page(
+        site, query, cluster="elsewhere", status=400
+    ).replace("&#34;", '"')
 
 
 @pytest.mark.parametrize("setting", ["sql_timeout_seconds", "sql_max_queries"])

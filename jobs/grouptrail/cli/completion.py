@@ -84,10 +84,11 @@ def _without_stderr() -> Iterator[None]:
 
 def _names(context: typer.Context, column: str, tables: tuple[str, ...], prefix: str) -> set[str]:
     from grouptrail.config import load_config
+    from grouptrail.query.clusters import with_stored_cluster
     from grouptrail.storage.sql import datafusion_literal
 
     options = context.params
-    config = load_config(options.get("config"), overrides(options))
+    config = with_stored_cluster(load_config(options.get("config"), overrides(options)))
     return _distinct(config, column, tables, prefix, f"AND cluster = {datafusion_literal(config.cluster)}")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_tables, parse_time
+from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_past_time, parse_tables
 
 
 def check(
@@ -26,10 +26,10 @@ def check(
     format: RowsFormat = "table",
 ) -> None:
     """Validate the tables against their expectations. Exits with 1 if any is not met."""
-    names, time = parse_tables(table), parse_time(since, "--since")
+    names, time = parse_tables(table), parse_past_time(since, "--since")
     from grouptrail.quality.check import check as run_check
 
-    run_check(options.load(), names, since=time, docs=docs, format=format, out=sys.stdout)
+    run_check(options.load_stored(), names, since=time, docs=docs, format=format, out=sys.stdout)
 
 
 def maintain(

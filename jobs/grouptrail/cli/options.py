@@ -95,6 +95,12 @@ class ConfigOptions:
 
         return load_config(self.config, overrides(vars(self)))
 
+    def load_stored(self) -> Config:
+        """Load the configuration of one cluster that the warehouse has: the only one there, if none is configured."""
+        from grouptrail.query.clusters import with_stored_cluster
+
+        return with_stored_cluster(self.load())
+
     def load_all(self) -> tuple[Config, ...]:
         """Load the configuration of every cluster, or of the one named by `--cluster`."""
         from grouptrail.config import load_configs
@@ -110,6 +116,14 @@ def parse_time(text: str | None, option: str) -> datetime | None:
         return parsed_moment(text, datetime.now(UTC)) if text else None
     except ValueError as error:
         raise typer.BadParameter(f"'{text}' is not a time: use one such as {FORMS}", param_hint=option) from error
+
+
+def parse_past_time(text: str | None, option: str) -> datetime | None:
+    """Return the time as `parse_time` does. Raise BadParameter also for a future one, of which nothing is known."""
+    time = parse_time(text, option)
+    if time is not None and time > datetime.now(UTC):
+        raise typer.BadParameter(f"'{text}' is in the future: give one up to now", param_hint=option)
+    return time
 
 
 def parse_names(given: list[str] | None, known: Iterable[str], option: str) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def install(
     """Register the tables, views and table functions in Spark's catalog. Repeat after an upgrade."""
     from grouptrail.query.spark.catalog import install_views
 
-    install_views(options.load(), schema=schema, report=print_now)
+    install_views(options.load_stored(), schema=schema, report=print_now)
 
 
 def serve_sql(
@@ -153,4 +153,4 @@ def serve_sql(
         thrift_port if thrift else None,
         allow_writes=allow_writes,
     )
-    serve_sql(options.load(), listening, print_now)
+    serve_sql(options.load_stored(), listening, print_now)

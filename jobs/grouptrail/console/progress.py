@@ -20,6 +20,12 @@ def print_now(line: str) -> None:
     print(harmless(line, keep_lines=True), flush=True)
 
 
+def print_note(line: str | None) -> None:
+    """Print a line, if any, on stderr: what belongs to an output that only programs read."""
+    if line:
+        _say(f"{harmless(line)}\n")
+
+
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Say on stderr what the code inside does, if that takes longer than a second.

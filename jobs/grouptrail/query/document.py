@@ -47,6 +47,11 @@ class Grid:
 Block = Heading | Line | Grid
 
 
+def footer(note: str | None) -> tuple[Line, ...]:
+    """Return the lines that end a document with a note, if there is one."""
+    return (Line(), Line(note)) if note else ()
+
+
 def write_document(blocks: Iterable[Block], out: TextIO, *, format: Literal["table", "markdown"]) -> None:
     """Write the blocks as text for a terminal, or as Markdown. Control characters are escaped."""
     if format == "markdown":

@@ -7,9 +7,11 @@ from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from grouptrail.query.document import Block, Grid, Heading, Line, write_document
+from grouptrail.console.progress import print_note
+from grouptrail.query.document import Block, Grid, Heading, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError, QueryError
 from grouptrail.query.formats import RowsFormat, write_rows
+from grouptrail.query.freshness import stale_note
 from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import filled
 from grouptrail.query.warehouse import Warehouse
@@ -60,12 +62,15 @@ def diff_group(
 
     Raises QueryError for a group without a history at the first one."""
     found = list(differences(config, group_id, first, second))
+    note = stale_note(config, second)
     if format in ("json", "csv"):
         names = [field.name for field in fields(Difference)]
         write_rows(names, (astuple(one) for one in found), out, format=format)
+        print_note(note)
         return
     form: Literal["table", "markdown"] = "table" if format == "table" else "markdown"
-    write_document(_described(config, group_id, first, second, found), out, format=form)
+    blocks = _described(config, group_id, first, second, found)
+    write_document((*blocks, *footer(note)), out, format=form)
 
 
 def differences(config: Config, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:

@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from grouptrail import contracts
+from grouptrail.console.progress import print_note
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import coordinator_partition
-from grouptrail.query.document import Block, Grid, Line, write_document
+from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, write_rows
+from grouptrail.query.freshness import stale_note
 from grouptrail.query.views import LATEST, filled
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value, datafusion_literal
@@ -96,12 +98,15 @@ def show_group(
 
     Raises QueryError for a group without a history at that time."""
     found = describe_group(config, group_id, at=at, generations=generations)
+    note = stale_note(config, at)
+    if format in ("table", "markdown"):
+        write_document((*_described(found), *footer(note)), out, format=format)
+        return
     if format == "json":
         out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
-    elif format == "csv":
-        _write_csv(found, out)
     else:
-        write_document(_described(found), out, format=format)
+        _write_csv(found, out)
+    print_note(note)
 
 
 def _write_csv(found: Row, out: TextIO) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -14,9 +14,11 @@ from rich.live import Live
 from rich.text import Text
 
 from grouptrail import contracts
+from grouptrail.console.progress import print_note
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import FittedTable
-from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, write_rows
+from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, markdown_text, write_rows
+from grouptrail.query.freshness import as_of, is_stale, stale_text
 from grouptrail.query.views import view_query
 from grouptrail.query.warehouse import Warehouse
 
@@ -43,13 +45,16 @@ def show_lag(
     none that match."""
     rows = _found(config, groups, topics)
     by_partition = bool(groups or topics)
+    note = _note(config, rows)
     if format == "table":
-        console_on(out).print(_shown(rows, by_partition=by_partition))
+        console_on(out).print(_shown(rows, note, by_partition=by_partition))
     elif format == "markdown":
         lines = _lines(rows, by_partition=by_partition)
         write_rows(list(lines[0]), [[*line.values()] for line in lines], out, format=format)
+        out.write(f"\n{markdown_text(note)}\n" if note else "")
     else:
         write_rows(list(rows[0]), [[*row.values()] for row in rows], out, format=format)
+        print_note(note)
 
 
 def watch_lag(
@@ -80,7 +85,8 @@ def _watch_on_terminal(
 ) -> NoReturn:
     def drawn() -> RenderableType:
         try:
-            return _shown(_found(config, groups, topics), by_partition=bool(groups or topics))
+            rows = _found(config, groups, topics)
+            return _shown(rows, _note(config, rows), by_partition=bool(groups or topics))
         except QueryError as error:
             return Text(str(error))
 
@@ -114,15 +120,23 @@ def _lines(rows: list[Row], *, by_partition: bool) -> list[dict[str, str]]:
     return [_partition_line(row) for row in rows] if by_partition else [_group_line(found) for found in _groups(rows)]
 
 
-def _shown(rows: list[Row], *, by_partition: bool) -> RenderableType:
+def _sampled_at(rows: list[Row]) -> datetime:
+    return max(datetime.fromisoformat(row["sampled_at"]) for row in rows)
+
+
+def _note(config: Config, rows: list[Row]) -> str | None:
+    """Return how old the samples are if they do not show the present."""
+    return stale_text(newest) if is_stale(config, newest := _sampled_at(rows)) else None
+
+
+def _shown(rows: list[Row], note: str | None, *, by_partition: bool) -> RenderableType:
     lines = _lines(rows, by_partition=by_partition)
     shown = lines if by_partition else lines[:_GROUPS_SHOWN]
     styled = [(line, _STYLES.get(line["status"], "")) for line in shown]
     table = FittedTable(styled, names=_NAMES, numbers=_NUMBERS, movable=_MOVABLE)
-    newest = max(datetime.fromisoformat(row["sampled_at"]) for row in rows)
-    age = (datetime.now(UTC) - newest).total_seconds()
     left_out = f"; {len(lines) - len(shown)} more groups (--group PATTERN)" if len(lines) > len(shown) else ""
-    return Group(table, Text(f"sampled {duration(age)} ago, {newest:%Y-%m-%d %H:%M:%S} UTC{left_out}", style="dim"))
+    style = "bold yellow" if note else "dim"
+    return Group(table, Text(f"{note or as_of(_sampled_at(rows))}{left_out}", style=style))
 
 
 def _groups(rows: list[Row]) -> Iterable[list[Row]]:

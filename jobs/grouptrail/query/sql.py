@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from grouptrail import contracts
+from grouptrail.console.progress import print_note
+from grouptrail.query.clusters import with_stored_cluster
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import (
@@ -32,6 +34,7 @@ from grouptrail.query.formats import (
     write_rows,
     write_table,
 )
+from grouptrail.query.freshness import LAG, stale_note
 from grouptrail.query.views import DELTA_RS, Dialect, expand
 from grouptrail.query.warehouse import Warehouse, no_such_table
 from grouptrail.storage.reader import open_table, table_size
@@ -87,34 +90,47 @@ class DeltaRs:
 
 def run_query(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
     """Run a query over the tables and views of the warehouse. Raises QueryError with one line."""
-    if not _QUERY.match(text):
-        raise QueryError(ONLY_QUERIES)
-    query = expand(text, config.cluster, engine.dialect)
-    groups = Warehouse(config, {table for table, _ in query.groups})
-    for table, group_id in sorted(query.groups):
-        groups.require_group(group_id, table)
-    return engine.answer(query.text, _named_in(query.text))
+    return _run(config, text, engine)[:2]
 
 
 def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
     """Run a query and write the result as text."""
     started = time.monotonic()
-    schema, batches = run_query(config, text, engine or DeltaRs(config))
+    schema, batches, note = _run(config, text, engine or DeltaRs(config))
     names = column_names(schema)
     if format != "table":
         write_rows(names, rows(batches), out, format=format)
+        print_note(note)
     else:
         first, count = first_rows(batches, MAX_TABLE_ROWS)
         write_table(names, first, out)
         shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
         plural = "" if count == 1 else "s"
         out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
+        out.write(f"{note}\n" if note else "")
+
+
+def _run(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch], str | None]:
+    """Return also the note on data that are too old to show what the query's views are asked for."""
+    if not _QUERY.match(text):
+        raise QueryError(ONLY_QUERIES)
+    query = expand(text, config.cluster, engine.dialect)
+    if query.calls and (stored := with_stored_cluster(config)) is not config:
+        config, query = stored, expand(text, stored.cluster, engine.dialect)
+    groups = Warehouse(config, {table for table, _ in query.groups})
+    for table, group_id in sorted(query.groups):
+        groups.require_group(group_id, table)
+    schema, batches = engine.answer(query.text, _named_in(query.text))
+    notes = (stale_note(config, until, of_lag=LAG.keys() <= set(view.tables)) for view, until in query.calls)
+    return schema, batches, next(filter(None, notes), None)
 
 
 def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
     """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        save_parquet(*run_query(config, text, engine), path)
+        schema, batches, note = _run(config, text, engine)
+        save_parquet(schema, batches, path)
+        print_note(note)
         return
     with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
         run_sql(config, text, format=format, out=out, engine=engine)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from grouptrail import contracts
@@ -48,10 +48,14 @@ class Dialect:
 
 @dataclass(frozen=True)
 class ExpandedQuery:
-    """A query whose calls of views are replaced, and the (table, group) pairs that the calls name."""
+    """A query whose calls of views are replaced, and the (table, group) pairs that the calls name.
+
+    `calls` are the views, each with the time up to which it is asked: that of its argument, or the present.
+    """
 
     text: str
     groups: frozenset[tuple[str, str]] = frozenset()
+    calls: tuple[tuple[contracts.View, datetime], ...] = ()
 
 
 DELTA_RS = Dialect("datafusion", datafusion_literal, "((CAST({0} AS BIGINT) - CAST({1} AS BIGINT)) / 1e6)")
@@ -66,15 +70,26 @@ def expand(text: str, cluster: str, dialect: Dialect = DELTA_RS) -> ExpandedQuer
     from grouptrail.query.view_calls import view_calls
 
     now = utc_now()
-    expanded, position, groups = "", 0, set()
+    expanded, position, groups, calls = "", 0, set(), []
     for call in view_calls(text, views, dialect.name):
         values = _values(call, now)
         groups |= {(call.view.group_table, str(value)) for name, value in values.items() if name == "group"}
+        calls.append((call.view, _asked_until(call.view, values, now)))
         alias = "" if call.has_alias else f" AS {call.view.name}"
         query = view_query(call.view, cluster, values, dialect)
         expanded += f"{text[position : call.start]}({query}\n){alias}"
         position = call.end
-    return ExpandedQuery(expanded + text[position:], frozenset(groups))
+    return ExpandedQuery(expanded + text[position:], frozenset(groups), tuple(calls))
+
+
+def _asked_until(view: contracts.View, values: Mapping[str, Value], now: datetime) -> datetime:
+    """Return the time that a view is asked for, or the end of the day; by default the present."""
+    for value in (values[parameter.name] for parameter in view.parameters):
+        if isinstance(value, datetime):
+            return value
+        if isinstance(value, date):
+            return min(now, datetime.combine(value + timedelta(days=1), time(), UTC))
+    return now
 
 
 def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
@@ -117,7 +132,15 @@ def _values(call: ViewCall, now: datetime) -> dict[str, Value]:
                 f"{view.signature}: {parameter.name} is {_WANTED[parameter.type]}, not {argument.sql}: "
                 "correct the query"
             ) from error
+        if _is_future(values[parameter.name], now):
+            raise QueryError(
+                f"{view.signature}: {parameter.name} {argument.sql} is in the future: give one up to now()"
+            )
     return values
+
+
+def _is_future(value: Value, now: datetime) -> bool:
+    return value > now if isinstance(value, datetime) else isinstance(value, date) and value > now.date()
 
 
 def default_values(view: contracts.View) -> dict[str, Value]:
