@@ -64,7 +64,16 @@ def test_names_of_fields_are_those_of_columns() -> None:
     """All others are counts and sums over several rows, which no column has."""
     models = (answers.GroupSummary, answers.GroupPartition, answers.Rebalance, answers.GroupMember)
     fields = {field for model in models for field in model.model_fields}
-    derived = {"lag_is_least", "lag_seconds_is_least", "partitions", "rebalances_last_hour", "trend", "points"}
+    derived = {
+        "as_of",
+        "is_stale",
+        "lag_is_least",
+        "lag_seconds_is_least",
+        "partitions",
+        "rebalances_last_hour",
+        "trend",
+        "points",
+    }
     assert fields - derived <= COLUMNS
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -156,10 +158,82 @@ def test_page_of_a_stopped_pipeline_shows_its_age_and_the_last_figures(tmp_path:
     lay(config, "ingest_progress", progress(0, 10, landed_at=old))
     lay(config, "consumer_lag", lag_row(3, sampled_at=old), lag_row(3, sampled_at=old - timedelta(seconds=60), lag=1))
     site = Site(config)
-    assert "The pipeline stopped 47 min ago" in site.get("/")
-    [billing] = listed(site)["groups"]
+    text = site.get("/")
+    assert "The pipeline stopped 47 min ago" in text
+    assert f"These figures are as of {old:%Y-%m-%d %H:%M:%S} UTC (47 min" in text
+    found = listed(site)
+    [billing] = found["groups"]
     assert (billing["lag"], billing["status"]) == (15, "WARN")
-    assert [notice["kind"] for notice in listed(site)["notices"]] == ["stale"]
+    assert [notice["kind"] for notice in found["notices"]] == ["stale"]
+    assert found["is_stale"]
+    assert (billing["is_stale"], datetime.fromisoformat(billing["as_of"])) == (True, old)
+
+
+@pytest.mark.parametrize("path", ["/", "/groups/billing", "/topics/orders"])
+def test_page_with_stale_figures_has_their_age_at_each_verdict_and_no_colour(path: str, tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    assert 'verdict-mark WARN"></span>WARN' in Site(config).get(path)
+    stale = configured(tmp_path / "stale")
+    old = now() - timedelta(minutes=88)
+    lay(stale, "ingest_progress", progress(0, 10, landed_at=old))
+    lay(stale, "consumer_lag", lag_row(3, sampled_at=old, commit_at=old - timedelta(seconds=2)))
+    text = Site(stale).get(path)
+    assert 'verdict-mark stale"></span><span class="faint">WARN 88 min ago</span>' in text
+    assert not re.search(r'class="[^"]*\b(WARN|OK)\b', text)
+    # What counts up to now does not pretend to know it.
+    assert f"{old - timedelta(seconds=2):%Y-%m-%d %H:%M:%S}" in text or path == "/topics/orders"
+
+
+def test_page_with_stale_lag_beside_new_batches_names_the_job(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay(config, "ingest_progress", progress(0, 10))
+    lay(config, "consumer_lag", lag_row(3, sampled_at=now() - timedelta(minutes=88)))
+    site = Site(config)
+    assert "Lag was last sampled 88 min ago" in site.get("/")
+    assert listed(site)["is_stale"]
+
+
+def test_page_while_no_broker_answers_says_so(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    offsets = {"topic": "orders", "partition": 0, "sampled_at": now(), "error": "broker 1 did not answer"}
+    lay(config, "log_offsets", offsets)
+    [notice] = listed(Site(config))["notices"]
+    assert (notice["kind"], notice["title"]) == ("failed", "No broker returns log offsets")
+    assert notice["detail"].startswith("No broker has returned log offsets yet (broker 1 did not answer): ")
+
+
+def test_page_of_an_absent_cluster_names_those_that_are_there(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    absent = config.model_copy(update={"cluster": "absent"})
+    [notice] = listed(Site(absent))["notices"]
+    assert 'The warehouse has no cluster "absent": it has "default"' in notice["detail"]
+
+
+def test_deleted_group_is_neither_listed_nor_a_consumer_and_its_page_says_so(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config, lag_row(0, group_id="gone", committed_offset=1, lag=99, sampled_at=now()))
+    lay(
+        config, "group_states", {**OPEN, "group_id": "gone", "record_offset": 9, "state": "Dead", "started_at": now()}
+    )
+    for site in (Site(config), Site(config, default=state_without_lag(config))):
+        assert "gone" not in names(site)
+        topic = json.loads(site.get("/api/v1/topics/orders"))
+        assert "gone" not in {consumer["group_id"] for consumer in topic["consumers"]}
+        assert "gone" not in {partition["slowest_group_id"] for partition in topic["partitions"]}
+        text = site.get("/groups/gone")
+        assert "<dt>Verdict</dt><dd data-announced>deleted <small>" in text
+        assert '<span class="verdict-mark OK">' not in text
+
+
+def state_without_lag(config: Config) -> ClusterState:
+    """Return the state in which the pages read the last samples from the table."""
+    state = state_of(config)
+    assert state.snapshot is not None
+    empty = {"lag": state.snapshot.lag.slice(0, 0)}
+    return replace(state, snapshot=replace(state.snapshot, **empty))
 
 
 def test_page_with_a_failed_job_names_it(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A snapshot of the tables at one moment, as immutable Arrow tables.
 
-`SnapshotReader.read` takes it. It has the groups whose state is not Dead or whose lag is sampled; deleted groups are
-not in later snapshots.
+`SnapshotReader.read` takes it. It has the groups whose state is not Dead, or whose lag is sampled since.
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ from grouptrail.exporter.patterns import is_allowed
 from grouptrail.exporter.reading import SAVED, NewestSample, Rising, Totals
 from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.kafka.log import GONE
+from grouptrail.query.clusters import UnknownClusterError, with_stored_cluster
+from grouptrail.query.freshness import stale_seconds
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
@@ -56,7 +57,7 @@ _OFFSETS = ("end_offset", "last_stable_offset", "log_end_offset")
 
 _READ = {
     "consumer_lag": ("cluster", *LAG_COLUMNS),
-    "group_states": ("cluster", "group_id", "record_offset", "state", "open_bucket"),
+    "group_states": ("cluster", "group_id", "record_offset", "state", "started_at", "open_bucket"),
     "generations": (
         "cluster", "group_id", "record_offset", "generation", "member_count", "protocol_type", "protocol",
         "open_bucket",
@@ -84,7 +85,6 @@ _IS_ANSWER = f"error IS NULL OR error IN ({', '.join(map(datafusion_literal, GON
 _LEAST_SAMPLE_SECONDS = 10
 _MOST_SAMPLE_SECONDS = 15
 STALE_SECONDS = 300
-_STALE_INTERVALS = 3
 
 # So many rows are held even if far fewer series may be served: the pages show them all.
 _FEW_ROWS = 250_000
@@ -110,6 +110,7 @@ class StoredRows:
     """
 
     groups: pa.Table
+    deleted: pa.Table
     rebalances: pa.Table
     intervals: pa.Table
     commits: pa.Table
@@ -125,15 +126,16 @@ class Snapshot(StoredRows):
     """The tables of one cluster at one moment; fields are named for tables or their columns.
 
     `lag`: the newest sample of each group and partition. Where that is too many rows (`most_rows`), some groups have
-    none in it, but in `summary` and `extent`, with the columns of `SUMMARY` and `EXTENT`. `groups`: group_id, state,
-    generation, member_count, protocol_type, protocol. `rebalances`: group_id, cause, count, moved; `intervals`:
-    group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`:
-    for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds.
-    `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its distance to the
-    log's end. `failures`: table, count. `newest`: the time of a table's newest row, for lag of the newest for which a
-    broker had answered; of history_positions, since when a batch waits for the history job, +Inf if none does.
-    Tables without rows of the cluster are not in it. `not_ready`: why the values may not be current, None if they
-    are, and once they were, only that no broker answers.
+    none in it, but in `summary` and `extent`, with the columns of `SUMMARY` and `EXTENT`; groups that were deleted
+    since are in none. `groups`: group_id, state, generation, member_count, protocol_type, protocol. `deleted`:
+    group_id, deleted_at. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
+    `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
+    __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds. `stable`: for each of
+    them last_stable_offset (null if no transaction is open) and `lag`, its distance to the log's end. `failures`:
+    table, count. `newest`: the time of a table's newest row, for lag of the newest for which a broker had answered;
+    of history_positions, since when a batch waits for the history job, +Inf if none does. Tables without rows of the
+    cluster are not in it. `not_ready`: why the values may not be current, None if they are, and once they were, only
+    that no broker answers.
     """
 
     cluster: str
@@ -170,11 +172,6 @@ def _no_groups(_: Snapshot) -> Collection[str]:
 def most_rows(config: ExporterConfig) -> int:
     """Return how many rows of lag a snapshot may hold: more than those of which each can have series."""
     return max(_FEW_ROWS, 2 * config.series_budget)
-
-
-def stale_seconds(config: Config) -> float:
-    """Return the age from which a sample of lag no longer shows the present."""
-    return max(STALE_SECONDS, _STALE_INTERVALS * config.log_offsets.interval_seconds)
 
 
 def sample_seconds(config: Config) -> float:
@@ -219,6 +216,7 @@ class SnapshotReader:
         self._waits = SavedRows(config, SAVED, "history_waits", _WAITS)
         self._backlog: dict[int, int] = {}
         self._is_ready = False
+        self._others: str | None = None
         self._stored: StoredRows | None = None
 
     def read(
@@ -236,10 +234,12 @@ class SnapshotReader:
         newest: datetime | None
         sample = self._stored_lag() if lag is None else self._published_lag(lag)
         if isinstance(sample, LargeSample):
-            rows, (summary, extent) = _NO_LAG, sample.summary()
             newest = sample.newest_at
+            gone = stored.deleted.filter(pc.greater(stored.deleted["deleted_at"], newest))["group_id"]
+            rows, (summary, extent) = _NO_LAG, (_without(gone, part) for part in sample.summary())
         else:
-            rows, summary, extent = _newest_sample(sample, self._config), SUMMARY.empty_table(), EXTENT.empty_table()
+            rows = existing(_newest_sample(sample, self._config), stored.deleted)
+            summary, extent = SUMMARY.empty_table(), EXTENT.empty_table()
             newest = pc.max(sample["sampled_at"]).as_py() or self._newest_lag.now()[0]
         ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks, *extent["group_id"].chunks]
         alive = pc.unique(pa.chunked_array(ids, pa.string()))
@@ -280,10 +280,12 @@ class SnapshotReader:
 
     def _read_tables(self) -> StoredRows:
         rebalances, intervals = self._rebalances()
+        groups, deleted = self._groups()
         progress = self._progress.now(self._tables.get("ingest_progress"))
         silence = self._silence()
         return StoredRows(
-            groups=self._groups(),
+            groups=groups,
+            deleted=deleted,
             rebalances=rebalances,
             intervals=intervals,
             commits=self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"]),
@@ -356,15 +358,18 @@ class SnapshotReader:
         older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
         return rows.set_column(rows.column_names.index("lag_seconds"), "lag_seconds", older)
 
-    def _groups(self) -> pa.Table:
-        states = self._open("group_states", "state")
-        states = states.filter(pc.not_equal(states["state"], "Dead"))
+    def _groups(self) -> tuple[pa.Table, pa.Table]:
+        """Return the groups that exist, and when the others were deleted."""
+        states = self._open("group_states", "state", "started_at")
+        is_dead = pc.equal(states["state"], "Dead")
+        deleted = states.filter(is_dead).select(["group_id", "started_at"]).rename_columns(["group_id", "deleted_at"])
+        states = states.filter(pc.invert(is_dead)).drop_columns("started_at")
         generations = self._open("generations", "generation", "member_count", "protocol_type", "protocol")
         groups = states.join(generations, "group_id", join_type="left outer")
         for name in ("protocol_type", "protocol"):
             place = groups.column_names.index(name)
             groups = groups.set_column(place, name, pc.fill_null(groups[name], ""))
-        return groups
+        return groups, deleted
 
     def _open(self, name: str, *columns: str) -> pa.Table:
         """Return the open row of each group in a table."""
@@ -487,7 +492,7 @@ class SnapshotReader:
         progress = stored.progress
         if not len(progress):
             place = f"under {self._config.warehouse} for cluster {self._config.cluster}"
-            return f"nothing of __consumer_offsets has landed {place}"
+            return self._other_clusters() or f"nothing of __consumer_offsets has landed {place}"
         if sampled_at is not None and not has_lag:
             return (
                 f"the newest sample of consumer_lag is of {sampled_at:%Y-%m-%d %H:%M:%S} UTC: start `grouptrail run`"
@@ -503,6 +508,16 @@ class SnapshotReader:
             return "lag is not sampled yet since the start: what is served is of the run before"
         self._is_ready = True
         return None
+
+    def _other_clusters(self) -> str | None:
+        """Return that the warehouse has other clusters, which it looks for until there are some."""
+        if self._others is None:
+            try:
+                # With a cluster that is set: none of the others is to be taken instead.
+                with_stored_cluster(self._config.model_copy(update={"cluster": self._config.cluster}))
+            except UnknownClusterError as error:
+                self._others = str(error)
+        return self._others
 
     def _ours(self) -> str:
         return f"cluster = {datafusion_literal(self._config.cluster)}"
@@ -538,6 +553,16 @@ def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
     return positions.newest(rows, order="sampled_at")
 
 
+def existing(lag: pa.Table, deleted: pa.Table) -> pa.Table:
+    """Return the samples of lag without those of groups that were deleted since, as the view `current_lag` does."""
+    since = pc.min(lag["sampled_at"])
+    later = deleted.filter(pc.fill_null(pc.greater(deleted["deleted_at"], since), False))
+    if not len(later):
+        return lag
+    deleted_at = later["deleted_at"].take(pc.index_in(lag["group_id"], later["group_id"].combine_chunks()))
+    return lag.filter(pc.fill_null(pc.less_equal(deleted_at, lag["sampled_at"]), True))
+
+
 def _stale(config: Config) -> datetime:
     return datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
 
@@ -546,7 +571,7 @@ def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_in(rows["group_id"], groups))
 
 
-def _without(groups: pa.Array, rows: pa.Table) -> pa.Table:
+def _without(groups: pa.Array | pa.ChunkedArray, rows: pa.Table) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["group_id"], groups)))
 
 
@@ -562,5 +587,6 @@ def _empty(**types: pa.DataType) -> pa.Table:
 _NO_REBALANCES = _empty(
     group_id=pa.string(), cause=pa.string(), count=pa.int64(), moved=pa.int64(), **dict.fromkeys(_APART, pa.int64())
 )
+NO_DELETED = _empty(group_id=pa.string(), deleted_at=pa.timestamp("us", "UTC"))
 _WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])
 _NO_LAG = _empty(**_types("consumer_lag", LAG_COLUMNS))

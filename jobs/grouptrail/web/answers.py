@@ -56,9 +56,16 @@ class Notice(Answer):
     detail: str = Field(description="what to do about it")
 
 
-class GroupSummary(Answer):
-    """A group now."""
+_IS_STALE = "Whether these figures are too old to show the present: older than five minutes and three samples."
 
+
+class GroupSummary(Answer):
+    """A group now, or if the pipeline has stopped, as it was then. A deleted group has none."""
+
+    as_of: datetime | None = Field(
+        description="The time of these figures: that of the newest sample of lag, or else of the newest batch read."
+    )
+    is_stale: bool = Field(description=_IS_STALE)
     cluster: str = _column("consumer_lag", "cluster")
     group_id: str = _column("consumer_lag", "group_id")
     status: str | None = Field(description="Its worst partition's verdict. Null: no lag is sampled.")
@@ -88,6 +95,7 @@ class Groups(Answer):
     statuses: dict[str, int] = Field(description="How many groups have each verdict, before `status` selects some.")
     clusters: list[str] = Field(description="All clusters.")
     sampled_at: datetime | None = Field(description="The time of the newest sample of lag.")
+    is_stale: bool = Field(description="Whether those of any cluster are too old to show the present.")
     groups: list[GroupSummary]
 
 
@@ -297,8 +305,11 @@ class Group(Answer):
     notices: list[Notice]
     cluster: str = _column("generations", "cluster")
     group_id: str = _column("generations", "group_id")
-    at: datetime | None = Field(description="The time of `now` and `partitions`. Null: now.")
-    summary: GroupSummary | None = Field(description="Its row in the list of groups, as of now.")
+    at: datetime | None = Field(description="The time of `now` and `partitions`. Null: `as_of`.")
+    as_of: datetime | None = Field(description="The time of the newest figures, as in the list of groups.")
+    is_stale: bool = Field(description="Whether they are too old to show the time asked for.")
+    summary: GroupSummary | None = Field(description="Its row in the list of groups. Null: it was deleted.")
+    deleted_at: datetime | None = Field(description="When it was deleted. Null: it was not.")
     now: GroupState | None = Field(description="Null: the tables have no history of its members.")
     since: datetime = Field(serialization_alias="from")
     until: datetime = Field(serialization_alias="to")
@@ -347,7 +358,8 @@ class TopicPartition(Answer):
         description="How fast the log's start advanced in the last day, in records per second. Null: not sampled."
     )
     seconds_to_loss: float | None = Field(
-        description="When retention overtakes the slowest group at these rates. Null: it does not, or it is unknown."
+        description="When retention overtakes the slowest group at these rates. Null: it does not, or it is unknown, "
+        "as always if the figures are stale."
     )
 
 
@@ -358,6 +370,7 @@ class Topic(Answer):
     cluster: str = _column("consumer_lag", "cluster")
     topic: str = _column("consumer_lag", "topic")
     sampled_at: datetime | None = Field(description="The time of the newest sample.")
+    is_stale: bool = Field(description=_IS_STALE)
     produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
     consumers: list[TopicConsumer] = Field(description="The slowest first.")
     partitions: list[TopicPartition]

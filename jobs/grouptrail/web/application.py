@@ -15,6 +15,7 @@ from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.exporter.server import MAX_BODY_BYTES
+from grouptrail.query import freshness
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
@@ -100,7 +101,16 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
 
     app.jinja_env.filters |= {
         filter_.__name__: filter_
-        for filter_ in (texts.ago, texts.name, texts.named, texts.number, texts.rate, texts.span, texts.utc)
+        for filter_ in (
+            freshness.as_of,
+            texts.ago,
+            texts.name,
+            texts.named,
+            texts.number,
+            texts.rate,
+            texts.span,
+            texts.utc,
+        )
     }
     app.jinja_env.globals |= {
         "path_of": lambda name: files[name].path,

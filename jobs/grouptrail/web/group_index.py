@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.snapshot import NO_DELETED, Snapshot, existing
 from grouptrail.exporter.summary import EXTENT
+from grouptrail.query import freshness
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
@@ -35,14 +36,24 @@ class ClusterGroups:
     """The groups of a cluster at one moment, as a table with the columns of `GroupSummary` but its trend.
 
     `lag` is the newest sample of each group and partition, and `extent` the topics of groups without rows in it, as
-    in the exporter's snapshot."""
+    in the exporter's snapshot: groups that were deleted since are in none. `sampled_at` is the time of that sample,
+    `as_of` of all figures: without any sample of lag that of the newest batch. `is_stale`: it is too old to show the
+    present."""
 
     cluster: str
     rows: pa.Table
     lag: pa.Table
     extent: pa.Table
+    deleted: pa.Table
     sampled_at: datetime | None
-    notices: tuple[Notice, ...]
+    as_of: datetime | None = None
+    is_stale: bool = False
+    notices: tuple[Notice, ...] = ()
+
+    def deleted_at(self, group_id: str) -> datetime | None:
+        """Return when a group was deleted, None if it was not."""
+        found = self.deleted.filter(pc.equal(self.deleted["group_id"], group_id))["deleted_at"]
+        return found[0].as_py() if len(found) else None
 
 
 class GroupIndex:
@@ -72,14 +83,16 @@ class GroupIndex:
             if known is None or snapshot is not state.snapshot:
                 known = _indexed(cluster, state.snapshot, self._recent[cluster])
                 self._known[cluster] = (state.snapshot, known)
-        found = notices(self._configs[cluster], state, has_groups=len(known.rows) > 0)
-        return replace(known, notices=tuple(found))
+        config = self._configs[cluster]
+        found = notices(config, state, known.as_of, has_groups=len(known.rows) > 0)
+        is_stale = known.as_of is not None and freshness.is_stale(config, known.as_of)
+        return replace(known, is_stale=is_stale, notices=tuple(found))
 
     def lag_of(self, cluster: str, column: Literal["group_id", "topic"], name: str) -> pa.Table:
         """Return the newest samples of a group or a topic, from the table if the snapshot has too many to hold."""
         known = self.of(cluster)
         if pc.any(pc.equal(known.extent[column], name)).as_py():
-            return self._recent[cluster].last_samples(column, name)
+            return existing(self._recent[cluster].last_samples(column, name), known.deleted)
         return known.lag.filter(pc.equal(known.lag[column], name))
 
     def recent(self, cluster: str) -> Recent:
@@ -100,8 +113,9 @@ class GroupIndex:
 
     def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
         """Return a group's row; None if it has neither a state nor lag."""
-        rows = self.of(cluster).rows
-        return next(iter(self._summaries(rows.filter(pc.equal(rows["group_id"], group_id)))), None)
+        known = self.of(cluster)
+        rows = known.rows.filter(pc.equal(known.rows["group_id"], group_id))
+        return next(iter(self._summaries(rows, [known])), None)
 
     def groups(self, query: GroupsQuery) -> Groups:
         """Return the groups that a query selects: one page of them."""
@@ -124,20 +138,23 @@ class GroupIndex:
             statuses={status: counts[status] for status in STATUSES if status in counts},
             clusters=list(self._configs),
             sampled_at=max(sampled, default=None),
-            groups=self._summaries(shown),
+            is_stale=any(one.is_stale for one in found),
+            groups=self._summaries(shown, found),
         )
 
-    def _summaries(self, rows: pa.Table) -> list[GroupSummary]:
+    def _summaries(self, rows: pa.Table, clusters: Sequence[ClusterGroups]) -> list[GroupSummary]:
         listed = rows.to_pylist()
+        known = {one.cluster: one for one in clusters}
         trends: dict[tuple[str, str], list[int | None]] = {}
         for cluster in {row["cluster"] for row in listed}:
             partitions = {row["group_id"]: row["partitions"] for row in listed if row["cluster"] == cluster}
-            newest = self._known[cluster][1].sampled_at
-            for name, trend in self._recent[cluster].trends(partitions, newest).items():
+            for name, trend in self._recent[cluster].trends(partitions, known[cluster].sampled_at).items():
                 trends[cluster, name] = trend
         return [
             GroupSummary(
                 **{**row, "status": None if row["status"] == _NO_STATUS else row["status"]},
+                as_of=known[row["cluster"]].as_of,
+                is_stale=known[row["cluster"]].is_stale,
                 trend=trends.get((row["cluster"], row["group_id"]), []),
             )
             for row in listed
@@ -146,19 +163,26 @@ class GroupIndex:
 
 def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> ClusterGroups:
     if snapshot is None:
-        return ClusterGroups(cluster, _NO_ROWS, NO_SAMPLES, EXTENT.empty_table(), None, ())
+        return ClusterGroups(cluster, _NO_ROWS, NO_SAMPLES, EXTENT.empty_table(), NO_DELETED, None)
     recent.refresh()
     # After the pipeline has stopped, the snapshot has no lag; the last samples show how it was then.
     is_current = len(snapshot.lag) + len(snapshot.extent) > 0
-    lag = snapshot.lag if is_current else recent.last_samples()
+    lag = snapshot.lag if is_current else existing(recent.last_samples(), snapshot.deleted)
     sampled_at = pc.max(lag["sampled_at"]).as_py()
     if is_current and sampled_at is None:
         sampled_at = datetime.fromtimestamp(snapshot.newest["consumer_lag"], UTC)
     now = datetime.now(UTC)
     rebalances = recent.rebalances(now if is_current else sampled_at or now)
     by_group = pa.concat_tables([lag_by_group(lag), _summarized(snapshot.summary)])
+    landed_at = snapshot.newest.get("ingest_progress")
     return ClusterGroups(
-        cluster, _rows(cluster, snapshot.groups, by_group, rebalances), lag, snapshot.extent, sampled_at, ()
+        cluster,
+        _rows(cluster, snapshot.groups, by_group, rebalances),
+        lag,
+        snapshot.extent,
+        snapshot.deleted,
+        sampled_at,
+        as_of=sampled_at or (None if landed_at is None else datetime.fromtimestamp(landed_at, UTC)),
     )
 
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import stale_seconds
+from grouptrail.query import freshness
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
 from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import expand, filled, utc_now, window_from
@@ -122,6 +122,8 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     cluster = index.cluster_of("group_id", group_id, query.cluster)
     config, known = index.config(cluster), index.of(cluster)
     summary = index.summary(cluster, group_id)
+    deleted_at = None if summary else known.deleted_at(group_id)
+    is_known = summary is not None or deleted_at is not None
     since, until = _time_shown(query)
     state, timeline, no_timeline = None, None, ""
     try:
@@ -130,12 +132,12 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     except BeforeHistoryError as error:
         raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
     except UnknownGroupError as error:
-        if summary is None:
+        if not is_known:
             raise _unknown(group_id, known, error.near) from error
         no_timeline = "no record of its members has been read; it has only committed offsets"
     except QueryError as error:
         # The history may be missing altogether, or have nothing in the time asked for.
-        if summary is None and state is None:
+        if not is_known and state is None:
             raise _unknown(group_id, known, ()) from error
         no_timeline = str(error)
     since, until = _bounds(timeline, since, until, known)
@@ -145,7 +147,12 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         cluster=cluster,
         group_id=group_id,
         at=query.at,
+        as_of=known.as_of,
+        is_stale=known.is_stale
+        if query.at is None
+        else known.as_of is not None and freshness.is_stale(config, known.as_of, until=query.at),
         summary=summary,
+        deleted_at=deleted_at,
         now=state,
         since=since,
         until=until,
@@ -245,7 +252,7 @@ class _Reader:
         """Return the newest sample of each partition at a time."""
         if "consumer_lag" not in self._warehouse.versions:
             return []
-        before = time - timedelta(seconds=stale_seconds(self._config))
+        before = time - timedelta(seconds=freshness.stale_seconds(self._config))
         return self._warehouse.rows(filled(_SAMPLES_AT, self._values | {"time": time, "before": before}))
 
     def handovers(self) -> list[Handover]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from grouptrail.exporter.service import NO_SNAPSHOT_YET
-from grouptrail.exporter.snapshot import Snapshot, stale_seconds
+from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.query import freshness
 from grouptrail.web.answers import Notice
-from grouptrail.web.texts import count, span
+from grouptrail.web.texts import ago, count, span
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
 Kind = Literal["empty", "reading", "stale", "failed"]
 
 
-def notices(config: Config, state: ClusterState, *, has_groups: bool) -> list[Notice]:
-    """Return the notices about missing or old figures of a cluster, the most urgent first."""
+def notices(config: Config, state: ClusterState, as_of: datetime | None, *, has_groups: bool) -> list[Notice]:
+    """Return the notices about missing or old figures of a cluster, the most urgent first; see `ClusterGroups`."""
     if state.snapshot is None:
         found = _without_snapshot(state)
     else:
-        found = (*_faults(state, state.snapshot), *_age(config, state.snapshot, has_groups=has_groups))
+        found = (*_faults(state, state.snapshot), *_age(config, state.snapshot, as_of, has_groups=has_groups))
     return [Notice(kind=kind, cluster=config.cluster, title=title, detail=detail) for kind, title, detail in found]
 
 
@@ -37,6 +39,8 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
     if state.problem not in (None, snapshot.not_ready):
         age = span(time.time() - snapshot.made_at)
         yield "failed", "The tables cannot be read now", f"{state.problem}. These figures are {age} old."
+    if snapshot.silence is not None:
+        yield "failed", "No broker returns log offsets", _sentence(snapshot.not_ready)
     for name, job in state.jobs.items():
         if not job.is_running and job.restarts:
             yield (
@@ -47,23 +51,24 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
             )
 
 
-def _age(config: Config, snapshot: Snapshot, *, has_groups: bool) -> Iterator[tuple[Kind, str, str]]:
-    newest = [snapshot.newest[table] for table in ("consumer_lag", "ingest_progress") if table in snapshot.newest]
-    if not newest and not has_groups:
+def _age(
+    config: Config, snapshot: Snapshot, as_of: datetime | None, *, has_groups: bool
+) -> Iterator[tuple[Kind, str, str]]:
+    if as_of is None and not has_groups:
         yield (
             "empty",
             "Nothing of __consumer_offsets has been read yet",
-            f"Start `grouptrail run`. If it runs, compare its warehouse with this one ({config.warehouse}) and its "
-            f"cluster with {config.cluster}, or run `grouptrail doctor`.",
+            f"{_sentence(snapshot.not_ready)} Start `grouptrail run`; if it runs, compare its warehouse and cluster "
+            "with these, or run `grouptrail doctor`.",
         )
-        return
-    age = time.time() - max(newest, default=0)
-    if newest and age > stale_seconds(config):
+    elif as_of is not None and freshness.is_stale(config, as_of):
+        newest = max(as_of, datetime.fromtimestamp(snapshot.newest.get("ingest_progress", 0), UTC))
+        stopped = f"The pipeline stopped {ago(newest)}"
         yield (
             "stale",
-            f"The pipeline stopped {span(age)} ago",
-            "These figures are its last ones. Start `grouptrail run`; if it runs, its output has the reason, "
-            "or `grouptrail doctor` finds it.",
+            stopped if freshness.is_stale(config, newest) else f"Lag was last sampled {ago(as_of)}",
+            f"These figures are {freshness.as_of(as_of)}. Start `grouptrail run`; if it runs, its output has the "
+            "reason, or `grouptrail doctor` finds it.",
         )
     elif not has_groups:
         yield (
@@ -72,5 +77,9 @@ def _age(config: Config, snapshot: Snapshot, *, has_groups: bool) -> Iterator[tu
             "A group appears with its first commit or member. If there are groups, `grouptrail doctor` checks "
             "whether __consumer_offsets can be read.",
         )
-    elif snapshot.not_ready is not None:
-        yield "reading", "The pipeline is catching up", f"{snapshot.not_ready[:1].upper()}{snapshot.not_ready[1:]}."
+    elif snapshot.not_ready is not None and snapshot.silence is None:
+        yield "reading", "The pipeline is catching up", _sentence(snapshot.not_ready)
+
+
+def _sentence(text: str | None) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

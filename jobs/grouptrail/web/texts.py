@@ -40,7 +40,7 @@ def span(seconds: float | None) -> str:
         return "–"
     for length, unit in _UNITS:
         if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}".replace(".0 ", " ")
+            return f"{seconds / length:.{int(seconds < 10 * length)}f} {unit}".replace(".0 ", " ")
     if seconds < 1:
         return "0 s" if seconds == 0 else f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s".replace(".0 ", " ")

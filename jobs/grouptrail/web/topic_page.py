@@ -25,7 +25,8 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
         near = get_close_matches(topic, topics, n=3)
         detail = f"no group with committed offsets consumes a topic {topic!r} in cluster {known.cluster}"
         raise PageError(HTTPStatus.NOT_FOUND, detail, near, kind="topics")
-    delete_rates = index.recent(known.cluster).delete_rates(topic)
+    # Of a pipeline that has stopped, it is not known how far retention has come since.
+    delete_rates = {} if known.is_stale else index.recent(known.cluster).delete_rates(topic)
     partitions: dict[int, list[Row]] = {}
     for row in rows.to_pylist():
         partitions.setdefault(row["partition"], []).append(row)
@@ -36,6 +37,7 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
         cluster=known.cluster,
         topic=topic,
         sampled_at=known.sampled_at,
+        is_stale=known.is_stale,
         produce_rate=sum(rates) if rates else None,
         consumers=_consumers(known, rows),
         partitions=shown,
