@@ -1,6 +1,6 @@
 -- about: >-
 --   One group that still has offsets but has not committed for a while: it was stopped or forgotten, or has nothing to
---   read.
+--   read. Deleted groups are omitted.
 -- parameters:
 --   - {name: window, type: interval, about: the time without a commit, default: 1 day}
 -- columns:
@@ -11,11 +11,11 @@
 --   - {name: in_state_since, type: timestamp, null_means: not in the history, about: when that state began}
 -- example: SELECT * FROM dormant_groups('7 days') ORDER BY last_commit_at
 WITH quiet AS (
-  SELECT group_id, max(record_at) AS last_commit_at, count(*) AS partitions
+  SELECT group_id, max(coalesce(commit_at, record_at)) AS last_commit_at, count(*) AS partitions
   FROM committed_offsets
   WHERE cluster = :cluster
   GROUP BY group_id
-  HAVING max(record_at) < :now - :window
+  HAVING max(coalesce(commit_at, record_at)) < :now - :window
 ),
 states AS (
   SELECT
@@ -30,7 +30,9 @@ SELECT
   quiet.group_id,
   quiet.last_commit_at,
   quiet.partitions,
-  states.state,
-  states.started_at AS in_state_since
+  -- A group that committed after it was deleted exists again, although commits alone write no state.
+  nullif(states.state, 'Dead') AS state,
+  CASE WHEN states.state <> 'Dead' THEN states.started_at END AS in_state_since
 FROM quiet
 LEFT JOIN states ON states.group_id = quiet.group_id AND states.place = 1
+WHERE states.state IS NULL OR states.state <> 'Dead' OR states.started_at < quiet.last_commit_at

@@ -89,6 +89,7 @@ _ROWS: dict[str, Rows] = {
         _commit("billing", 30, 4, 3),
         _commit("billing", 7, 5, 3, partition=1),
         _commit("replay", 950, 8, 2),
+        _commit("gone", 5, 11, 8),
     ],
     "generations": [
         _generation("billing", 1, 0, ended_at=at(5), member_count=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ from support.web_hook import webhook
 HOSTILE = "<!channel> `x` *b* @here [l](http://evil)|\x1b[2J<script>alert(1)</script>"
 
 
+AS_OF_SAMPLE = "as of 2026-03-04 12:02:06 UTC (AGE ago)"
+
+
 def names(rows: list[dict[str, str]] | None) -> list[str]:
     assert rows is not None
     return [row["group_id"] for row in rows]
@@ -41,8 +45,8 @@ def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
     assert "gone" in names(rows.vanished)
     assert "silent" in names(rows.new)
     assert "billing" not in names(rows.new)
-    late = read_digest(shop, at(60))
-    assert (late.storms, late.resets, late.vanished, late.new) == ([], [], [], [])
+    late = read_digest(shop, at(4))
+    assert (late.storms, late.resets, names(late.vanished), late.new) == ([], [], ["gone"], [])
 
 
 def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(shop: Config) -> None:
@@ -62,15 +66,73 @@ def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_
 
 def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
     command = ["digest", "--since", "2026-03-04 12:00:30", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
-    text = CliRunner().invoke(cli.app, command).output
+    text = re.sub(r"\d+ d \d+ h ago", "AGE ago", CliRunner().invoke(cli.app, command).output)
     assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
         f"# Consumer groups of cluster {shop.cluster}",
-        *("## Worst groups now", "## Rebalance storms", "## Offset resets", "## Vanished groups", "## New groups"),
+        f"## Worst groups {AS_OF_SAMPLE}",
+        *("## Rebalance storms", "## Offset resets", "## Vanished groups", "## New groups"),
     ]
     assert "- `replay`: REWIND, lag 5, 0.5 s behind: because REWIND (orders-0)" in text
     html = CliRunner().invoke(cli.app, [*command, "--format", "html"]).output
     assert html.startswith("<!doctype html>")
     assert "<li><code>replay</code>: REWIND, lag 5" in html
+
+
+def test_digest_command_after_the_newest_data_ends_with_one_line_error(shop: Config) -> None:
+    """It prints no period that ends before it begins, and not that no group is behind."""
+    command = ["digest", "--since", "1h", "--warehouse", shop.warehouse]
+    result = CliRunner().invoke(cli.app, command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.fullmatch(
+        r"grouptrail: nothing has been recorded since [-\d]+ [:\d]+ UTC: the newest data are as of "
+        r"2026-03-04 12:05:00 UTC \(\d+ d \d+ h ago\); see whether `grouptrail run` runs, "
+        r"or give an earlier --since\n",
+        result.stderr,
+    )
+
+
+def test_digest_post_after_the_newest_data_says_so_in_the_chat_and_fails(shop: Config) -> None:
+    """A chat in which nothing appears would look as if all were well."""
+    with webhook() as hook:
+        command = ["digest", "--since", "1h", "--warehouse", shop.warehouse, "--post", hook.url]
+        result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 1
+    [(_, _, body)] = hook.received
+    text = json.loads(body)["text"]
+    assert text.startswith("*Consumer groups of cluster default*, nothing has been recorded since ")
+    assert "the newest data are as of 2026-03-04 12:05:00 UTC (" in text
+    assert "behind" not in text
+
+
+def test_digest_of_a_pipeline_that_stopped_says_when(shop: Config) -> None:
+    text = render(digest_of(read_digest(shop, at(0.5))), "markdown")
+    assert "2026-03-04 12:00 to 2026-03-04 12:05 UTC; as of 2026-03-04 12:05:00 UTC (" in text
+    assert "nothing has been recorded since" in text
+
+
+def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(shop: Config) -> None:
+    text = render(digest_of(read_digest(shop, at(3))), "markdown")
+    assert "## Worst groups\n\nnot known: the newest samples of lag are as of 2026-03-04 12:02:06 UTC (" in text
+
+
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        (None, "not known: no lag has been sampled"),
+        (datetime.now(UTC) - timedelta(hours=2), "no group was behind, stopped or unknown then"),
+        (datetime.now(UTC), "no group is behind, stopped or unknown"),
+    ],
+)
+def test_digest_says_that_no_group_is_behind_only_of_new_samples(
+    tmp_path: Path, sampled: datetime | None, said: str
+) -> None:
+    config = Config(warehouse=str(tmp_path))
+    samples = [] if sampled is None else [{"sampled_at": sampled, "status": "OK", "topic": "orders", "lag": 0}]
+    lay(config, "consumer_lag", *samples)
+    lay(config, "group_states", {"state": "Stable", "started_at": at(0)})
+    lay(config, "ingest_progress", {"landed_at": datetime.now(UTC)})
+    text = render(digest_of(read_digest(config, datetime.now(UTC) - timedelta(days=1))), "markdown")
+    assert text.partition("## Worst groups")[2].splitlines()[2] == said
 
 
 @pytest.mark.parametrize(("since", "message"), [("soon", "is not a time"), ("2999-01-01", "is in the future")])
@@ -90,7 +152,7 @@ def a_digest(name: str = "billing", count: int = 1) -> Digest:
         "max_lag_seconds": None,
     }
     rows = [{"group_id": name, **worst} for _ in range(count)]
-    return digest_of(DigestRows("c", at(0), at(1), rows, [], [], [], []))
+    return digest_of(DigestRows("c", at(0), at(1), rows, [], [], [], [], at(1)))
 
 
 def test_digest_hostile_names_are_no_markup_in_any_form() -> None:

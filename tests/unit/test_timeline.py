@@ -222,7 +222,7 @@ def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: P
         (["timeline", "billing", "--from", "noon"], "'noon' is not a time: use"),
         (["timeline", "billing", "--from", "2026-03-05", "--to", "2026-03-04"], "'2026-03-04' is not after --from"),
         (["timeline", "billing", "--out", "/nowhere/at/all.html"], "/nowhere/at/all.html cannot be written"),
-        (["report", "--cluster", "other"], "nothing has landed of cluster other"),
+        (["report", "--cluster", "other"], 'has no cluster "other": it has "default"'),
     ],
 )
 def test_timeline_and_report_commands_invalid_input_exits_with_message(
@@ -339,6 +339,53 @@ def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
     assert (states["campaign-2025"], states["billing"], states["mirror"]) == ("Empty", "Stable", None)
     assert groups["mirror"]["command"] is None
     assert groups["billing"]["rebalances_day"] == 24
+
+
+def test_report_last_commit_is_each_groups_own_newest(tmp_path: Path) -> None:
+    """Those since `committed_offsets` was rewritten are only in `offset_commits`."""
+    config = Config(warehouse=str(tmp_path))
+    lay(config, "ingest_progress", {"landed_at": at(3)})
+    commits = {name: {"group_id": name, "topic": "orders", "partition": 0} for name in ("billing", "quiet", "new")}
+    lay(
+        config,
+        "committed_offsets",
+        {**commits["billing"], "record_at": at(1), "commit_at": at(0.9)},
+        {**commits["quiet"], "record_at": at(0), "commit_at": None},
+    )
+    lay(
+        config,
+        "offset_commits",
+        {**commits["billing"], "record_at": at(2), "commit_at": at(1.9), "is_tombstone": False},
+        {**commits["quiet"], "record_at": at(2), "is_tombstone": True},
+        {**commits["new"], "record_at": at(1.5), "commit_at": at(1.5), "is_tombstone": False},
+    )
+    data = arrange_report(read_cluster(config))
+    assert {row["group_id"]: moment(data, row["last_commit"]) for row in table(data["groups"])} == {
+        "billing": at(1.9),
+        "quiet": at(0),
+        "new": at(1.5),
+    }
+
+
+def test_report_deleted_group_is_dead_and_has_no_verdict(tmp_path: Path) -> None:
+    """Until it commits again, which writes no state."""
+    config = Config(warehouse=str(tmp_path))
+    deleted = [{"group_id": name, "state": "Dead", "started_at": at(1)} for name in ("gone", "again")]
+    lay(config, "group_states", *deleted)
+    samples = [{"group_id": name, "sampled_at": at(0.9), "status": "OK", "lag": 8} for name in ("gone", "again")]
+    lay(config, "consumer_lag", *samples, {**samples[1], "sampled_at": at(1.1)})
+    groups = {row["group_id"]: row for row in table(arrange_report(read_cluster(config))["groups"])}
+    assert {name: (row["state"], row["status"], row["lag"]) for name, row in groups.items()} == {
+        "gone": ("Dead", None, None),
+        "again": (None, "OK", 8),
+    }
+
+
+def test_report_of_a_pipeline_that_stopped_says_when(lake: Config) -> None:
+    data = arrange_report(read_cluster(lake))
+    assert data["stale"].startswith("written 20")
+    assert " ago): nothing has been recorded since" in data["stale"]
+    assert data["staleLag"].startswith("as of 2026-03-04 ")
 
 
 def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:

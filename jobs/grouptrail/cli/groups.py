@@ -179,15 +179,19 @@ def digest(
     assert begin is not None
     url = _read_secret("webhook URL") if post == "-" else post
     config = options.load_stored()
-    from grouptrail.report.digest import digest_of, render
-    from grouptrail.report.digest_rows import read_digest
+    from grouptrail.report.digest import digest_of, nothing_recorded, render
+    from grouptrail.report.digest_rows import NothingRecordedError, read_digest
+    from grouptrail.report.webhook import post as post_to
 
-    found = digest_of(read_digest(config, begin))
+    try:
+        found = digest_of(read_digest(config, begin))
+    except NothingRecordedError as error:
+        if url is not None:  # where silence would look as if all were well
+            post_to(url, render(nothing_recorded(config.cluster, str(error)), "chat"))
+        raise
     if url is None:
         sys.stdout.write(render(found, format))
     else:
-        from grouptrail.report.webhook import post as post_to
-
         post_to(url, render(found, "chat"))
         print_now("the digest was posted")
 

@@ -6,12 +6,15 @@ Every time is a count of microseconds since 1970, UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from grouptrail.query import last_commits
 from grouptrail.query.errors import QueryError
+from grouptrail.query.freshness import RECORDED, is_stale, newest_times, stale_text
 from grouptrail.query.views import expand, filled
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.report.group_rows import DECODED_AT, SECOND_US, STORMS, Row, moment
+from grouptrail.report.group_rows import SECOND_US, STORMS, Row, microseconds, moment
 from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
@@ -21,15 +24,10 @@ DAYS = 14
 """The period for which the page shows storms and causes."""
 
 _DAY_US = 86_400 * SECOND_US
-_TABLES = ("generations", "group_states", "rebalances", "committed_offsets", "consumer_lag", "ingest_progress")
+_TABLES = ("generations", "group_states", "rebalances", "consumer_lag", "ingest_progress", *last_commits.TABLES)
 _WORST_SHOWN = 20
 _WORST_STORMS = "rebalances DESC, began_at DESC LIMIT 50"
 
-_KNOWN = {
-    "ingest_progress": DECODED_AT,
-    "consumer_lag": "SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE cluster = :cluster",
-    "generations": "SELECT CAST(max(started_at) AS BIGINT) AS at FROM generations WHERE cluster = :cluster",
-}
 _GROUPS = """
 WITH numbered AS (
   SELECT *, row_number() OVER (PARTITION BY group_id ORDER BY record_offset DESC) AS place
@@ -55,7 +53,7 @@ WHERE cluster = :cluster AND at >= :since
 GROUP BY group_id
 """
 _COMMITS = """
-SELECT group_id, count(*) AS committed_partitions, CAST(max(commit_at) AS BIGINT) AS last_commit
+SELECT group_id, count(*) AS committed_partitions
 FROM committed_offsets
 WHERE cluster = :cluster
 GROUP BY group_id
@@ -95,11 +93,14 @@ ORDER BY day, cause
 class ClusterRows:
     """The state of a cluster at `known_us`: `groups` by name, with columns from the tables that exist.
 
-    Lag is from the newest round of samples, at `sampled_us`; None if there are no samples."""
+    Lag is from the newest round of samples, at `sampled_us`; None if there are no samples. `stale` and `stale_lag`
+    say how old the newest data and samples are, if they do not show the present."""
 
     cluster: str
     known_us: int
     sampled_us: int | None
+    stale: str | None
+    stale_lag: str | None
     groups: dict[str, Row]
     worst: list[Row]
     storms: list[Row]
@@ -109,7 +110,8 @@ class ClusterRows:
 def read_cluster(config: Config) -> ClusterRows:
     """Read the state of the configured cluster. Raises QueryError if the tables have no rows of it."""
     warehouse = Warehouse(config, _TABLES)
-    known_us, sampled_us = newest_times(warehouse, config)
+    known_at, sampled_at = newest_data(warehouse, config)
+    known_us = microseconds(known_at)
     values: dict[str, Value] = {
         "cluster": config.cluster,
         "since": moment(known_us // _DAY_US * _DAY_US - (DAYS - 1) * _DAY_US),
@@ -128,10 +130,17 @@ def read_cluster(config: Config) -> ClusterRows:
     ):
         for row in ask(table, sql):
             groups.setdefault(row["group_id"], {}).update(row)
+    for name, at in last_commits.last_commits(warehouse, config.cluster).items():
+        groups.setdefault(name, {})["last_commit"] = at
+    for row in groups.values():
+        if row.get("state") == "Dead" and row.get("status"):  # created again by commits alone, which write no state
+            row.update(state=None, state_since=None)
     return ClusterRows(
         cluster=config.cluster,
         known_us=known_us,
-        sampled_us=sampled_us or None,
+        sampled_us=None if sampled_at is None else microseconds(sampled_at),
+        stale=stale_text(known_at) if is_stale(config, known_at) else None,
+        stale_lag=stale_text(sampled_at) if sampled_at and is_stale(config, sampled_at) else None,
         groups=dict(sorted(groups.items())),
         worst=ask("consumer_lag", _WORST),
         storms=ask("rebalances", f"{STORMS} WHERE ended_at >= :since ORDER BY {_WORST_STORMS}"),
@@ -139,16 +148,12 @@ def read_cluster(config: Config) -> ClusterRows:
     )
 
 
-def newest_times(warehouse: Warehouse, config: Config) -> tuple[int, int]:
-    """Return the time of the newest row of the cluster, and that of the newest sample of lag or 0."""
-    times = {
-        table: warehouse.rows(filled(sql, {"cluster": config.cluster}))[0]["at"] or 0
-        for table, sql in _KNOWN.items()
-        if table in warehouse.versions
-    }
-    if not any(times.values()):
+def newest_data(warehouse: Warehouse, config: Config) -> tuple[datetime, datetime | None]:
+    """Return the time of the newest row of the cluster, and that of the newest sample of lag. Raises QueryError."""
+    times = newest_times(warehouse, config.cluster, RECORDED | {"generations": "started_at"})
+    if not times:
         raise QueryError(
             f"nothing has landed of cluster {config.cluster} under {config.warehouse} yet: "
             "run `grouptrail run`, or check --cluster or --warehouse"
         )
-    return max(times.values()), times.get("consumer_lag", 0)
+    return max(times.values()), times.get("consumer_lag")

@@ -11,6 +11,7 @@ from typing import Literal
 
 from grouptrail.query.fitted_table import shortened
 from grouptrail.query.formats import duration, markdown_text
+from grouptrail.query.freshness import as_of, stale_text
 from grouptrail.report.digest_rows import LISTED, DigestRows
 from grouptrail.report.group_rows import Row, moment
 from grouptrail.report.layout import lane_name, visible
@@ -44,17 +45,41 @@ class Digest:
 
 def digest_of(rows: DigestRows) -> Digest:
     """Return the digest of a cluster's rows."""
+    stale = f"; {stale_text(rows.known_at)}" if rows.stale else ""
     return Digest(
-        f"Consumer groups of cluster {visible(rows.cluster)}",
-        f"{_time(rows.since)} to {_time(rows.known_at)} UTC",
+        _title(rows.cluster),
+        f"{_time(rows.since)} to {_time(rows.known_at)} UTC{stale}",
         [
-            _section("Worst groups now", rows.worst, _worst, "no group is behind, stopped or unknown"),
+            _worst_groups(rows),
             _section("Rebalance storms", rows.storms, _storm, "none: no more than three rebalances in ten minutes"),
             _section("Offset resets", rows.resets, _reset, "none"),
             _section("Vanished groups", rows.vanished, _vanished, "none"),
             _section("New groups", rows.new, _new, "none", _NOT_KNOWN_NEW),
         ],
     )
+
+
+def nothing_recorded(cluster: str, reason: str) -> Digest:
+    """Return the digest of a period in which nothing was recorded."""
+    return Digest(_title(cluster), reason, [])
+
+
+def _title(cluster: str) -> str:
+    return f"Consumer groups of cluster {visible(cluster)}"
+
+
+def _worst_groups(rows: DigestRows) -> Section:
+    """Return what the newest samples of lag show, which need not be how it is now."""
+    if rows.worst is None:
+        return Section("Worst groups", (), _NO_TABLE)
+    if rows.sampled_at is None:
+        return Section("Worst groups", (), "not known: no lag has been sampled")
+    if rows.sampled_at < rows.since:
+        return Section("Worst groups", (), f"not known: the newest samples of lag are {as_of(rows.sampled_at)}")
+    if rows.stale_lag:
+        none = "no group was behind, stopped or unknown then"
+        return _section(f"Worst groups {as_of(rows.sampled_at)}", rows.worst, _worst, none)
+    return _section("Worst groups now", rows.worst, _worst, "no group is behind, stopped or unknown")
 
 
 def render(digest: Digest, format: Literal["markdown", "html", "chat"]) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from grouptrail.query.errors import QueryError
+from grouptrail.query.freshness import as_of, is_stale
 from grouptrail.query.views import expand, filled, window_from
 from grouptrail.query.warehouse import Warehouse
-from grouptrail.report.cluster_rows import newest_times
+from grouptrail.report.cluster_rows import newest_data
 from grouptrail.report.group_rows import STORMS, Row, moment
 from grouptrail.storage.sql import Value
 
@@ -62,6 +64,8 @@ class DigestRows:
     """Events in a cluster since a time; lists are None where their tables do not exist yet.
 
     `new` is also None if the topic has been read only since then: compaction leaves the newest records of a group.
+    `worst` is of the newest samples, at `sampled_at`. `stale` and `stale_lag`: whether nothing newer was recorded or
+    sampled for so long that this does not show the present.
     """
 
     cluster: str
@@ -72,12 +76,26 @@ class DigestRows:
     resets: list[Row] | None
     vanished: list[Row] | None
     new: list[Row] | None
+    sampled_at: datetime | None
+    stale: bool = False
+    stale_lag: bool = False
+
+
+class NothingRecordedError(QueryError):
+    """All data are older than the period of the digest."""
 
 
 def read_digest(config: Config, since: datetime) -> DigestRows:
-    """Read what happened in the configured cluster. Raises QueryError if the tables have no rows of it."""
+    """Read what happened in the configured cluster.
+
+    Raises QueryError if the tables have no rows of it, and NothingRecordedError if they have none since then."""
     warehouse = Warehouse(config, _TABLES)
-    known_us, _ = newest_times(warehouse, config)
+    known_at, sampled_at = newest_data(warehouse, config)
+    if known_at < since:
+        raise NothingRecordedError(
+            f"nothing has been recorded since {since:%Y-%m-%d %H:%M:%S} UTC: the newest data are {as_of(known_at)}; "
+            "see whether `grouptrail run` runs, or give an earlier --since"
+        )
     values: dict[str, Value] = {"cluster": config.cluster, "since": since, "window": window_from(since)}
 
     def ask(sql: str, *tables: str) -> list[Row] | None:
@@ -90,7 +108,7 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
     return DigestRows(
         cluster=config.cluster,
         since=since,
-        known_at=moment(known_us),
+        known_at=known_at,
         worst=ask(_WORST, "consumer_lag", "group_states"),
         storms=ask(
             f"{STORMS} WHERE ended_at >= :since ORDER BY rebalances DESC, began_at DESC, group_id", "rebalances"
@@ -98,4 +116,7 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
         resets=ask(_RESETS, "offset_commits", "group_states", "partition_ownership"),
         vanished=ask(_VANISHED, "group_states", "generations", "memberships"),
         new=ask(_NEW, "generations", "group_states", "rebalances", "offset_commits") if is_read_before else None,
+        sampled_at=sampled_at,
+        stale=is_stale(config, known_at),
+        stale_lag=sampled_at is not None and is_stale(config, sampled_at),
     )

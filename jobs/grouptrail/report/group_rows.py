@@ -64,7 +64,7 @@ WHERE {_OF_GROUP} AND record_at >= :since AND record_at <= :until AND NOT is_tom
 GROUP BY topic, partition, CAST(record_at AS BIGINT) / :step
 ORDER BY topic, partition, slot
 """
-DECODED_AT = "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
+_DECODED = "SELECT CAST(max(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"
 _SAMPLED = f"SELECT CAST(max(sampled_at) AS BIGINT) AS at FROM consumer_lag WHERE {_OF_GROUP}"
 _GENERATIONS = f"""
 SELECT
@@ -248,7 +248,7 @@ def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int
         return int(bounds["last"])
     asked = [
         sql
-        for table, sql in (("ingest_progress", DECODED_AT), ("consumer_lag", _SAMPLED))
+        for table, sql in (("ingest_progress", _DECODED), ("consumer_lag", _SAMPLED))
         if table in warehouse.versions
     ]
     found = [warehouse.rows(filled(sql, of_group))[0]["at"] for sql in asked]
@@ -257,8 +257,8 @@ def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int
 
 def _interval(bounds: Row, known_us: int, since: datetime | None, until: datetime | None) -> tuple[int, int]:
     """Return both times; a default leaves a margin beside the first or last event."""
-    until_us = _microseconds(until) if until else known_us
-    since_us = _microseconds(since) if since else min(max(bounds["first"], _begin(bounds, until_us)), until_us)
+    until_us = microseconds(until) if until else known_us
+    since_us = microseconds(since) if since else min(max(bounds["first"], _begin(bounds, until_us)), until_us)
     if since and until is None and since_us >= until_us:
         return since_us, since_us
     room = max((until_us - since_us) // 50, SECOND_US)
@@ -279,7 +279,8 @@ def _lag_step(warehouse: Warehouse, values: dict[str, Value], length_us: int) ->
     return max(2 * pace_us, length_us // _LAG_POINTS, SECOND_US)
 
 
-def _microseconds(moment: datetime) -> int:
+def microseconds(moment: datetime) -> int:
+    """Return a time as a count of microseconds since 1970."""
     return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 

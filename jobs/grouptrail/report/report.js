@@ -176,8 +176,8 @@ function start() {
   byId("cluster").textContent = `cluster ${DATA.cluster}`;
   const rebalances = groups.reduce((sum, it) => sum + (it.rebalances_day ?? 0), 0);
   const facts = [
-    `as of ${time(0).slice(0, 19)} UTC`,
-    DATA.sampled === null ? "no lag sampled" : `lag as of ${time(DATA.sampled).slice(0, 19)}`,
+    DATA.stale ?? `as of ${time(0).slice(0, 19)} UTC`,
+    DATA.sampled === null ? "no lag sampled" : `lag ${DATA.staleLag ?? `as of ${time(DATA.sampled).slice(0, 19)}`}`,
     plural(groups.length, "group"),
     `${plural(rebalances, "rebalance")} in the day before`,
   ];

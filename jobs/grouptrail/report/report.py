@@ -7,8 +7,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from grouptrail import contracts
+from grouptrail.query.views import utc_now
 from grouptrail.report.cluster_rows import DAYS, ClusterRows, read_cluster
-from grouptrail.report.group_rows import SECOND_US, Row, utc_text
+from grouptrail.report.group_rows import SECOND_US, Row, microseconds, utc_text
 from grouptrail.report.layout import columnar, lane_name, shown, sort_of, visible
 from grouptrail.report.page import page
 
@@ -38,6 +39,8 @@ def arrange_report(found: ClusterRows) -> dict[str, Any]:
     return {
         "cluster": visible(found.cluster),
         "start": start,
+        "stale": found.stale and f"written {utc_text(microseconds(utc_now()))}, {found.stale}",
+        "staleLag": found.stale_lag,
         "sampled": None if found.sampled_us is None else found.sampled_us // 1000 - start,
         "statuses": contracts.statuses(),
         "groups": columnar(_group(name, row, start) for name, row in found.groups.items()),
