@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console import signals
 from grouptrail.console.progress import print_now
+from grouptrail.query.clusters import UnknownClusterError, with_stored_cluster
 from grouptrail.web.pages import Pages
 
 if TYPE_CHECKING:
@@ -26,9 +27,28 @@ def exporter_with_pages(
     return exporter
 
 
+def stored_clusters(configs: Sequence[Config], report: Report) -> list[Config]:
+    """Return the configurations, with the only cluster in the warehouse if none is configured.
+
+    Clusters that the warehouse does not have are reported; they may get their first rows while they are served.
+    """
+    found = []
+    for config in configs:
+        try:
+            stored = with_stored_cluster(config)
+        except UnknownClusterError as error:
+            report(f"there are no figures of cluster {config.cluster}: {error}")
+            stored = config
+        if stored is not config:
+            report(f"cluster {stored.cluster}, the only one in the warehouse")
+        found.append(stored)
+    return found
+
+
 def serve(configs: Sequence[Config], report: Report = print_now) -> None:
     """Serve the tables until SIGINT or SIGTERM, which end the process with 130 or 143."""
     await_end = signals.ending()
+    configs = stored_clusters(configs, report)
     with exporter_with_pages(configs, report) as exporter:
         report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
         if exporter.serves_pages:
