@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -148,6 +149,19 @@ def test_check_command_prints_a_row_for_each_expectation_and_starts_no_jvm(
     assert result.stdout.startswith(begins)
     assert "1 expectation failed, in topic_names" in result.stderr
     assert result.stdout.count("key_unique") == 1
+
+
+def test_check_command_since_the_pipeline_stopped_fails(config: Config) -> None:
+    """Nothing was checked, which would look as if all were well."""
+    lay(config, "ingest_progress", {"cluster": CLUSTER, "landed_at": at(0)})
+    command = ["check", "--since", "1h", "--warehouse", config.warehouse, "--cluster", CLUSTER]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        r"grouptrail: no row is newer than [-\d]+ [:\d]+ UTC, so nothing was checked; as of 2026-03-04 12:00:00 UTC "
+        r"\(.*\): nothing has been recorded since, see whether `grouptrail run` runs",
+        result.stderr.splitlines()[-1],
+    )
 
 
 def test_check_command_imports_neither_pyspark_nor_great_expectations(config: Config) -> None:

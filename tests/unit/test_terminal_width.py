@@ -23,7 +23,7 @@ COMMANDS = (
     ("maintain", "--dry-run"),
 )
 # Ages and durations differ from one run to the next.
-TIMED = re.compile(r"sampled .* ago|(?<=\d) +\d+\.\d *$|… \d+ s|before \d{4}-\d\d-\d\d \d\d:\d\d", re.MULTILINE)
+TIMED = re.compile(r"as of .* ago|(?<=\d) +\d+\.\d *$|… \d+ s|before \d{4}-\d\d-\d\d \d\d:\d\d", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

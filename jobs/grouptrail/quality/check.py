@@ -23,6 +23,7 @@ from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
 from grouptrail.quality.results import SAMPLES, Result, TableResult, not_evaluated, unreadable
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
+from grouptrail.query.freshness import stale_note
 from grouptrail.spark import object_stores
 from grouptrail.spark.jars import Report, silent
 from grouptrail.spark.session import session
@@ -61,7 +62,8 @@ def check(
     """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
     Spark does it for Data Docs, for more than fits into memory, and in a store that delta-rs does not know; otherwise
-    delta-rs does, without a JVM. Raises ExpectationError if an expectation failed, after everything has been written.
+    delta-rs does, without a JVM. Raises ExpectationError if an expectation failed, after everything has been written,
+    and if there are no rows since a time because the pipeline has stopped.
     """
     tables.check_warehouse_exists(config)
     with waiting("waiting for the batches that are being written"):
@@ -78,6 +80,8 @@ def check(
     else:
         _write(checked, out, format)
     raise_on_failures(checked)
+    if since is not None and not any(one.rows for one in checked) and (note := stale_note(config)):
+        raise ExpectationError(f"no row is newer than {since:%Y-%m-%d %H:%M:%S} UTC, so nothing was checked; {note}")
 
 
 def _fits_into_memory(taken: snapshot.Snapshot) -> bool:
