@@ -94,6 +94,8 @@ def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path
     warehouse = tmp_path / "warehouse"
     old_history = {table: landed.rows(landed.config_of("127.0.0.1:9092", warehouse), table) for table in HISTORY}
     assert all(old_history.values())
+    old_rows = landed.rows(landed.config_of("127.0.0.1:9092", warehouse), "offset_commits")
+    old_commits = {(row["record_partition"], row["record_offset"]) for row in old_rows}
     for number, version in enumerate(reversed(VERSIONS)):
         with Broker(tmp_path / "kafka", version=version, properties=PROPERTIES) as broker:
             config = landed.config_of(broker.bootstrap, warehouse)
@@ -119,3 +121,7 @@ def test_run_version_0_1_pipeline_resumes_through_kafka_3_9_4_1_and_4_3(tmp_path
                 assert_group_metadata_agrees(broker, config)
     for table, rows in old_history.items():
         assert_kept(config, table, rows)
+    commits = landed.rows(config, "offset_commits")
+    known = {(row["record_partition"], row["record_offset"]): row["is_transactional"] for row in commits}
+    assert {known.pop(place) for place in old_commits} == {None}
+    assert set(known.values()) == {False}

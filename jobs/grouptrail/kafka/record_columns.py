@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from kafka.errors import CorruptRecordError
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
@@ -182,15 +183,15 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
 
     base_offset = np.array([batch.base_offset for batch in batches], np.int64)
     base_ms = np.array([_base_ms(batch) for batch in batches], np.int64)
-    is_append_time = np.array([batch.timestamp_type for batch in batches], np.int64).repeat(counts)
-    is_transactional = np.array([batch.is_transactional for batch in batches], np.bool_)
+    attributes = np.array([batch.attributes for batch in batches], np.int64).repeat(counts)
+    is_append_time = attributes & DefaultRecordBatch.TIMESTAMP_TYPE_MASK
     return _batch(
         partition,
         base_offset.repeat(counts) + later_offset,
         base_ms.repeat(counts) + np.where(is_append_time, 0, later_ms),
         keys=parts.take(pa.array(keys, mask=key_length < 0)),
         values=parts.take(pa.array(keys + 2, mask=value_length < 0)),
-        is_transactional=is_transactional.repeat(counts),
+        is_transactional=attributes & DefaultRecordBatch.TRANSACTIONAL_MASK != 0,
     )
 
 
