@@ -69,6 +69,11 @@ def test_wrong_query_gets_the_line_of_grouptrail_sql(shop: Config, text: str) ->
     assert "\n" not in messages[0]
 
 
+def test_result_of_a_view_says_how_old_its_data_are(shop: Config) -> None:
+    assert str(run(shop, "SELECT * FROM current_lag").note).startswith("as of 2026-03-04 12:02:06 UTC (")
+    assert run(shop, "SELECT * FROM consumer_lag").note is None
+
+
 def test_rows_beyond_the_limit_are_left_out(shop: Config) -> None:
     text = "SELECT value FROM generate_series(1, 50000)"
     found = run(shop, text, max_rows=10_000)
@@ -234,6 +239,6 @@ def test_process_leaves_the_processor_and_memory_to_others() -> None:
 def test_views_of_strings_are_cut_with_their_bytes() -> None:
     """A slice of a column of views refers to the bytes of all its rows."""
     views = pa.RecordBatch.from_pydict({"v": pa.array(["y" * 1000] * 100).cast(pa.string_view())})
-    header, stream = process._answer(views.schema, iter([views]), replace(LIMITS, max_rows=2))
-    assert header == {"is_cut": True}
+    is_cut, stream = process._answer(views.schema, iter([views]), replace(LIMITS, max_rows=2))
+    assert is_cut
     assert len(stream) < 4000

@@ -61,11 +61,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """Rows of a query; `is_cut` if it has more, `seconds` is what it took."""
+    """Rows of a query; `is_cut` if it has more, `seconds` is what it took.
+
+    `note` says how old the data are if they do not show what the query's views are asked for."""
 
     table: pa.Table
     is_cut: bool
     seconds: float
+    note: str | None = None
 
     @property
     def schema(self) -> Schema:
@@ -130,12 +133,17 @@ def _run(config: Config, text: str, limits: Limits) -> QueryResult:
     import pyarrow as pa
 
     with pa.ipc.open_stream(stream) as reader:
-        return QueryResult(reader.read_all(), header["is_cut"], time.monotonic() - started)
+        return QueryResult(reader.read_all(), header["is_cut"], time.monotonic() - started, header["note"])
 
 
 def _request(config: Config, text: str, limits: Limits) -> bytes:
-    warehouse = {"cluster": config.cluster, "warehouse": config.warehouse, "storage": config.storage_options()}
-    return json.dumps({"config": warehouse, "text": text, "limits": asdict(limits)}).encode()
+    needed = {
+        "cluster": config.cluster,
+        "warehouse": config.warehouse,
+        "storage": config.storage_options(),
+        "log_offsets": {"interval_seconds": config.log_offsets.interval_seconds},
+    }
+    return json.dumps({"config": needed, "text": text, "limits": asdict(limits)}).encode()
 
 
 def _ended(returncode: int, complaint: bytes, limits: Limits) -> QueryError:
@@ -157,11 +165,13 @@ def main() -> None:
     limits = Limits(**request["limits"])
     _limit_this_process(limits)
     from grouptrail.config import Config
-    from grouptrail.query.sql import DeltaRs, run_query
+    from grouptrail.query.sql import DeltaRs, run_query_with_note
 
     config = Config(**request["config"])
     try:
-        header, rows = _answer(*run_query(config, request["text"], DeltaRs(config)), limits)
+        schema, batches, note = run_query_with_note(config, request["text"], DeltaRs(config))
+        is_cut, rows = _answer(schema, batches, limits)
+        header = {"is_cut": is_cut, "note": note}
     except QueryError as error:
         header, rows = {"problem": str(error)}, b""
     sys.stdout.buffer.write(json.dumps(header).encode() + b"\n" + rows)
@@ -181,8 +191,8 @@ def _limit_this_process(limits: Limits) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _answer(schema: Any, batches: Iterator[Any], limits: Limits) -> tuple[dict[str, Any], bytes]:
-    """Return the head and the rows of an answer: the first rows that are within the limits."""
+def _answer(schema: Any, batches: Iterator[Any], limits: Limits) -> tuple[bool, bytes]:
+    """Return the first rows that are within the limits, and whether there are more."""
     import pyarrow as pa
 
     plain = pa.schema([field.with_type(_without_views(field.type)) for field in pa.schema(schema)])
@@ -208,7 +218,7 @@ def _answer(schema: Any, batches: Iterator[Any], limits: Limits) -> tuple[dict[s
             if count < len(batch):
                 is_cut = True
                 break
-    return {"is_cut": is_cut}, out.getvalue()
+    return is_cut, out.getvalue()
 
 
 def _without_views(type_: pa.DataType) -> pa.DataType:

@@ -90,28 +90,13 @@ class DeltaRs:
 
 def run_query(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
     """Run a query over the tables and views of the warehouse. Raises QueryError with one line."""
-    return _run(config, text, engine)[:2]
+    return run_query_with_note(config, text, engine)[:2]
 
 
-def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
-    """Run a query and write the result as text."""
-    started = time.monotonic()
-    schema, batches, note = _run(config, text, engine or DeltaRs(config))
-    names = column_names(schema)
-    if format != "table":
-        write_rows(names, rows(batches), out, format=format)
-        print_note(note)
-    else:
-        first, count = first_rows(batches, MAX_TABLE_ROWS)
-        write_table(names, first, out)
-        shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
-        plural = "" if count == 1 else "s"
-        out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
-        out.write(f"{note}\n" if note else "")
-
-
-def _run(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch], str | None]:
-    """Return also the note on data that are too old to show what the query's views are asked for."""
+def run_query_with_note(
+    config: Config, text: str, engine: Engine
+) -> tuple[Schema, Iterator[RecordBatch], str | None]:
+    """Do as `run_query`; return also a note if the data are too old to show what the query's views are asked for."""
     if not _QUERY.match(text):
         raise QueryError(ONLY_QUERIES)
     query = expand(text, config.cluster, engine.dialect)
@@ -125,10 +110,27 @@ def _run(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[Re
     return schema, batches, next(filter(None, notes), None)
 
 
+def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
+    """Run a query and write the result as text."""
+    started = time.monotonic()
+    schema, batches, note = run_query_with_note(config, text, engine or DeltaRs(config))
+    names = column_names(schema)
+    if format != "table":
+        write_rows(names, rows(batches), out, format=format)
+        print_note(note)
+    else:
+        first, count = first_rows(batches, MAX_TABLE_ROWS)
+        write_table(names, first, out)
+        shown = "" if count <= MAX_TABLE_ROWS else f", the first {MAX_TABLE_ROWS} shown (--format csv shows all)"
+        plural = "" if count == 1 else "s"
+        out.write(f"{count} row{plural} in {time.monotonic() - started:.2f} s{shown}\n")
+        out.write(f"{note}\n" if note else "")
+
+
 def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
     """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        schema, batches, note = _run(config, text, engine)
+        schema, batches, note = run_query_with_note(config, text, engine)
         save_parquet(schema, batches, path)
         print_note(note)
         return
