@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from grouptrail.config import Config
 from grouptrail.lag.group_status import GroupStatus
@@ -113,24 +113,111 @@ def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) 
     assert group.endings == {"left", "left_or_expired"}
 
 
-@pytest.mark.parametrize(
-    ("endings", "last_commit_at", "on_purpose"),
-    [
-        ({"left"}, None, True),
-        ({"expired"}, small_tables.at(5), False),
-        ({"left_or_expired"}, small_tables.at(5) - timedelta(seconds=5.9), True),
-        ({"left_or_expired"}, small_tables.at(5) - timedelta(seconds=6), False),
-        ({"left_or_expired"}, None, False),
-        ({"left", "rejoined"}, small_tables.at(5), False),
-        (set(), small_tables.at(5), False),
-    ],
-)
-def test_left_by_itself_only_after_a_leave_or_a_recent_commit(
-    endings: set[str], last_commit_at: datetime | None, on_purpose: bool
+def lay_empty_group(config: Config, *, told_to: int) -> None:
+    """Write that members a and b of billing were gone at 12:05; a had left by itself, c had left earlier."""
+    gone = {"left_at": small_tables.at(5), "ended": "left_or_expired"}
+    small_tables.lay(
+        config, "group_states", {"state": "Empty", "started_at": small_tables.at(5), "record_offset": 50} | OPEN
+    )
+    small_tables.lay(
+        config,
+        "memberships",
+        gone | {"member_id": "a", "ended": "left"},
+        gone | {"member_id": "b"},
+        gone | {"member_id": "c", "left_at": small_tables.at(1)},
+    )
+    owned = {"topic": "orders", "owned_until": small_tables.at(5)}
+    small_tables.lay(
+        config,
+        "partition_ownership",
+        owned | {"partition": 0, "member_id": "a"},
+        owned | {"partition": 1, "member_id": "b"},
+        owned | {"partition": 1, "member_id": "c", "owned_until": small_tables.at(1)},
+        owned | {"partition": -1, "member_id": "b"},
+    )
+    small_tables.lay(config, "group_records")
+    small_tables.lay(config, "history_positions", {"told_to": told_to})
+    timeouts = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 300_000}
+    members = [{"member_id": name} | timeouts for name in "ab"]
+    joined = {"leader": "a", "members": members, "state_at": small_tables.at(3), "record_at": small_tables.at(4)}
+    small_tables.lay(
+        config,
+        "group_metadata",
+        joined | {"record_offset": 40},
+        joined | {"record_offset": 30, "state_at": small_tables.at(2)},
+        joined | {"record_offset": 60, "state_at": small_tables.at(6)},
+        {"record_offset": 50, "leader": None, "members": []},
+    )
+
+
+def last_owners(config: Config) -> list[dict[str, object]]:
+    return sorted(read(config).last_owners.to_pylist(), key=lambda row: row["partition"])
+
+
+def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: Config) -> None:
+    """Earlier owners, earlier generations and one that came back since do not count."""
+    lay_empty_group(config, told_to=51)
+    times = {"joined_at": small_tables.at(3), "session_ms": 45_000, "poll_ms": 300_000}
+    owned = {"group_id": "billing", "topic": "orders"}
+    assert last_owners(config) == [
+        owned | {"partition": 0, "member_id": "a", "has_left": True} | times,
+        owned | {"partition": 1, "member_id": "b", "has_left": False} | times,
+    ]
+
+
+def test_groups_last_owners_without_the_decoded_tables_have_no_timeouts(config: Config) -> None:
+    """The lag job may start before the decode job has created its tables."""
+    small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(5)} | OPEN)
+    small_tables.lay(config, "memberships", {"member_id": "a", "left_at": small_tables.at(5), "ended": "left"})
+    owned = {"topic": "orders", "partition": 0, "member_id": "a", "owned_until": small_tables.at(5)}
+    small_tables.lay(config, "partition_ownership", owned)
+    [row] = last_owners(config)
+    assert (row["member_id"], row["has_left"], row["session_ms"]) == ("a", True, None)
+
+
+@pytest.mark.parametrize(("told_to", "is_asked_again"), [(51, False), (50, True)])
+def test_groups_that_stay_empty_are_asked_for_until_the_history_has_written_all(
+    config: Config, told_to: int, *, is_asked_again: bool
 ) -> None:
-    """By default no session timeout is below six seconds, and a commit keeps the session alive."""
-    group = GroupStatus("Empty", emptied_at=small_tables.at(5), endings=frozenset(endings))
-    assert group.left_on_purpose(last_commit_at) is on_purpose
+    """The history writes its tables at once, and how far it has come afterwards."""
+    lay_empty_group(config, told_to=told_to)
+    groups = read(config)
+    late = {"topic": "orders", "partition": 2, "member_id": "b", "owned_until": small_tables.at(5)}
+    small_tables.lay(config, "partition_ownership", late)
+    groups.refresh()
+    assert set(groups.last_owners["partition"].to_pylist()) == ({0, 1, 2} if is_asked_again else {0, 1})
+    assert groups.by_id["billing"].endings == {"left", "left_or_expired"}
+
+
+def test_groups_that_are_no_longer_empty_have_no_last_owners(config: Config) -> None:
+    lay_empty_group(config, told_to=51)
+    groups = read(config)
+    DeltaTable(config.table_path("group_states")).delete()
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(7)} | OPEN)
+    groups.refresh()
+    assert (len(groups.last_owners), groups.by_id["billing"].endings) == (0, frozenset())
+
+
+def test_groups_know_the_pauses_of_this_group_but_not_those_of_a_deleted_one(config: Config) -> None:
+    """Of many only the last ones count; the open state is no pause yet."""
+    states = [
+        {"state": "Empty", "started_at": small_tables.at(-90), "ended_at": small_tables.at(-60)},
+        *(
+            {"state": "Empty", "started_at": small_tables.at(n), "ended_at": small_tables.at(n + 1)}
+            for n in range(12)
+        ),
+        {"state": "Stable", "started_at": small_tables.at(-60), "ended_at": small_tables.at(0)},
+        {"state": "Empty", "started_at": small_tables.at(99)} | OPEN,
+    ]
+    earlier = {
+        "state": "Empty",
+        "started_at": small_tables.at(-999),
+        "ended_at": small_tables.at(-100),
+        "incarnation": 1,
+    }
+    small_tables.lay(config, "group_states", earlier, *({"incarnation": 2, **state} for state in states))
+    group = read(config).by_id["billing"]
+    assert (group.pauses, group.longest_pause_seconds, group.known_since) == (10, 60, small_tables.at(-90))
 
 
 def test_groups_owned_lists_only_current_consumer_partitions(config: Config) -> None:

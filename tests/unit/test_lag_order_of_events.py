@@ -12,7 +12,7 @@ import pytest
 
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
-from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus
+from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.state import LagState
 from grouptrail.lag.verdict import Thresholds
@@ -71,7 +71,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
 
     class GroupStatuses:
         by_id: Mapping[str, GroupStatus] = {}
-        owned = NONE_OWNED
+        owned, last_owners = NONE_OWNED, NO_LAST_OWNERS
 
         def refresh(self) -> None:
             pass
@@ -169,13 +169,14 @@ def test_backtest_with_a_lower_threshold_finds_a_crash_that_ends_empty() -> None
     assert datetime.fromtimestamp(found.fired_at / 1e6, UTC) == at(360)
 
 
-def test_status_of_a_group_that_left_and_was_reset_stays_empty() -> None:
-    """Its last commit before its end shows that its members left on purpose; the reset changes nothing."""
+def test_status_of_a_group_with_commits_after_its_members_left_is_judged_by_its_commits() -> None:
+    """A consumer without membership goes on there, or an administrator has set the offset: both write the same."""
     calculator = new_calculator(commit(-603, 100))
-    group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
+    group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left"}))}
     assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
     calculator.positions.add(commits_of(commit(-5, 120)))
-    assert sampled(calculator, log(600, 150), groups=group)["status"] == "EMPTY"
+    assert sampled(calculator, log(0, 150), groups=group)["status"] == "OK"
+    assert sampled(calculator, log(600, 150), groups=group)["status"] == "STOP"
 
 
 def test_status_of_a_group_whose_members_have_just_started_is_neither_empty_nor_stop() -> None:
@@ -194,20 +195,10 @@ def test_status_of_a_group_whose_members_have_just_started_is_neither_empty_nor_
 def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:
     """It continues at the group's offset before the history has read its record."""
     calculator = new_calculator(commit(-603, 100))
-    group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
+    group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left"}))}
     assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
     calculator.positions.add(commits_of(commit(5, 140)))
-    assert sampled(calculator, log(10, 160), groups=group)["status"] != "EMPTY"
-    # The history has processed this time and has no member: an administrator has set the offset.
-    assert sampled(calculator, log(100, 160), groups=group)["status"] == "EMPTY"
-
-
-def test_status_of_a_group_that_left_and_was_reset_to_an_earlier_offset_is_empty_at_once() -> None:
-    calculator = new_calculator(commit(-603, 100))
-    group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
-    assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
-    calculator.positions.add(commits_of(commit(5, 20)))
-    assert sampled(calculator, log(10, 160), groups=group)["status"] == "EMPTY"
+    assert sampled(calculator, log(10, 160), groups=group)["status"] == "OK"
 
 
 def stored_lag(problem: str | None) -> pa.Table:

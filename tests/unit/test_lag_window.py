@@ -23,27 +23,35 @@ class _Kept(NamedTuple):
     committed: list[int]
     committed_at: list[int]
     lag: list[int]
+    keeps_up: list[bool]
 
 
 class AllSamples:
-    """A window that keeps each sample, and looks at one position after another."""
+    """A window that keeps each sample, and looks at one position after another.
+
+    It begins with one of those, at most sixty, that are not close to the one before.
+    """
 
     def __init__(self) -> None:
         self.past: list[_Kept] = []
+        self.apart: list[int] = []
 
     def add(self, kept: _Kept) -> None:
         if self.past and kept.at == self.past[-1].at:
             self.past.pop()
         elif self.past and kept.at < self.past[-1].at:
             self.past.clear()
-        elif len(self.past) > 1 and self.past[-1].at - self.past[-2].at < WINDOW_SECONDS * SECOND / 60:
-            self.past.pop()
+            self.apart.clear()
+        elif self.past and (not self.apart or self.past[-1].at - self.apart[-1] >= WINDOW_SECONDS * SECOND / 60):
+            self.apart.append(self.past[-1].at)
         self.past.append(kept)
-        self.past = [past for past in self.past if past.at >= kept.at - WINDOW_SECONDS * SECOND]
+        self.apart = [at for at in self.apart if at >= kept.at - WINDOW_SECONDS * SECOND]
+        self.past = [past for past in self.past if past.at >= (self.apart or [kept.at])[0]]
 
     def forget(self, position: int) -> None:
         for past in self.past:
             past.committed[position] = past.lag[position] = UNKNOWN
+            past.keeps_up[position] = False
 
     def has_gap(self, position: int) -> bool:
         """Return whether a figure is unknown after it was known."""
@@ -71,6 +79,7 @@ class AllSamples:
             "rewound_from": rewound[0],
             "rewound_to": rewound[1],
             "caught_up": any(lag <= 0 for _, lag in lags),
+            "kept_up": any(past.keeps_up[position] for past in self.past),
             "fell": any(after < before for (_, before), (_, after) in pairwise(lags)),
             "is_repeated": bool(known) and committed[-1][1] != UNKNOWN and committed[-1][2] > run[1],
             "same_seconds": (newest - run[0]) / SECOND,
@@ -79,7 +88,9 @@ class AllSamples:
         }
 
     def since(self, seconds: float, position: int) -> tuple[int, int]:
-        past = next(past for past in self.past if past.at >= self.past[-1].at - seconds * SECOND)
+        there = (*self.apart, self.past[-1].at)
+        at = next(at for at in there if at >= self.past[-1].at - seconds * SECOND)
+        [past] = [past for past in self.past if past.at == at]
         return past.committed[position], past.at
 
 
@@ -87,7 +98,7 @@ OFFSET = st.integers(0, 4) | st.just(UNKNOWN)
 LAG = st.integers(0, 4) | st.just(UNKNOWN)
 SAMPLE = st.tuples(
     st.sampled_from([0, 1, 5, 10, 10, 10, 40, 90, -300]),
-    st.lists(st.tuples(OFFSET, st.booleans(), LAG), min_size=POSITIONS, max_size=POSITIONS),
+    st.lists(st.tuples(OFFSET, st.booleans(), LAG, st.booleans()), min_size=POSITIONS, max_size=POSITIONS),
     st.none() | st.integers(0, POSITIONS - 1),
     st.booleans(),
 )
@@ -96,7 +107,7 @@ SAMPLE = st.tuples(
 @settings(max_examples=600)
 @given(samples=st.lists(SAMPLE, min_size=1, max_size=25), appear=st.integers(1, POSITIONS))
 def test_window_shows_what_all_its_samples_show(
-    samples: list[tuple[int, list[tuple[int, bool, int]], int | None, bool]], appear: int
+    samples: list[tuple[int, list[tuple[int, bool, int, bool]], int | None, bool]], appear: int
 ) -> None:
     """Also with thinned samples, gaps, replaced logs, positions that appear later and samples put back."""
     window, everything, at = Window(WINDOW_SECONDS, 0), AllSamples(), 100_000 * SECOND
@@ -104,19 +115,21 @@ def test_window_shows_what_all_its_samples_show(
     for number, (later, figures, replaced, is_looked_at) in enumerate(samples):
         at += later * SECOND
         count = appear if number < 3 else POSITIONS
-        for position, (_, commits, _) in enumerate(figures):
+        for position, (_, commits, *_) in enumerate(figures):
             commit_at[position] = max(commit_at[position], at) if commits else commit_at[position]
         columns = [
             [one[place] if position < count else UNKNOWN for position, one in enumerate(figures)] for place in (0, 2)
         ]
-        kept = _Kept(at, columns[0], list(commit_at), columns[1])
+        keeps_up = [one[3] and position < count for position, one in enumerate(figures)]
+        kept = _Kept(at, columns[0], list(commit_at), columns[1], keeps_up)
         if replaced is not None:
             window.forget(np.array([replaced]))
             everything.forget(replaced)
         if is_looked_at and number:  # as to publish newer commits
             known = window.newest_at(everything.past[-1].at)
             assert isinstance(known, Sample)
-            add(window, _Kept(known.at, [3] * POSITIONS, [at] * POSITIONS, [1] * POSITIONS), POSITIONS)
+            other = _Kept(known.at, [3] * POSITIONS, [at] * POSITIONS, [1] * POSITIONS, [True] * POSITIONS)
+            add(window, other, POSITIONS)
             window.figures(np.arange(POSITIONS))
             window.restore(known)
         add(window, kept, count)
@@ -138,6 +151,6 @@ def test_window_shows_what_all_its_samples_show(
 
 def add(window: Window, kept: _Kept, count: int) -> None:
     of_those: list[Ints] = [np.array(column[:count]) for column in kept[1:]]
-    figures = dict(zip(("committed", "committed_at", "lag"), of_those, strict=True))
+    figures = dict(zip(("committed", "committed_at", "lag", "keeps_up"), of_those, strict=True))
     window.begin(kept.at, count)
     window.put(np.arange(count), PARTITIONS[:count], **figures)

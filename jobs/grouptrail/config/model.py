@@ -110,6 +110,12 @@ class LagConfig(Section):
     """A group is stopped if it has not committed for this long while a record has waited as long."""
     allowed_lag: int = Field(default=0, ge=0)
     """Up to this many unread records count as no lag."""
+    stop_seconds_limit: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    """A group that usually commits less often than `stop_seconds` is stopped after twice its usual silence, but at
+    the latest after this long."""
+    empty_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    """A group whose members left is stopped if records have waited this long and nobody has come back, while its
+    history shows no habit of pausing."""
     rate_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
     """Length of the window over which rates are computed."""
     read_committed_groups: Patterns = ()

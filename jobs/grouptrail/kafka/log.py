@@ -46,7 +46,8 @@ class RecordRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstRecord:
-    """A record's offset and its timestamp (microseconds)."""
+    """A record's offset and its timestamp (microseconds): its producer's, or with `is_append_time` the broker's."""
 
     offset: int
     written_at: int
+    is_append_time: bool = False

@@ -17,6 +17,7 @@ from grouptrail.kafka.log import FirstRecord, RecordRequest
 # Records arrive in batches; only the first record of each partition is needed.
 _FIRST_BATCH_BYTES = 64 << 10
 _POLL_MS = 100
+_LOG_APPEND_TIME = 1
 
 
 class RecordReader(Cluster):
@@ -82,7 +83,9 @@ class RecordReader(Cluster):
         found: dict[RecordRequest, FirstRecord | None] = {}
         while len(found) < len(ends) and time.monotonic() < deadline:
             for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
-                found[at[partition]] = FirstRecord(records[0].offset, records[0].timestamp * 1000)
+                first = records[0]
+                is_append_time = first.timestamp_type == _LOG_APPEND_TIME
+                found[at[partition]] = FirstRecord(first.offset, first.timestamp * 1000, is_append_time)
                 consumer.pause(partition)
             for partition, end in ends.items():
                 if at[partition] not in found and consumer.position(partition) >= end:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, PartitionIndex, ints, moment, whole
-from grouptrail.lag.offsets import matching, not_deleted
+from grouptrail.lag.index import UNKNOWN, PartitionIndex, at_numbers, floats, ints, moment, whole
+from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _MICROS = 1_000_000
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
-    *("lag", "lost_records", "lag_seconds", "status", "status_reason", "group_state"),
+    *("log_end_offset", "lag", "lost_records", "lag_seconds", "usual_wait_seconds"),
+    *("status", "status_reason", "group_state"),
 )
 _STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
 _HEADERS = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
@@ -68,16 +69,27 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
     """Yield the firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
     index, window = PartitionIndex(), Window(thresholds.window_seconds, thresholds.allowed_lag)
     held: dict[int, Firing] = {}
+    earlier_ends = [np.empty(0, np.int64)] * SAMPLES_TO_KEEP_UP
     for rows in samples:
         partitions = index.partitions(rows)
         numbers = index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
-        readable = not_deleted(lag, lost)
+        readable = not_deleted(lag, lost, committed)
         committed_at = ints(rows["commit_at"])
+        then = at_numbers(earlier_ends.pop(0), partitions)
+        earlier_ends.append(np.full(index.partition_count, UNKNOWN))
+        earlier_ends[-1][partitions] = ints(rows["log_end_offset"])
         window.begin(at, index.position_count)
-        window.put(numbers, partitions, committed=committed, committed_at=committed_at, lag=readable)
-        seconds = np.asarray(pc.fill_null(rows["lag_seconds"], np.nan), float)
+        window.put(
+            numbers,
+            partitions,
+            committed=committed,
+            committed_at=committed_at,
+            lag=readable,
+            keeps_up=keeps_up(committed, readable, then),
+        )
+        seconds = floats(rows["lag_seconds"])
         verdict = judge(
             window,
             PositionSample(
@@ -90,6 +102,7 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                 is_empty=_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),
+                usual_seconds=floats(rows["usual_wait_seconds"]),
             ),
             thresholds,
         )
@@ -154,8 +167,7 @@ def backtest(
 
     Raises QueryError where no lag of them was stored in that time.
     """
-    lag = config.lag
-    thresholds = Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag)
+    thresholds = Thresholds.of(config.lag)
     stored = _Stored(config, groups, since, until)
     found = sorted(replay(stored.samples(), thresholds, alert), key=lambda firing: firing.fired_at or 0)
     rows = [_shown(firing) for firing in found]
@@ -167,8 +179,8 @@ def backtest(
     positions = len({row[:3] for row in rows})
     console_on(out).print(
         f"{len(rows)} alerts on {positions} partitions in {stored.count} samples, "
-        f"{_text(stored.first)} to {_text(stored.last)}; window_seconds {lag.window_seconds:g}, "
-        f"stop_seconds {lag.stop_seconds:g}, allowed_lag {lag.allowed_lag}",
+        f"{_text(stored.first)} to {_text(stored.last)}; window_seconds {thresholds.window_seconds:g}, "
+        f"stop_seconds {thresholds.stop_seconds:g}, allowed_lag {thresholds.allowed_lag}",
         markup=False,
         soft_wrap=True,
     )

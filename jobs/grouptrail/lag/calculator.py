@@ -6,7 +6,7 @@ Works on whole columns; reads no table, no broker and no clock. Start at `LagCal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus
+from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
     UNKNOWN,
@@ -24,14 +24,25 @@ from grouptrail.lag.index import (
     PartitionIndex,
     Texts,
     at_numbers,
+    floats,
     ints,
     lengthened,
     valid,
     whole,
 )
-from grouptrail.lag.members import FindLastCommits, Groups, LastCommits
-from grouptrail.lag.offsets import Entries, Lag, are_of_other_log, lag_in_offsets, not_deleted
+from grouptrail.lag.members import FindLogEnds, Groups, LastCommits, LastOwners, Leavers
+from grouptrail.lag.offsets import (
+    CLOCKS_DIFFER_SECONDS,
+    SAMPLES_TO_KEEP_UP,
+    Entries,
+    Lag,
+    are_of_other_log,
+    keeps_up,
+    lag_in_offsets,
+    not_deleted,
+)
 from grouptrail.lag.positions import READ, Positions
+from grouptrail.lag.rhythm import Rhythms
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge
@@ -46,18 +57,21 @@ ROWS = pa.schema(
     [field if field.name in UNSHARED_TEXTS else compact(pa.schema([field])).field(0) for field in COLUMNS]
 )
 """The same columns, with dictionary codes for texts that many rows share."""
+_WAITS = ("usual_wait_seconds", "last_wait_seconds")
 STORED_LAG = pa.schema(
     [
         COLUMNS.field(name)
         for name in (
             *("group_id", "topic", "partition", "sampled_at"),
-            *("committed_offset", "commit_at", "lag", "lost_records", "problem"),
+            *("committed_offset", "commit_at", "lag", "lost_records", "lag_seconds", *_WAITS, "problem"),
         )
     ]
 )
 """The columns of stored rows that verdicts look back on."""
 
 _MICROS = 1_000_000
+# The records of a log are dated up to here; what a client sets is any number.
+_LAST_TIME = 253_402_300_800 * _MICROS
 
 # The columns of `log_offsets` that entries need.
 _OF_LOGS = (*("topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"),)
@@ -84,17 +98,15 @@ class Rules:
 
 @dataclass(frozen=True)
 class _Age:
-    """The age of each position's first unread record; NaN and None where not known."""
+    """The age of each position's first unread record; NaN and None where not known.
+
+    `record_at` is that record's own timestamp (microseconds), where it was read.
+    """
 
     seconds: Floats
     errors: Floats
     methods: Texts
-
-    def without_markers(self, lag: Lag) -> _Age:
-        """Return the ages with 0 where brokers showed that no record is left to read."""
-        none = lag.holds_no_record & (lag.lag > 0)
-        self.methods.set(np.flatnonzero(none), "exact")
-        return _Age(np.where(none, 0.0, self.seconds), np.where(none, 0.0, self.errors), self.methods)
+    record_at: Ints
 
 
 @dataclass(frozen=True)
@@ -120,14 +132,17 @@ class _Context:
     """What the entries of a sample have in common.
 
     Columns by the groups' numbers: `is_isolated` if it reads under read_committed, `is_exact` as `exact_groups`,
-    `is_empty` if its members left on purpose. `committed_then` and `then`: the committed offsets by position from
-    which rates are computed, and their time.
+    `away_seconds` for how long it has been without members and `may_be_away_seconds` how long that may last, NaN
+    unless it is Empty. By position: `has_left` if its last owner left by itself, and `committed_then` the committed
+    offset from which rates are computed, `then` its time.
     """
 
     groups: Groups
     is_isolated: Bools
     is_exact: Bools
-    is_empty: Bools
+    away_seconds: Floats
+    may_be_away_seconds: Floats
+    has_left: Bools
     committed_then: Ints
     then: int
 
@@ -142,7 +157,7 @@ class LagCalculator:
         self,
         cluster: str,
         rules: Rules,
-        find_last_commits: FindLastCommits = lambda _ends: {},
+        find_log_ends: FindLogEnds = lambda _periods: {},
         *,
         first_until: int | None = None,
         entries_at_a_time: int = _ENTRIES_AT_A_TIME,
@@ -160,7 +175,10 @@ class LagCalculator:
         self._first: Mapping[RecordRequest, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._recreated_at = np.empty(0, np.int64)
-        self._last_commits = LastCommits(find_last_commits)
+        self._leavers = Leavers(find_log_ends)
+        self._last_owners = NO_LAST_OWNERS
+        self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
+        self._rhythms = Rhythms()
         self._owned = NONE_OWNED
         self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
@@ -176,10 +194,23 @@ class LagCalculator:
         # Offsets of another log do not count: the row says so, or the log was recreated later.
         is_other = at < at_numbers(self._recreated_at, partitions)
         is_other |= are_of_other_log(rows["problem"])
-        committed = np.where(is_other, UNKNOWN, ints(rows["committed_offset"]))
-        readable = np.where(is_other, UNKNOWN, not_deleted(ints(rows["lag"]), ints(rows["lost_records"])))
+        committed, committed_at = ints(rows["committed_offset"]), ints(rows["commit_at"])
+        readable = not_deleted(ints(rows["lag"]), ints(rows["lost_records"]), committed)
+        committed, readable = (np.where(is_other, UNKNOWN, column) for column in (committed, readable))
         self._window.begin(at, self._index.position_count)
-        self._window.put(numbers, partitions, committed=committed, committed_at=ints(rows["commit_at"]), lag=readable)
+        self._window.put(
+            numbers,
+            partitions,
+            committed=committed,
+            committed_at=committed_at,
+            lag=readable,
+            keeps_up=self._keeps_up(partitions, committed, readable, at),
+        )
+        waited, *waits = (floats(rows[name]) for name in ("lag_seconds", *_WAITS))
+        since_commit = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS)
+        self._rhythms.begin(at, self._index.position_count)
+        self._note_rhythm(numbers, committed, readable, np.minimum(since_commit, waited))
+        self._rhythms.restore(numbers, *waits)
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
@@ -205,6 +236,7 @@ class LagCalculator:
         self,
         statuses: Mapping[str, GroupStatus],
         owned: pa.Table = NONE_OWNED,
+        last_owners: pa.Table = NO_LAST_OWNERS,
         *,
         until: int | None = None,
         fetch_records: FetchRecords | None = None,
@@ -214,21 +246,28 @@ class LagCalculator:
         """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
 
         Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
-        that members own, so that one without a commit gets a row. `fetch_records` serves `exact_groups` and groups
-        that seem to have stopped a few offsets before the end. `fetch_offsets` serves groups whose commits are held
-        back. Without them earlier answers are used; with `until`, no earlier offsets are.
+        that members own, so that one without a commit gets a row; `last_owners` those that the last members of Empty
+        groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have stopped a few
+        offsets before the end. `fetch_offsets` serves groups whose commits are held back. Without them earlier
+        answers are used; with `until`, no earlier offsets are.
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
         sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
         at = sampled.at
-        known = self._window.newest_at(at)
+        if last_owners is not self._last_owners:
+            self._last_owners = last_owners
+            self._numbered_owners = LastOwners.of(last_owners, self._numbers(last_owners)[1])
+        known, noted = self._window.newest_at(at), self._rhythms.newest
         self._window.begin(at, self._index.position_count)
+        self._rhythms.begin(at, self._index.position_count)
         context = _Context(
             groups,
             groups.matching(self._rules.read_committed_groups),
             groups.matching(self._rules.exact_groups),
-            self._left_on_purpose(sampled, groups),
+            np.where(groups.are_empty, (at - groups.emptied_at) / _MICROS, np.nan),
+            groups.may_be_away_seconds(self._rules.thresholds),
+            self._have_left(sampled, groups),
             *self._window.since(self._rules.rate_seconds),
         )
         if fetch_records is not None:
@@ -237,6 +276,7 @@ class LagCalculator:
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
+            self._rhythms.newest = noted
         return rows
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
@@ -330,11 +370,13 @@ class LagCalculator:
         """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
         is_ignored = self._are_ignored(entries, context)
         lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
-        lag.holds_no_record = self._unread.nothing_left(entries)
-        age = self._age(entries, lag, self._first_records(entries, lag, context))
-        verdict = self._verdict(entries, lag, age, is_ignored, context)
-        columns = self._lag_columns(entries, lag, age.without_markers(lag))
+        first = self._first_records(entries, lag, context)
+        lag = self._without_unreadable(entries, lag, first, context)
+        age = self._age(entries, lag, first)
+        waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
+        columns = self._lag_columns(entries, lag, age)
         columns |= self._rate_columns(entries, lag, context)
+        columns |= zip(_WAITS, map(_seconds, waits), strict=True)
         columns["status"] = verdict.status
         if "status_reason" in names:
             columns["status_reason"] = verdict.reason
@@ -351,12 +393,22 @@ class LagCalculator:
         partitions = self._index.partitions(rows)
         return partitions, self._index.positions(rows, partitions)
 
-    def _left_on_purpose(self, sampled: _Sampled, groups: Groups) -> Bools:
-        """Return whether the members of each group left on purpose."""
+    def _have_left(self, sampled: _Sampled, groups: Groups) -> Bools:
+        """Return whether the last owner of each position left by itself."""
         of_empty = sampled.order[groups.are_empty[sampled.groups[sampled.order]]]
-        commits = sampled.commits.select(["committed_offset", "record_at"]).take(pa.array(of_empty))
-        columns = (sampled.groups[of_empty], sampled.positions[of_empty], *map(ints, commits.columns))
-        return self._last_commits.left_on_purpose(groups, *columns)
+        commits = sampled.commits.select(["committed_offset", "record_at", "record_offset", "is_transactional"])
+        of_them = commits.take(pa.array(of_empty))
+        is_plain = np.asarray(whole(pc.fill_null(pc.invert(of_them["is_transactional"]), False)), bool)
+        offsets, committed_at, record_offsets = map(ints, of_them.columns[:3])
+        last = LastCommits(
+            groups=sampled.groups[of_empty],
+            positions=sampled.positions[of_empty],
+            offsets=offsets,
+            committed_at=committed_at,
+            record_offsets=record_offsets,
+            is_plain=is_plain,
+        ).of(committed_at != UNKNOWN)
+        return self._leavers.left(groups, last, self._numbered_owners, self._index.position_count)
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -383,33 +435,52 @@ class LagCalculator:
         self._first = {at: answers[at] for at in wanted if at in answers}
 
     def _first_records(self, entries: Entries, lag: Lag, context: _Context) -> dict[int, FirstRecord | None]:
-        """Return the first unread records of exact groups by entry, and set the lag of those without one to 0."""
+        """Return the first unread records of exact groups by entry, as far as they are known."""
         wanted = _first_unread(entries, lag, context)
-        found = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
-        for entry, record in found.items():
-            if record is None or record.offset >= entries.end[entry]:
-                lag.lag[entry] = 0
-        return found
+        return {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
+
+    def _without_unreadable(
+        self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None], context: _Context
+    ) -> Lag:
+        """Return the lag without offsets that hold no record, as far as the brokers showed that."""
+        lag = lag.without(self._unread.nothing_left(entries))
+        ends = entries.end
+        nothing = [entry for entry, record in first.items() if record is None or record.offset >= ends[entry]]
+        is_exact = context.is_exact[entries.groups] & (lag.readable == 0)
+        is_exact[nothing] = True
+        return replace(lag, lag=np.where(is_exact, 0, lag.lag), readable=np.where(is_exact, 0, lag.readable))
 
     def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None]) -> _Age:
-        seconds = np.where(lag.lag == 0, 0.0, np.nan)
-        errors = seconds.copy()
+        none = lag.readable == 0
+        seconds, errors = np.where(none, 0.0, np.nan), np.where(none, 0.0, np.nan)
         methods = Texts(len(entries))
-        methods.set(np.flatnonzero(lag.lag == 0), "observed")
-        lagging = np.flatnonzero(lag.lag > 0)
-        now = entries.sampled_at
-        age = self._ends.age(entries.partitions[lagging], entries.committed[lagging], now[lagging])
-        seconds[lagging], errors[lagging] = age.seconds, age.errors
+        methods.set(np.flatnonzero(none), "observed")
+        methods.set(np.flatnonzero(none & lag.holds_no_record), "exact")
+        methods.set(np.array([entry for entry in first if none[entry]], np.int64), "exact")
+        read = {entry: record for entry, record in first.items() if record is not None and not none[entry]}
+        offsets, now, record_at = lag.first_unread.copy(), entries.sampled_at, np.full(len(entries), UNKNOWN)
+        is_append_time = np.full(len(entries), False)
+        for entry, record in read.items():
+            offsets[entry], is_append_time[entry] = record.offset, record.is_append_time
+            record_at[entry] = record.written_at if 0 <= record.written_at < _LAST_TIME else UNKNOWN
+        lagging = np.flatnonzero(lag.readable > 0)
+        written = self._ends.written(entries.partitions[lagging], offsets[lagging])
+        age = written.age(now[lagging])
+        stamp = record_at[lagging]
+        # A broker's stamp dates the append; a producer's may be any time, so that the samples have to bear it out.
+        slack = np.where(is_append_time[lagging], CLOCKS_DIFFER_SECONDS * _MICROS, 0)
+        is_known = is_append_time[lagging] | (written.after != UNKNOWN)
+        latest = np.where(written.before == UNKNOWN, now[lagging], written.before)
+        is_exact = (stamp != UNKNOWN) & is_known & (written.after <= stamp + slack) & (stamp <= latest + slack)
+        waited = np.maximum(now[lagging] - stamp, 0) / _MICROS
+        seconds[lagging] = np.where(is_exact, waited, age.seconds)
+        errors[lagging] = np.where(is_exact, 0.0, age.errors)
         methods.set(lagging, "observed")
-        methods.set(lagging[np.isnan(age.errors)], "bounded")
-        for entry, record in first.items():
-            errors[entry] = 0.0
-            waiting = int(now[entry]) - record.written_at if record is not None and lag.lag[entry] else 0
-            seconds[entry] = max(waiting, 0) / _MICROS
-        methods.set(np.array(list(first), np.int64), "exact")
+        methods.set(lagging[np.isnan(errors[lagging])], "bounded")
+        methods.set(lagging[is_exact], "exact")
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
-        return _Age(seconds, errors, methods)
+        return _Age(seconds, errors, methods, record_at)
 
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
@@ -424,6 +495,7 @@ class LagCalculator:
             "lag_seconds": _seconds(age.seconds),
             "lag_seconds_method": age.methods.codes(),
             "lag_seconds_error": _seconds(age.errors),
+            "first_unread_record_at": _or_null(age.record_at).cast(pa.timestamp("us", tz="UTC")),
             "problem": lag.problem,
         }
 
@@ -435,7 +507,7 @@ class LagCalculator:
         produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)
         falls = consumed - produced
         with np.errstate(divide="ignore", invalid="ignore"):
-            catch_up = np.where(lag.lag == 0, 0.0, np.where(falls > 0, lag.lag / falls, np.nan))
+            catch_up = np.where(lag.readable == 0, 0.0, np.where(falls > 0, lag.readable / falls, np.nan))
         catch_up[lag.lag == UNKNOWN] = np.nan
         return {
             "consume_rate": _seconds(consumed),
@@ -446,10 +518,9 @@ class LagCalculator:
     def _in_effect_at(self, entries: Entries) -> Ints:
         """Return the times (microseconds) at which the commits took effect."""
         partitions, offsets = (ints(entries.commits[name]) for name in ("record_partition", "record_offset"))
-        # Kafka writes a topic id only into commits outside a transaction.
-        is_nontransactional = np.asarray(whole(pc.is_valid(entries.commits["topic_id"])))
+        is_plain = np.asarray(whole(pc.fill_null(pc.invert(entries.commits["is_transactional"]), False)))
         written_at = entries.committed_at
-        return np.where(is_nontransactional, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
+        return np.where(is_plain, written_at, self.held_back.in_effect_at(partitions, offsets, written_at))
 
     def _silent_seconds(self, entries: Entries, groups: Groups) -> Floats:
         """Return for how long members have not committed, counted from their start if that is recent."""
@@ -458,7 +529,18 @@ class LagCalculator:
         started = groups.new_seconds[entries.groups]
         return np.where(np.isnan(started), since_commit, np.minimum(since_commit, started))
 
-    def _verdict(self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, context: _Context) -> Verdict:
+    def _keeps_up(self, partitions: Ints, committed: Ints, readable: Ints, at: int) -> Bools:
+        return keeps_up(committed, readable, self._ends.end_before(partitions, at, SAMPLES_TO_KEEP_UP))
+
+    def _note_rhythm(self, positions: Ints, committed: Ints, readable: Ints, silent_seconds: Floats) -> None:
+        is_waiting = readable > self._rules.thresholds.allowed_lag
+        known = np.where(readable == UNKNOWN, UNKNOWN, committed)
+        self._rhythms.put(positions, known, np.where(is_waiting, silent_seconds, 0.0))
+
+    def _verdict(
+        self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, context: _Context
+    ) -> tuple[tuple[Floats, Floats], Verdict]:
+        """Return how long records usually wait for a commit, and last waited, and the verdict."""
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
         self._window.put(
             entries.positions,
@@ -466,20 +548,28 @@ class LagCalculator:
             committed=committed,
             committed_at=_commit_times(entries),
             lag=lag.readable,
+            keeps_up=self._keeps_up(entries.partitions, committed, lag.readable, entries.at),
         )
+        silent = self._silent_seconds(entries, context.groups)
+        self._note_rhythm(entries.positions, committed, lag.readable, np.minimum(silent, age.seconds))
+        waits = self._rhythms.waits(entries.positions)
+        away = np.where(context.has_left[entries.positions], context.away_seconds[entries.groups], np.nan)
+        is_overdue = away >= context.may_be_away_seconds[entries.groups]
         now = PositionSample(
             positions=entries.positions,
             committed=entries.committed,
             lag=lag.readable,
             lost=lag.lost,
             lag_seconds=age.seconds,
-            commit_seconds=self._silent_seconds(entries, context.groups),
-            is_empty=context.is_empty[entries.groups],
+            commit_seconds=silent,
+            is_empty=(away >= 0) & ~is_overdue,
             is_unsubscribed=is_ignored,
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
+            overdue_seconds=np.where(is_overdue, away, np.nan),
+            usual_seconds=waits[0],
         )
-        return judge(self._window, now, self._rules.thresholds)
+        return waits, judge(self._window, now, self._rules.thresholds)
 
 
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
@@ -498,9 +588,9 @@ def _without_offsets(owned: pa.Table) -> pa.Table:
 
 def _first_unread(entries: Entries, lag: Lag, context: _Context) -> dict[int, RecordRequest]:
     """Return requests for the first unread records of exact groups by entry."""
-    exact = np.flatnonzero((lag.lag > 0) & context.is_exact[entries.groups])
+    exact = np.flatnonzero((lag.readable > 0) & context.is_exact[entries.groups])
     commits = entries.commits.select(["topic", "partition"]).take(pa.array(exact)).to_pydict()
-    offsets = np.maximum(entries.committed, ints(entries.logs["log_start_offset"]))[exact].tolist()
+    offsets = lag.first_unread[exact].tolist()
     is_isolated = context.is_isolated[entries.groups[exact]].tolist()
     requests = map(RecordRequest, commits["topic"], commits["partition"], offsets, is_isolated)
     return dict(zip(exact.tolist(), requests, strict=True))

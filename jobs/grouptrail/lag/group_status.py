@@ -10,12 +10,32 @@ from typing import Any
 
 import pyarrow as pa
 
+from grouptrail.lag.verdict import Thresholds
+
 OWNED = pa.schema({"group_id": pa.string(), "topic": pa.string(), "partition": pa.int32()})
 """The columns of a table with the positions that members own."""
 NONE_OWNED = OWNED.empty_table()
 
-# The default of the brokers' group.min.session.timeout.ms, below which no session timeout can be.
-LEAST_SESSION_SECONDS = 6
+LAST_OWNERS = pa.schema(
+    [
+        *OWNED,
+        pa.field("member_id", pa.string()),
+        pa.field("has_left", pa.bool_()),
+        pa.field("joined_at", pa.timestamp("us", tz="UTC")),
+        pa.field("session_ms", pa.int64()),
+        pa.field("poll_ms", pa.int64()),
+    ]
+)
+"""The last owners of the positions of Empty groups.
+
+`has_left`: the history shows that the member left by itself. Only a classic member has `joined_at`, when its last
+join phase ended, `session_ms`, its session timeout, and `poll_ms`, after which one that does not poll leaves.
+"""
+NO_LAST_OWNERS = LAST_OWNERS.empty_table()
+
+# Pauses that a group has come back from so many times are its habit.
+_FEW_PAUSES = 3
+_LONGER_THAN_PAUSES = 1.5
 
 
 @dataclass(frozen=True)
@@ -23,8 +43,10 @@ class GroupStatus:
     """A group's newest state in the history.
 
     `topics`: what its members subscribe to; None where that is not known. `emptied_at`: when its last members left or
-    expired; `endings`: how they left. `record_partition`: its partition of the offsets topic. `filled_at`: when it
-    last stopped being Empty. `is_returning`: members' records have been decoded that the history has not read yet.
+    expired; `endings`: how they left. `emptied_offset`: that record's, in `record_partition` of the offsets topic.
+    `filled_at`: when it last stopped being Empty. `is_returning`: members' records have been decoded that the history
+    has not read yet. `pauses`: how often it has come back after it was Empty, and `longest_pause_seconds` how long it
+    was at most, the last times; `known_since`: when its history begins.
     """
 
     state: str | None = None
@@ -34,6 +56,10 @@ class GroupStatus:
     record_partition: int | None = None
     filled_at: datetime | None = None
     is_returning: bool = False
+    emptied_offset: int | None = None
+    pauses: int = 0
+    longest_pause_seconds: float = 0
+    known_since: datetime | None = None
 
     def started_seconds(self, at: datetime) -> float:
         """Return for how long the group has had members again; infinite where that is not known."""
@@ -45,29 +71,30 @@ class GroupStatus:
         """Return whether the group has members, none of which subscribes to the topic."""
         return self.topics is not None and len(self.topics) > 0 and topic not in self.topics
 
-    def left_on_purpose(self, last_commit_at: datetime | None) -> bool:
-        """Return whether the members left on purpose, although a leave and an expired session write the same records.
+    def may_be_away_seconds(self, thresholds: Thresholds) -> float:
+        """Return for how long members that left on purpose may stay away while records wait.
 
-        A member that committed shortly before its end cannot have expired: commits keep its session alive. A commit
-        after its end is not its own.
+        A group that has paused before may pause for clearly longer than it did; one that was there for long without
+        any pause, for `stop_seconds`. The others' history is too short.
         """
-        if self.emptied_at is None or not self.endings:
-            return False
-        if self.endings == {"left"}:
-            return True
-        silent = None if last_commit_at is None else (self.emptied_at - last_commit_at).total_seconds()
-        was_alive = silent is not None and 0 <= silent < LEAST_SESSION_SECONDS
-        return was_alive and self.endings <= {"left", "left_or_expired"}
+        known_seconds = 0.0
+        if self.known_since is not None and self.emptied_at is not None:
+            known_seconds = (self.emptied_at - self.known_since).total_seconds()
+        if self.pauses < _FEW_PAUSES and known_seconds < thresholds.empty_seconds:
+            return thresholds.empty_seconds
+        return max(thresholds.stop_seconds, _LONGER_THAN_PAUSES * self.longest_pause_seconds)
 
 
 def statuses(
     states: Iterable[Mapping[str, Any]],
     subscriptions: Iterable[Mapping[str, Any]],
     leavers: Iterable[Mapping[str, Any]],
+    *,
     filled: Iterable[Mapping[str, Any]],
+    pauses: Iterable[Mapping[str, Any]],
     returning: Iterable[Mapping[str, Any]],
 ) -> dict[str, GroupStatus]:
-    """Return the groups by id from the rows of the five queries; those without a state are left out."""
+    """Return the groups by id from the rows of the queries of `groups`; those without a state are left out."""
     topics: dict[str, set[str] | None] = {}
     for row in subscriptions:
         known = topics.get(row["group_id"], set())
@@ -77,18 +104,25 @@ def statuses(
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])
     filled_at = {row["group_id"]: _time(row["filled_at"]) for row in filled}
+    past = {row["group_id"]: row for row in pauses}
     are_returning = {row["group_id"] for row in returning}
     groups = {}
     for row in states:
         found = topics.get(row["group_id"])
+        before = past.get(row["group_id"], {})
+        is_empty = row["state"] == "Empty"
         groups[row["group_id"]] = GroupStatus(
             state=row["state"],
             topics=None if found is None else frozenset(found),
-            emptied_at=_time(row["started_at"]) if row["state"] == "Empty" else None,
+            emptied_at=_time(row["started_at"]) if is_empty else None,
             endings=frozenset(endings.get(row["group_id"], ())),
             record_partition=row["record_partition"],
             filled_at=filled_at.get(row["group_id"]),
             is_returning=row["group_id"] in are_returning,
+            emptied_offset=row["record_offset"] if is_empty else None,
+            pauses=before.get("pauses", 0),
+            longest_pause_seconds=before.get("longest_seconds") or 0.0,
+            known_since=_time(before["known_since"]) if before else None,
         )
     return groups
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus, statuses
+from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus, statuses
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
@@ -20,7 +21,7 @@ TABLES = ("group_states", "generations", "memberships", "partition_ownership")
 _DECODED = ("group_metadata", "group_records", "history_positions")
 
 _STATES = """
-SELECT group_id, state, started_at, record_partition FROM group_states
+SELECT group_id, state, started_at, record_partition, record_offset FROM group_states
 WHERE is_open AND ended_at IS NULL AND cluster = {cluster} AND {shard}
 """
 _SUBSCRIPTIONS = """
@@ -30,14 +31,75 @@ FROM (
   WHERE is_open AND ended_at IS NULL AND cluster = {cluster} AND {shard}
 )
 """
-_LEAVERS = """
+# What follows concerns groups without members: those that a query has to name, by `among`.
+_EMPTIED = """
+WITH emptied AS (
+  SELECT cluster, group_id, incarnation, started_at, record_offset FROM group_states
+  WHERE is_open AND ended_at IS NULL AND state = 'Empty' AND cluster = {cluster} AND {shard} AND {among}
+)
+"""
+_LEAVERS = f"""{_EMPTIED}
 SELECT gone.group_id, gone.ended
 FROM memberships AS gone
-JOIN group_states AS emptied
-  ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
+JOIN emptied ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
-WHERE gone.cluster = {cluster} AND gone.{shard}
-  AND emptied.is_open AND emptied.ended_at IS NULL AND emptied.state = 'Empty'
+"""
+_LAST_OWNERS = f"""{_EMPTIED}
+SELECT owned.group_id, owned.topic, owned.partition, owned.member_id, gone.ended = 'left' AS has_left,
+  {{classic}}
+FROM emptied
+JOIN memberships AS gone ON gone.group_id = emptied.group_id AND gone.cluster = emptied.cluster
+  AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
+JOIN partition_ownership AS owned ON owned.group_id = gone.group_id AND owned.cluster = gone.cluster
+  AND owned.member_id = gone.member_id AND owned.owned_until >= emptied.started_at - INTERVAL '1 second'
+{{of_members}}
+WHERE owned.partition >= 0
+"""
+_CLASSIC = """
+  CASE WHEN joined.state_at > joined.record_at THEN joined.record_at ELSE joined.state_at END AS joined_at,
+  joined.member['session_timeout_ms'] AS session_ms, joined.member['rebalance_timeout_ms'] AS poll_ms"""
+_NOT_CLASSIC = "NULL AS joined_at, NULL AS session_ms, NULL AS poll_ms"
+# The members of the generation before the group was Empty.
+_OF_MEMBERS = """
+LEFT JOIN (
+  SELECT decoded.group_id, decoded.cluster, decoded.state_at, decoded.record_at, unnest(decoded.members) AS member
+  FROM group_metadata AS decoded
+  JOIN (
+    SELECT before.cluster, before.group_id, MAX(before.record_offset) AS newest
+    FROM group_metadata AS before
+    JOIN emptied ON emptied.group_id = before.group_id AND emptied.cluster = before.cluster
+    WHERE before.leader IS NOT NULL AND before.record_offset < emptied.record_offset
+    GROUP BY before.cluster, before.group_id
+  ) AS last
+  ON last.group_id = decoded.group_id AND last.cluster = decoded.cluster AND last.newest = decoded.record_offset
+) AS joined
+ON joined.group_id = owned.group_id AND joined.cluster = owned.cluster
+  AND joined.member['member_id'] = owned.member_id
+"""
+_PAUSES_COUNTED = 10
+_PAUSES = f"""{_EMPTIED}
+SELECT group_id, MIN(started_at) AS known_since,
+  COUNT(*) FILTER (WHERE is_pause AND number <= {_PAUSES_COUNTED}) AS pauses,
+  MAX(seconds) FILTER (WHERE is_pause AND number <= {_PAUSES_COUNTED}) AS longest_seconds
+FROM (
+  SELECT group_id, started_at, seconds, is_pause,
+    ROW_NUMBER() OVER (PARTITION BY group_id, is_pause ORDER BY started_at DESC) AS number
+  FROM (
+    SELECT past.group_id, past.started_at,
+      date_part('epoch', past.ended_at) - date_part('epoch', past.started_at) AS seconds,
+      past.state = 'Empty' AND past.ended_at IS NOT NULL AS is_pause
+    FROM group_states AS past
+    JOIN emptied ON emptied.group_id = past.group_id AND emptied.cluster = past.cluster
+      AND emptied.incarnation = past.incarnation
+  )
+)
+GROUP BY group_id
+"""
+_COMPLETE = f"""{_EMPTIED}
+SELECT history.group_id
+FROM history_positions AS history
+JOIN emptied ON emptied.group_id = history.group_id AND emptied.cluster = history.cluster
+WHERE history.told_to > emptied.record_offset
 """
 _FILLED = """
 SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
@@ -64,6 +126,10 @@ WHERE owned.is_open AND owned.owned_until IS NULL AND owned.cluster = {cluster} 
 """
 
 
+# More groups are all asked for.
+_MOST_NAMED = 500
+
+
 class GroupStatuses:
     """The states of a shard's groups, read again when a table has changed."""
 
@@ -72,7 +138,11 @@ class GroupStatuses:
         self._shard = shard
         self.by_id: Mapping[str, GroupStatus] = {}
         self.owned = NONE_OWNED
+        self.last_owners = NO_LAST_OWNERS
         self._versions: dict[str, int] = {}
+        self._leavers: list[dict[str, Any]] = []
+        self._pauses: list[dict[str, Any]] = []
+        self._complete: dict[str, int] = {}
 
     def refresh(self) -> None:
         """Read the tables if they have changed; without them there are no groups."""
@@ -81,11 +151,56 @@ class GroupStatuses:
             return
         known = {"cluster": datafusion_literal(self._config.cluster), "shard": self._shard.condition_in_sql()}
 
-        def query(text: str) -> list[dict[str, Any]]:
-            return warehouse.rows(text.format(**known))
+        def query(text: str, **more: str) -> list[dict[str, Any]]:
+            return warehouse.rows(text.format(**known, **more))
 
-        returning = query(_RETURNING) if warehouse.versions.keys() >= set(_DECODED) else []
-        self.by_id = statuses(query(_STATES), query(_SUBSCRIPTIONS), query(_LEAVERS), query(_FILLED), returning)
-        _, owned = warehouse.answer(_OWNED.format(**known))
-        self.owned = pa.Table.from_batches([pa.record_batch(batch).cast(OWNED) for batch in owned], OWNED)
+        def arrow(text: str, schema: pa.Schema, **more: str) -> pa.Table:
+            _, batches = warehouse.answer(text.format(**known, **more))
+            return pa.Table.from_batches([pa.record_batch(batch).cast(schema) for batch in batches], schema)
+
+        has_decoded = warehouse.versions.keys() >= set(_DECODED)
+        returning = query(_RETURNING) if has_decoded else []
+        states = query(_STATES)
+        self._read_emptied(states, query, arrow, has_decoded=has_decoded)
+        subscriptions, filled = query(_SUBSCRIPTIONS), query(_FILLED)
+        self.by_id = statuses(
+            states, subscriptions, self._leavers, filled=filled, pauses=self._pauses, returning=returning
+        )
+        self.owned = arrow(_OWNED, OWNED)
         self._versions = warehouse.versions
+
+    def _read_emptied(
+        self,
+        states: list[dict[str, Any]],
+        query: Callable[..., list[dict[str, Any]]],
+        arrow: Callable[..., pa.Table],
+        *,
+        has_decoded: bool,
+    ) -> None:
+        """Read how the members of Empty groups left, unless it is known from an earlier call."""
+        emptied = {row["group_id"]: row["record_offset"] for row in states if row["state"] == "Empty"}
+        kept = {group for group, offset in self._complete.items() if emptied.get(group) == offset}
+        new = sorted(emptied.keys() - kept)
+        if not new and len(kept) == len(self._complete):
+            return
+        self._leavers = [row for row in self._leavers if row["group_id"] in kept]
+        self._pauses = [row for row in self._pauses if row["group_id"] in kept]
+        is_kept = pc.is_in(self.last_owners["group_id"], pa.array(sorted(kept), pa.string()))
+        self.last_owners = self.last_owners.filter(is_kept)
+        complete = set()
+        if new:
+            among = _among(new) if len(new) <= _MOST_NAMED else f"NOT ({_among(kept)})"
+            classic, of_members = (_CLASSIC, _OF_MEMBERS) if has_decoded else (_NOT_CLASSIC, "")
+            owners = arrow(_LAST_OWNERS, LAST_OWNERS, among=among, classic=classic, of_members=of_members)
+            self.last_owners = pa.concat_tables([self.last_owners, owners])
+            self._leavers += query(_LEAVERS, among=among)
+            self._pauses += query(_PAUSES, among=among)
+            # The history writes its positions after all other tables.
+            complete = {row["group_id"] for row in query(_COMPLETE, among=among)} if has_decoded else set()
+        self._complete = {group: emptied[group] for group in kept | complete}
+
+
+def _among(groups: Iterable[str]) -> str:
+    """Return the condition (SQL) that a row is of one of these groups."""
+    names = ", ".join(map(datafusion_literal, sorted(groups)))
+    return f"group_id IN ({names})" if names else "FALSE"

@@ -126,6 +126,11 @@ def ints(column: Any, unknown: int = UNKNOWN) -> Ints:
     return np.asarray(pc.fill_null(pc.cast(whole(column), pa.int64()), unknown))
 
 
+def floats(column: Any) -> Floats:
+    """Return floating-point numbers; NaN for nulls."""
+    return np.asarray(pc.fill_null(whole(column), np.nan), np.float64)
+
+
 def moment(micros: int) -> datetime:
     """Return the time of a number of microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
@@ -207,7 +212,9 @@ def sentences(*parts: str | Ints | Floats) -> pa.Array:
 
 
 def _rounded(numbers: Ints | Floats) -> Ints:
-    return np.rint(numbers).astype(np.int64)
+    # Offsets above 2^53 are no floating-point numbers.
+    rounded = np.rint(numbers) if numbers.dtype == np.float64 else numbers
+    return rounded.astype(np.int64)
 
 
 def nulls(count: int) -> pa.Array:

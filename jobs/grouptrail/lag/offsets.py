@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,19 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.index import UNKNOWN, Bools, Ints, Texts, ints, sentences, valid, whole
 
+SAMPLES_TO_KEEP_UP = 2
+"""A group that commits between two samples has read at each what was there so many samples before."""
+
 _MICROS = 1_000_000
 # By how much the clocks of the brokers, which date commits, may differ from the clock of this job.
 CLOCKS_DIFFER_SECONDS = 5
+_ABOVE_THE_END = (
+    ": the log was truncated or recreated, or the offset was copied from another cluster or committed too far"
+)
 # `made anew` is in rows that grouptrail 0.1 stored.
 _OTHER_LOG = ("recreated", "made anew")
+# Differences of offsets stay 64-bit numbers within this.
+_MOST_OFFSETS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -67,29 +75,34 @@ class Entries:
         return ints(self.logs["sampled_at"])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lag:
     """The lag of each entry; `UNKNOWN` where it is not known, and then `problem` says why (else null).
 
-    `is_of_other_log`: the log was truncated or recreated after the commit. `holds_no_record`: only transaction
-    markers and aborted records are left to read.
+    `first_unread` are the lowest offsets that are unread and not deleted, `readable` how many offsets follow in which
+    a record can still be. `is_of_other_log`: the commit may belong to another log than the one sampled.
+    `holds_no_record`: only transaction markers and aborted records are left to read.
     """
 
     lag: Ints
     lost: Ints
+    first_unread: Ints
+    readable: Ints
     problem: pa.Array
     is_of_other_log: Bools
     holds_no_record: Bools
 
-    @property
-    def readable(self) -> Ints:
-        """How many of the unread records can still be read."""
-        return np.where(self.holds_no_record & (self.lag != UNKNOWN), 0, not_deleted(self.lag, self.lost))
+    def without(self, no_record: Bools) -> Lag:
+        """Return the lag where, of these entries, brokers showed that no record is left to read."""
+        is_known = self.lag != UNKNOWN
+        readable = np.where(no_record & is_known, 0, self.readable)
+        return replace(self, readable=readable, holds_no_record=no_record & is_known)
 
 
-def not_deleted(lag: Ints, lost: Ints) -> Ints:
-    """Return how many of the unread records have not been deleted; `UNKNOWN` where the lag is."""
-    return np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0), 0))
+def not_deleted(lag: Ints, lost: Ints, committed: Ints) -> Ints:
+    """Return how many of the unread offsets may hold a record: not deleted, and not below 0; `UNKNOWN` as the lag."""
+    below_zero = np.minimum(np.maximum(committed, -_MOST_OFFSETS), 0)
+    return np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0) + below_zero, 0))
 
 
 def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> Lag:
@@ -119,20 +132,28 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     is_above = (committed > end) & (end != UNKNOWN) & is_old
     mark_unknown(
         is_above,
-        lambda found: sentences(
-            "committed ", committed[found], " above the log's end ", end[found], ": truncated or recreated"
-        ),
+        lambda found: sentences("committed ", committed[found], " above the log's end ", end[found], _ABOVE_THE_END),
     )
     held = np.flatnonzero(entries.is_held_back & ~problem.is_set)
     problem.set(held, held_back.take(pa.array(held)))
-    lost = ints(entries.logs["log_start_offset"]) - committed
+    # Kafka accepts a commit of any 64-bit number; no record has a negative offset.
+    lost = np.maximum(ints(entries.logs["log_start_offset"]) - np.maximum(committed, 0), 0)
+    lag = np.where(is_unknown, UNKNOWN, np.maximum(readable - np.maximum(committed, -_MOST_OFFSETS), 0))
     return Lag(
-        np.where(is_unknown, UNKNOWN, np.maximum(readable - committed, 0)),
-        np.where(is_unknown, UNKNOWN, np.maximum(lost, 0)),
+        lag,
+        np.where(is_unknown, UNKNOWN, lost),
+        np.maximum(committed, 0) + lost,
+        not_deleted(lag, lost, committed),
         problem.array(),
         is_recreated | is_above,
         np.full(len(entries), False),
     )
+
+
+def keeps_up(committed: Ints, readable: Ints, then: Ints) -> Bools:
+    """Return where all has been read up to the log ends `then`, of `SAMPLES_TO_KEEP_UP` samples before."""
+    found: Bools = (then != UNKNOWN) & (readable != UNKNOWN) & (committed >= then)
+    return found
 
 
 def are_of_other_log(problems: Any) -> Bools:

@@ -6,6 +6,8 @@ interpolated as if the 40 records had come evenly; the error is the distance to 
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ _MICROS = 1_000_000
 _RECENT_SECONDS = 600
 _SPACING = 0.1
 HORIZON_SECONDS = 7 * 24 * 3600
+LONGEST_SPAN_SECONDS = HORIZON_SECONDS * _SPACING
+"""Times from so long before the horizon decide which of those after it are kept."""
 
 
 @dataclass
@@ -40,8 +44,32 @@ class Age:
     errors: Floats
 
 
+@dataclass(frozen=True)
+class Written:
+    """When records were written: after a sample without and before one with them (microseconds, or `UNKNOWN`).
+
+    `share` is where between the two they were written, had the records come evenly.
+    """
+
+    after: Ints
+    before: Ints
+    share: Floats
+
+    def age(self, now: Ints) -> Age:
+        """Return the ages at the times `now` (microseconds); a record that no sample shows came after the newest."""
+        latest = np.where(self.before == UNKNOWN, now, self.before)
+        is_bounded = self.after == UNKNOWN
+        written = np.where(is_bounded, latest, self.after + np.clip(self.share, 0, 1) * (latest - self.after))
+        errors = np.maximum(written - self.after, latest - written) / _MICROS
+        seconds = np.maximum(now - written, 0) / _MICROS
+        return Age(seconds, np.where(is_bounded, np.nan, errors))
+
+
 class LogEnds:
-    """Samples of the log end offsets of 7 days, thinned so that no gap is wider than a tenth of its age."""
+    """Samples of the log end offsets of 7 days, thinned so that gaps are about a tenth of their age at most.
+
+    Which samples are kept depends on their times and the newest one's alone, so that a restart keeps the same ones.
+    """
 
     def __init__(self) -> None:
         self._samples: list[LogEndSample] = []  # the newest last
@@ -69,10 +97,19 @@ class LogEnds:
 
     def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
         """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
+        return self.written(partitions, offsets).age(now)
+
+    def written(self, partitions: Ints, offsets: Ints) -> Written:
+        """Return when the records at these offsets were written, as far as the samples show."""
         count = int(partitions.max(initial=-1)) + 1
         if self._rows is None or self._rows.count < count:
             self._rows = _Rows.of(self._samples, count)
-        return self._rows.age(partitions, offsets, now)
+        return self._rows.written(partitions, offsets)
+
+    def end_before(self, partitions: Ints, at: int, samples: int) -> Ints:
+        """Return the log end offsets so many samples before the one at a time (microseconds), or `UNKNOWN`."""
+        number = bisect_right(self._samples, at, key=lambda sample: sample.answered_at) - 1 - samples
+        return np.full(len(partitions), UNKNOWN) if number < 0 else at_numbers(self._samples[number].ends, partitions)
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).
@@ -117,7 +154,7 @@ class _Rows:
     def count(self) -> int:
         return int(self.ends.shape[1])
 
-    def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
+    def written(self, partitions: Ints, offsets: Ints) -> Written:
         # A log's end rises from sample to sample: halving finds the first row in which the log had the record.
         low, high = np.ones(len(offsets), np.int64), np.full(len(offsets), len(self.ends) - 1)
         while (low < high).any():
@@ -127,17 +164,7 @@ class _Rows:
         before, after = self.last_known[low - 1, partitions], self.next_known[low, partitions]
         start = self.ends[before, partitions]
         share = (offsets - start + 0.5) / np.maximum(self.ends[after, partitions] - start, 1)
-        return _age(now, self.answered_at[after], self.asked_at[before], share)
-
-
-def _age(now: Ints, had_record_at: Ints, had_none_at: Ints, share: Floats) -> Age:
-    """Return ages from the samples around the write; a record that no sample shows came after the newest."""
-    latest = np.where(had_record_at == UNKNOWN, now, had_record_at)
-    is_bounded = had_none_at == UNKNOWN
-    written = np.where(is_bounded, latest, had_none_at + np.clip(share, 0, 1) * (latest - had_none_at))
-    errors = np.maximum(written - had_none_at, latest - written) / _MICROS
-    seconds = np.maximum(now - written, 0) / _MICROS
-    return Age(seconds, np.where(is_bounded, np.nan, errors))
+        return Written(self.asked_at[before], self.answered_at[after], share)
 
 
 def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, int]]:
@@ -158,14 +185,18 @@ def spans(times: Ints, apart_seconds: float) -> list[tuple[int, int]]:
     return list(zip(distinct[is_first].tolist(), distinct[np.append(is_first[1:], True)].tolist(), strict=True))
 
 
-def _thinned(times: list[int], now: int) -> list[int]:
-    """Return the indices of the ascending times to keep: the oldest within the horizon, and enough to bound gaps."""
+def _thinned(times: Sequence[int], now: int) -> list[int]:
+    """Return the indices of the ascending times to keep: of the older ones, the first in each span of the clock.
+
+    Spans are powers of two of seconds, so that a longer one consists of whole shorter ones: what is dropped now would
+    be dropped later, too.
+    """
     kept: list[int] = []
     for number, time in enumerate(times):
         age = (now - time) / _MICROS
         if age > HORIZON_SECONDS:
             continue
-        gap = (times[number + 1] - times[kept[-1]]) / _MICROS if kept and number + 1 < len(times) else np.inf
-        if age <= _RECENT_SECONDS or gap > age * _SPACING:
+        span = 0 if age <= _RECENT_SECONDS else _MICROS << int(math.log2(age * _SPACING))
+        if not span or not number or times[number - 1] // span != time // span:
             kept.append(number)
     return kept

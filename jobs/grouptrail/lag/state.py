@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -23,17 +24,16 @@ from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
 from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, LagCalculator, Rules
-from grouptrail.lag.group_status import LEAST_SESSION_SECONDS
+from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import UNKNOWN, Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.seconds import HORIZON_SECONDS, kept_times, spans
+from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_times, spans
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.reader import OpenTable, open_table
 from grouptrail.storage.rows import AppendedRows, dataset, own_files, own_rows, read_rows, select, select_arrow
@@ -75,7 +75,7 @@ def rules_of(config: Config) -> Rules:
     """Return the rules that the configuration sets."""
     lag = config.lag
     return Rules(
-        Thresholds(lag.window_seconds, lag.stop_seconds, lag.allowed_lag),
+        Thresholds.of(lag),
         lag.rate_seconds,
         lag.read_committed_groups,
         lag.exact_groups,
@@ -136,7 +136,7 @@ class LagState:
             computed, self._computed = self._computed, None
             if computed is not None and self._calculator.positions.are_all_due():
                 return computed
-            return self._calculator.compute(self._groups.by_id, self._groups.owned, columns=PUBLISHED)
+            return self._calculator.compute(*self._of_groups, columns=PUBLISHED)
 
     def lag(self, rows: pa.Table) -> pa.Table:
         """Return the rows of `consumer_lag` for rows of `log_offsets`: one or several samples, newer than all before.
@@ -173,7 +173,7 @@ class LagState:
         for sample in earlier:
             self._add_sample(sample)
             until = int(ints(sample["sampled_at"]).max())
-            found.append(self._calculator.compute(self._groups.by_id, self._groups.owned, until=until))
+            found.append(self._calculator.compute(*self._of_groups, until=until))
         # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
@@ -183,8 +183,7 @@ class LagState:
         )
         found.append(
             self._calculator.compute(
-                self._groups.by_id,
-                self._groups.owned,
+                *self._of_groups,
                 until=until,
                 fetch_records=self._fetch_records,
                 fetch_offsets=self._fetch_offsets if is_new else None,
@@ -201,6 +200,10 @@ class LagState:
             self._calculator.held_back.release(decoded_to(ends))
             # A batch that landed since the commits were read may have released a partition.
             self._read_commits()
+
+    @property
+    def _of_groups(self) -> tuple[Mapping[str, GroupStatus], pa.Table, pa.Table]:
+        return self._groups.by_id, self._groups.owned, self._groups.last_owners
 
     @property
     def _apart_seconds(self) -> float:
@@ -240,7 +243,7 @@ class LagState:
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
         calculator = LagCalculator(
-            self._config.cluster, rules_of(self._config), self._last_commits, first_until=self._first_until()
+            self._config.cluster, rules_of(self._config), self._lowest_log_ends, first_until=self._first_until()
         )
         ours = self._shard.condition()
         commits, newest, source = self._stored_commits(ours)
@@ -254,15 +257,20 @@ class LagState:
         """Return a time (microseconds) from before which no sample comes; None if it is not known."""
         if not select(self._config, SAMPLES, "sampled_at", "LIMIT 1"):
             return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS)
-        files = own_files(self._config, open_table(self._config, TABLE), "max.sampled_at")
-        if files is None:
-            return None
-        newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
-        # A file's newest row may be another cluster's.
-        times = self._rows_at(TABLE, newest, newest + _STATISTICS_MICROS + 1)
+        times = self._times_of_newest_lag()
         # A batch may come again.
         kept = MOST_SAMPLES_A_BATCH * self._config.log_offsets.interval_seconds + CLOCKS_APART.total_seconds()
         return max(times) - round(kept * _MICROS) if times else None
+
+    def _times_of_newest_lag(self) -> Mapping[int, int]:
+        """Return how many rows the newest stored sample has at each time (microseconds); none if it is not known."""
+        files = own_files(self._config, open_table(self._config, TABLE), "max.sampled_at")
+        if files is None:
+            return {}
+        newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
+        # A file's newest row may be another cluster's.
+        since = newest - round(self._apart_seconds * _MICROS)
+        return self._rows_at(TABLE, since, newest + _STATISTICS_MICROS + 1)
 
     def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Ints, OpenTable | None]:
         """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
@@ -275,7 +283,7 @@ class LagState:
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
-        since = before - HORIZON_SECONDS * _MICROS
+        since = before - round((HORIZON_SECONDS + LONGEST_SPAN_SECONDS) * _MICROS)
         kept = kept_times(self._times_of_files(since, before), before, self._apart_seconds)
         samples = self._samples(kept)
         if not all(pc.any(rows["log_end_offset"].is_valid()).as_py() for rows in samples):
@@ -318,10 +326,13 @@ class LagState:
     def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
         """Yield the stored lag of the samples in the window before a time (microseconds), the oldest first.
 
-        As many at a time as fit into memory.
+        As many at a time as fit into memory. After a longer stop, only the newest sample.
         """
         since = before - round(self._config.lag.window_seconds * _MICROS)
         rows_at = self._rows_at(TABLE, since, before)
+        if not rows_at:
+            rows_at = {time: rows for time, rows in self._times_of_newest_lag().items() if time < before}
+            since = min(rows_at, default=before)
         if not rows_at:
             return
         stored = dataset(self._config, TABLE, _between(since, before), coded=("group_id", "topic", "problem"))
@@ -346,24 +357,22 @@ class LagState:
             self._report_failure(f"lag: {what} cannot be fetched: {error}")
             return {}
 
-    def _last_commits(self, ends: Mapping[str, datetime]) -> Mapping[str, int]:
-        """Return the groups' last commits within a session timeout before their ends: older ones do not matter."""
-        least = timedelta(seconds=LEAST_SESSION_SECONDS)
+    def _lowest_log_ends(
+        self, periods: Mapping[str, tuple[datetime, datetime]]
+    ) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """Return the lowest sampled log end of each position of the groups, in a period of each group."""
         of_each = [
             f"(group_id = {datafusion_literal(group)} "
-            f"AND record_at BETWEEN {datafusion_literal(end - least)} AND {datafusion_literal(end)})"
-            for group, end in ends.items()
+            f"AND sampled_at BETWEEN {datafusion_literal(since)} AND {datafusion_literal(until)})"
+            for group, (since, until) in periods.items()
         ]
-        found: dict[str, int] = {}
-        warehouse = Warehouse(self._config, [OFFSET_COMMITS])
+        found: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         for first in range(0, len(of_each), _GROUPS_A_QUERY):
             some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
-            rows = warehouse.rows(
-                f"SELECT group_id, MAX(arrow_cast(record_at, 'Int64')) AS at FROM {OFFSET_COMMITS} "
-                f"WHERE NOT is_tombstone AND cluster = {datafusion_literal(self._config.cluster)} AND ({some}) "
-                "GROUP BY group_id"
-            )
-            found |= {row["group_id"]: row["at"] for row in rows}
+            columns = "group_id, topic, partition, MIN(log_end_offset) AS lowest"
+            rest = f"AND log_end_offset IS NOT NULL AND ({some}) GROUP BY group_id, topic, partition"
+            for row in select(self._config, TABLE, columns, rest):
+                found[row["group_id"]][row["topic"], row["partition"]] = row["lowest"]
         return found
 
     def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:

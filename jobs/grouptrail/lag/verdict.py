@@ -5,13 +5,18 @@ The first rule that holds decides (docs/lag.md):
     UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
     OK            no more than `allowed_lag` records are left to read
-    EMPTY         the group's members left on purpose
+    EMPTY         the partition's last owner left on purpose, and has not been away for too long
     STOP          no commit for `stop_seconds`, and a record that has waited for as long
     REWIND        the committed offset went back within the window, and is still lower than it was
+    OK            no commit for `stop_seconds`, but no longer than usual for this position
     OK            the group had caught up at some time within the window
     STALL         the group keeps committing, but the same offset for `stop_seconds`
+    OK            at some time within the window, the group had read what was there two samples before
     WARN          lag did not fall once in the window, which spans at least `stop_seconds`
     OK            otherwise
+
+Where a position is usually silent for longer than `stop_seconds`, STOP and STALL wait for twice its usual silence, at
+most `stop_seconds_limit`.
 """
 
 from __future__ import annotations
@@ -19,15 +24,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, Texts, nulls, sentences, valid
+from grouptrail.lag.rhythm import LONGER_THAN_USUAL
 from grouptrail.lag.window import Window
 
 _CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
+_KEPT_UP = "had read all that was there two samples before"
 CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
 """How the reasons of the rule on `allowed_lag` begin."""
 
@@ -38,15 +45,23 @@ class Thresholds(NamedTuple):
     window_seconds: float = 600
     stop_seconds: float = 300
     allowed_lag: int = 0
+    stop_seconds_limit: float = 86_400
+    empty_seconds: float = 86_400
+
+    @classmethod
+    def of(cls, section: Any) -> Thresholds:
+        """Return the thresholds that the section [lag] of the configuration sets."""
+        return cls(*(getattr(section, name) for name in cls._fields))
 
 
 @dataclass(frozen=True)
 class PositionSample:
     """The figures of positions at one sample, by entry; seconds are NaN where not known.
 
-    `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `held_back`
-    says why the decoded commits are not up to date (None: all are). `without_records` counts the unread offsets that
-    hold no record.
+    `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `is_empty`: the
+    last owner left on purpose; `overdue_seconds`: for how long it has been away then, where that is too long.
+    `usual_seconds`: how long no commit usually comes while records wait. `held_back` says why the decoded commits are
+    not up to date (None: all are). `without_records` counts the unread offsets that hold no record.
     """
 
     positions: Ints
@@ -59,6 +74,21 @@ class PositionSample:
     is_unsubscribed: Bools
     held_back: pa.Array | None = None
     without_records: Ints | None = None
+    overdue_seconds: Floats | None = None
+    usual_seconds: Floats | None = None
+
+    @property
+    def silent_seconds(self) -> Floats:
+        """For how long no commit has come while a record waited."""
+        found: Floats = np.minimum(self.commit_seconds, self.lag_seconds)
+        return found
+
+    def patience_seconds(self, thresholds: Thresholds) -> Floats:
+        """Return how long each position may be silent."""
+        if self.usual_seconds is None:
+            return np.full(len(self.lag), thresholds.stop_seconds)
+        longer = LONGER_THAN_USUAL * np.nan_to_num(self.usual_seconds)
+        return np.maximum(thresholds.stop_seconds, np.minimum(longer, thresholds.stop_seconds_limit))
 
     def of(self, entries: Ints) -> PositionSample:
         """Return the figures of some entries."""
@@ -135,22 +165,31 @@ def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdic
 
 def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_Rule]:
     """Return the first rules for positions with more than `allowed_lag`; the first that holds decides."""
-    waiting, quiet, stop = now.lag_seconds, now.commit_seconds, thresholds.stop_seconds
+    waiting, quiet = now.lag_seconds, now.commit_seconds
+    has_stopped = now.silent_seconds >= now.patience_seconds(thresholds)
     held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
+    overdue = np.full(len(now.lag), np.nan) if now.overdue_seconds is None else now.overdue_seconds
 
     def emptied(at: Ints) -> pa.Array:
-        return sentences("the members left the group on purpose, with ", now.lag[at], " unread")
+        return sentences("the partition's last owner left the group on purpose, with ", now.lag[at], " unread")
+
+    def unread(at: Ints) -> tuple[str | Ints | Floats, ...]:
+        return (now.lag[at], " unread, the first of them for ", waiting[at], " s")
+
+    def stayed_away(at: Ints) -> pa.Array:
+        left = ("the partition's last owner left the group on purpose ", overdue[at], " s ago")
+        return sentences(*left, " and nobody has come back: ", *unread(at))
 
     def stopped(at: Ints) -> pa.Array:
-        of_them = (now.lag[at], " unread, the first of them for ", waiting[at], " s")
-        return sentences("no commit for ", quiet[at], " s, ", *of_them)
+        return sentences("no commit for ", quiet[at], " s, ", *unread(at))
 
     return [
         _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
         _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
         _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
         _Rule("EMPTY", now.is_empty, emptied),
-        _Rule("STOP", (quiet >= stop) & (waiting >= stop), stopped),
+        _Rule("STOP", has_stopped & ~np.isnan(overdue), stayed_away),
+        _Rule("STOP", has_stopped, stopped),
     ]
 
 
@@ -158,9 +197,15 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
     """Return the rules for positions that no earlier rule has decided."""
     figures, stop = window.figures(now.positions), thresholds.stop_seconds
     quiet, same, span = now.commit_seconds, figures.same_seconds, figures.span_seconds
+    patience = now.patience_seconds(thresholds)
+    usual = np.full(len(now.lag), np.nan) if now.usual_seconds is None else now.usual_seconds
 
     def rewound(at: Ints) -> pa.Array:
         return sentences("committed went back from ", figures.rewound_from[at], " to ", figures.rewound_to[at])
+
+    def waited(at: Ints) -> pa.Array:
+        silent = ("no commit for ", quiet[at], " s, ", now.lag[at], " unread")
+        return sentences(*silent, ": records usually wait ", usual[at], " s here for a commit")
 
     def stalled(at: Ints) -> pa.Array:
         since = (" for ", same[at], " s, ", now.lag[at], " unread")
@@ -172,8 +217,10 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
 
     return [
         _Rule("REWIND", figures.rewound_from != UNKNOWN, rewound),
+        _Rule("OK", now.silent_seconds >= stop, waited),
         _Rule("OK", figures.caught_up, f"had caught up within {thresholds.window_seconds:.0f} s"),
-        _Rule("STALL", (same >= stop) & (quiet < same) & figures.is_repeated, stalled),
+        _Rule("STALL", (same >= patience) & (quiet < same) & figures.is_repeated, stalled),
+        _Rule("OK", figures.kept_up, f"kept up within {thresholds.window_seconds:.0f} s: {_KEPT_UP}"),
         _Rule("WARN", (span >= stop) & ~figures.fell, warned),
         _Rule("OK", figures.fell, "lag fell in the window"),
         _Rule("OK", np.True_, "the window is too short to judge"),

@@ -24,13 +24,17 @@ _Numbers = npt.NDArray[np.int32]
 
 @dataclass
 class Sample:
-    """The figures of a sample by the positions' numbers; times are in microseconds, `partitions` are numbers."""
+    """The figures of a sample by the positions' numbers; times are in microseconds, `partitions` are numbers.
+
+    `keeps_up`: what was there some samples before has been read.
+    """
 
     at: int
     committed: Ints
     committed_at: Ints
     lag: Ints
     partitions: Ints
+    keeps_up: Bools
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Figures:
     rewound_from: Ints
     rewound_to: Ints
     caught_up: Bools
+    kept_up: Bools
     fell: Bools
     is_repeated: Bools
     same_seconds: Floats
@@ -63,11 +68,15 @@ class _Rewinds(NamedTuple):
     def of(self, kept: Bools) -> _Rewinds:
         return _Rewinds(self.positions[kept], self.before[kept], self.after[kept], self.since[kept])
 
+    def without(self, positions: Ints) -> _Rewinds:
+        return self.of(~np.isin(self.positions, positions))
+
 
 class _Change(NamedTuple):
-    """How a sample differs from the one before.
+    """How a sample differs from the kept one before.
 
     `produced`: by partition, how much the lag of a position has grown unless `lag` has another value for it.
+    `rewinds` are those of the samples since.
     """
 
     at: int
@@ -76,17 +85,17 @@ class _Change(NamedTuple):
     produced: Ints
     other: _Numbers
     lag: Ints
-    rewinds: _Rewinds
+    rewinds: list[_Rewinds]
 
     def without(self, positions: Ints) -> _Change:
         """Return the change without some positions."""
-        moved, other, rewound = (~np.isin(at, positions) for at in (self.moved, self.other, self.rewinds.positions))
+        moved, other = (~np.isin(at, positions) for at in (self.moved, self.other))
         return self._replace(
             moved=self.moved[moved],
             committed=self.committed[moved],
             other=self.other[other],
             lag=self.lag[other],
-            rewinds=self.rewinds.of(rewound),
+            rewinds=[rewinds.without(positions) for rewinds in self.rewinds],
         )
 
 
@@ -109,6 +118,7 @@ class _Positions:
     known_lag: Ints
     known_lag_at: Ints
     caught_up_at: Ints
+    kept_up_at: Ints
     fell_since: Ints
     changed_at: Ints
     repeated_since: Ints
@@ -132,7 +142,10 @@ class _Positions:
 
 
 class Window:
-    """The samples of the last `seconds`, about sixty: more would not change the status."""
+    """The samples of the last `seconds`.
+
+    What happened is noted at each sample; what has changed is kept of about sixty.
+    """
 
     def __init__(self, seconds: float, allowed_lag: int) -> None:
         self._micros = round(seconds * _MICROS)
@@ -140,6 +153,8 @@ class Window:
         self._newest: Sample | None = None
         self._times: list[int] = []
         self._changes: list[_Change] = []
+        self._rewinds: list[_Rewinds] = []
+        self._noted_at = UNKNOWN
         self._all = _Positions.none()
 
     def __len__(self) -> int:
@@ -149,20 +164,31 @@ class Window:
         """Begin a sample (microseconds) of at most this many positions, in place of one of the same time."""
         newest = self._newest
         if newest is not None and at < newest.at:  # the clock went back
-            self._times, self._changes, self._all = [], [], _Positions.none()
-        elif newest is not None and at > newest.at and not self._is_thinned(newest):
+            self._times, self._changes, self._rewinds, self._all = [], [], [], _Positions.none()
+        elif newest is not None and at > newest.at:
             self._note(newest)
-        self._newest = Sample(at, *(np.full(count, UNKNOWN) for _ in range(4)))
+        figures = [np.full(count, UNKNOWN) for _ in range(4)]
+        self._newest = Sample(at, figures[0], figures[1], figures[2], figures[3], keeps_up=np.full(count, False))
         while self._times and self._times[0] < at - self._micros:
             self._drop_oldest()
         self._all.grow(count)
 
-    def put(self, positions: Ints, partitions: Ints, *, committed: Ints, committed_at: Ints, lag: Ints) -> None:
+    def put(
+        self,
+        positions: Ints,
+        partitions: Ints,
+        *,
+        committed: Ints,
+        committed_at: Ints,
+        lag: Ints,
+        keeps_up: Bools | np.bool_ = np.False_,
+    ) -> None:
         """Set the figures of some positions at the newest sample."""
         newest = self._newest
         assert newest is not None
         newest.committed[positions], newest.committed_at[positions] = committed, committed_at
         newest.lag[positions], newest.partitions[positions] = lag, partitions
+        newest.keeps_up[positions] = keeps_up
 
     def newest_at(self, at: int) -> Sample | None:
         """Return the newest sample if it is of this time, for `restore`."""
@@ -179,9 +205,11 @@ class Window:
             if name != "partitions":
                 column[known] = UNKNOWN
         self._changes = [change.without(known) for change in self._changes]
+        self._rewinds = [rewinds.without(known) for rewinds in self._rewinds]
         if self._newest is not None:
             there = positions[positions < len(self._newest.committed)]
             self._newest.committed[there] = self._newest.lag[there] = UNKNOWN
+            self._newest.keeps_up[there] = False
 
     def since(self, seconds: float) -> tuple[Ints, int]:
         """Return the committed offsets at the oldest sample of the last seconds, and its time (microseconds).
@@ -224,6 +252,7 @@ class Window:
             rewound_from,
             rewound_to,
             caught_up=(past.caught_up_at >= start) | caught_up_now,
+            kept_up=(past.kept_up_at >= start) | newest.keeps_up[positions],
             fell=(past.fell_since >= start) | fell_now,
             is_repeated=was_known & ~moved_now & (repeats_now | (past.repeated_since >= same_since)),
             same_seconds=(newest.at - same_since) / _MICROS,
@@ -235,26 +264,25 @@ class Window:
         return bool(self._times) and newest.at - self._times[-1] < self._micros / _SAMPLES_A_WINDOW
 
     def _note(self, sample: Sample) -> None:
-        """Add a sample that a later one follows."""
+        """Note what a sample shows that a later one follows, and keep it unless the one kept before is too close."""
         count, at, past = len(self._all.partitions), sample.at, self._all
         committed, commit_at, lag, partitions = (
             lengthened(column, count)
             for column in (sample.committed, sample.committed_at, sample.lag, sample.partitions)
         )
-        has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
         past.partitions = np.where(partitions != UNKNOWN, partitions, past.partitions)
-        if self._times:
-            rewinds = _rewinds(np.arange(count), committed, past)
-            self._changes.append(self._change(at, committed, lag, rewinds))
-        else:
-            past.oldest_committed, past.oldest_lag = committed, lag
-        self._times.append(at)
+        self._rewinds.append(_rewinds(np.arange(count), committed, past))
+        if not self._is_thinned(sample):
+            self._keep(at, committed, lag)
+        has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
         past.caught_up_at[has_lag & (lag <= self._allowed_lag)] = at
+        past.kept_up_at[: len(sample.keeps_up)][sample.keeps_up] = at
         fell = has_lag & (lag < past.known_lag)
         past.fell_since[fell] = past.known_lag_at[fell]
-        appeared = has_lag & (past.last_lag == UNKNOWN)
+        appeared = has_lag & (past.known_lag_at != self._noted_at)
         past.lag_since[appeared], past.lag_then[appeared] = at, lag[appeared]
-        past.committed_since[has_committed & (past.last_committed == UNKNOWN)] = at
+        past.committed_since[has_committed & (past.known_committed_at != self._noted_at)] = at
+        self._noted_at = at
         moved = has_committed & (committed != past.known_committed)
         past.changed_at[moved] = at
         repeated = has_committed & ~moved & (commit_at > past.known_commit_at)
@@ -264,10 +292,20 @@ class Window:
         past.known_committed = np.where(has_committed, committed, past.known_committed)
         past.known_committed_at[has_committed] = at
         past.known_commit_at = np.where(has_committed, commit_at, past.known_commit_at)
+
+    def _keep(self, at: int, committed: Ints, lag: Ints) -> None:
+        """Keep the figures of a sample as changes to those of the one kept before."""
+        past = self._all
+        if self._times:
+            self._changes.append(self._change(at, committed, lag))
+        else:
+            past.oldest_committed, past.oldest_lag = committed, lag
+        self._rewinds = []
+        self._times.append(at)
         # The oldest sample's columns are changed in place later.
         past.last_committed, past.last_lag = (committed, lag) if self._changes else (committed.copy(), lag.copy())
 
-    def _change(self, at: int, committed: Ints, lag: Ints, rewinds: _Rewinds) -> _Change:
+    def _change(self, at: int, committed: Ints, lag: Ints) -> _Change:
         past = self._all
         is_same = committed == past.last_committed
         grown = np.flatnonzero(is_same & (lag != UNKNOWN) & (past.last_lag != UNKNOWN))
@@ -275,12 +313,12 @@ class Window:
         produced[past.partitions[grown]] = (lag - past.last_lag)[grown]
         moved = np.flatnonzero(~is_same).astype(np.int32)
         other = np.flatnonzero(lag != _grown(past.last_lag, produced, past.partitions)).astype(np.int32)
-        return _Change(at, moved, committed[moved], produced, other, lag[other], rewinds)
+        return _Change(at, moved, committed[moved], produced, other, lag[other], self._rewinds)
 
     def _drop_oldest(self) -> None:
         self._times.pop(0)
         if not self._changes:
-            self._all = _Positions.none()
+            self._rewinds, self._all = [], _Positions.none()
             return
         change, past = self._changes.pop(0), self._all
         past.oldest_committed[change.moved] = change.committed
@@ -290,7 +328,8 @@ class Window:
     def _rewound(self, positions: Ints, committed: Ints, past: _Positions, start: int) -> tuple[Ints, Ints]:
         """Return from which offset to which the committed one went back first, unless a later one was as high."""
         found_from, found_to = (np.full(len(positions), UNKNOWN) for _ in range(2))
-        steps = [*(change.rewinds for change in self._changes), _rewinds(positions, committed, past)]
+        steps = [rewinds for change in self._changes for rewinds in change.rewinds]
+        steps += [*self._rewinds, _rewinds(positions, committed, past)]
         steps = [step for step in (step.of(step.since >= start) for step in steps) if len(step.positions)]
         if not steps:
             return found_from, found_to
