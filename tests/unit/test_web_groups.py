@@ -199,8 +199,10 @@ def test_page_while_no_broker_answers_says_so(tmp_path: Path) -> None:
     lay_everything(config)
     offsets = {"topic": "orders", "partition": 0, "sampled_at": now(), "error": "broker 1 did not answer"}
     lay(config, "log_offsets", offsets)
-    [notice] = listed(Site(config))["notices"]
+    found = listed(Site(config))
+    [notice] = found["notices"]
     assert (notice["kind"], notice["title"]) == ("failed", "No broker returns log offsets")
+    assert (found["sampled_at"], found["is_stale"]) == (None, False)
     assert notice["detail"].startswith("No broker has returned log offsets yet (broker 1 did not answer): ")
 
 

@@ -104,7 +104,7 @@ class Totals:
         )
 
 
-_LATE = timedelta(minutes=1)
+_LATE = timedelta(seconds=15)
 """Rows of a table are written in the order of their time up to this much."""
 
 

@@ -127,21 +127,22 @@ class Snapshot(StoredRows):
 
     `lag`: the newest sample of each group and partition. Where that is too many rows (`most_rows`), some groups have
     none in it, but in `summary` and `extent`, with the columns of `SUMMARY` and `EXTENT`; groups that were deleted
-    since are in none. `groups`: group_id, state, generation, member_count, protocol_type, protocol. `deleted`:
-    group_id, deleted_at. `rebalances`: group_id, cause, count, moved; `intervals`: group_id, last_at, seconds, and
-    `le_N`, how many were in the Nth bucket. `commits`: group_id, count. `progress`: for each partition of
-    __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in microseconds. `stable`: for each of
-    them last_stable_offset (null if no transaction is open) and `lag`, its distance to the log's end. `failures`:
-    table, count. `newest`: the time of a table's newest row, for lag of the newest for which a broker had answered;
-    of history_positions, since when a batch waits for the history job, +Inf if none does. Tables without rows of the
-    cluster are not in it. `not_ready`: why the values may not be current, None if they are, and once they were, only
-    that no broker answers.
+    since are in none. `sampled_at`: the time of its newest row. `groups`: group_id, state, generation, member_count,
+    protocol_type, protocol. `deleted`: group_id, deleted_at. `rebalances`: group_id, cause, count, moved;
+    `intervals`: group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count.
+    `progress`: for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in
+    microseconds. `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its
+    distance to the log's end. `failures`: table, count. `newest`: the time of a table's newest row, for lag of the
+    newest for which a broker had answered; of history_positions, since when a batch waits for the history job, +Inf
+    if none does. Tables without rows of the cluster are not in it. `not_ready`: why the values may not be current,
+    None if they are, and once they were, only that no broker answers.
     """
 
     cluster: str
     made_at: float
     seconds: float
     lag: pa.Table
+    sampled_at: datetime | None
     newest: Mapping[str, float]
     not_ready: str | None
     summary: pa.Table = field(default_factory=SUMMARY.empty_table)
@@ -259,6 +260,7 @@ class SnapshotReader:
             made_at=time.time(),
             seconds=time.perf_counter() - started,
             lag=rows,
+            sampled_at=newest,
             summary=summary,
             extent=extent,
             **vars(stored) | {name: _of(alive, getattr(stored, name)) for name in _COUNTED_BY_GROUP},

@@ -94,7 +94,9 @@ class Groups(Answer):
     pages: int
     statuses: dict[str, int] = Field(description="How many groups have each verdict, before `status` selects some.")
     clusters: list[str] = Field(description="All clusters.")
-    sampled_at: datetime | None = Field(description="The time of the newest sample of lag.")
+    sampled_at: datetime | None = Field(
+        description="The time of the newest sample of lag for which a broker answered."
+    )
     is_stale: bool = Field(description="Whether those of any cluster are too old to show the present.")
     groups: list[GroupSummary]
 
@@ -369,7 +371,7 @@ class Topic(Answer):
     notices: list[Notice]
     cluster: str = _column("consumer_lag", "cluster")
     topic: str = _column("consumer_lag", "topic")
-    sampled_at: datetime | None = Field(description="The time of the newest sample.")
+    sampled_at: datetime | None = Field(description="The time of the newest sample for which a broker answered.")
     is_stale: bool = Field(description=_IS_STALE)
     produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
     consumers: list[TopicConsumer] = Field(description="The slowest first.")

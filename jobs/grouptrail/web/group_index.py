@@ -36,9 +36,9 @@ class ClusterGroups:
     """The groups of a cluster at one moment, as a table with the columns of `GroupSummary` but its trend.
 
     `lag` is the newest sample of each group and partition, and `extent` the topics of groups without rows in it, as
-    in the exporter's snapshot: groups that were deleted since are in none. `sampled_at` is the time of that sample,
-    `as_of` of all figures: without any sample of lag that of the newest batch. `is_stale`: it is too old to show the
-    present."""
+    in the exporter's snapshot: groups that were deleted since are in none. `as_of` is the time of that sample, or if
+    there is none, of the newest batch; `is_stale`: it is too old to show the present. `sampled_at` is the time of the
+    newest sample for which a broker had answered."""
 
     cluster: str
     rows: pa.Table
@@ -148,7 +148,7 @@ class GroupIndex:
         trends: dict[tuple[str, str], list[int | None]] = {}
         for cluster in {row["cluster"] for row in listed}:
             partitions = {row["group_id"]: row["partitions"] for row in listed if row["cluster"] == cluster}
-            for name, trend in self._recent[cluster].trends(partitions, known[cluster].sampled_at).items():
+            for name, trend in self._recent[cluster].trends(partitions, known[cluster].as_of).items():
                 trends[cluster, name] = trend
         return [
             GroupSummary(
@@ -168,9 +168,7 @@ def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> Cluster
     # After the pipeline has stopped, the snapshot has no lag; the last samples show how it was then.
     is_current = len(snapshot.lag) + len(snapshot.extent) > 0
     lag = snapshot.lag if is_current else existing(recent.last_samples(), snapshot.deleted)
-    sampled_at = pc.max(lag["sampled_at"]).as_py()
-    if is_current and sampled_at is None:
-        sampled_at = datetime.fromtimestamp(snapshot.newest["consumer_lag"], UTC)
+    sampled_at = snapshot.sampled_at if is_current else pc.max(lag["sampled_at"]).as_py()
     now = datetime.now(UTC)
     rebalances = recent.rebalances(now if is_current else sampled_at or now)
     by_group = pa.concat_tables([lag_by_group(lag), _summarized(snapshot.summary)])
@@ -181,7 +179,7 @@ def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> Cluster
         lag,
         snapshot.extent,
         snapshot.deleted,
-        sampled_at,
+        sampled_at if snapshot.silence is None else snapshot.silence.since,
         as_of=sampled_at or (None if landed_at is None else datetime.fromtimestamp(landed_at, UTC)),
     )
 

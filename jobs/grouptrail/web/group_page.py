@@ -200,7 +200,7 @@ def _bounds(
 ) -> tuple[datetime, datetime]:
     if timeline is not None:
         return moment(timeline.since_us), moment(timeline.until_us)
-    until = until or known.sampled_at or utc_now()
+    until = until or known.as_of or utc_now()
     if since is not None and since >= until:
         detail = (
             f"nothing is known after {since:%Y-%m-%d %H:%M:%S} UTC: the newest data are of {until:%Y-%m-%d %H:%M:%S}"
