@@ -257,3 +257,20 @@ def test_pages_show_groups_of_a_large_sample_without_rows(tmp_path: Path, granul
     assert sorted(row["lag"] for row in partitions) == [0, 5, 10, 15]
     consumers = json.loads(site.get("/api/v1/topics/rare"))["consumers"]
     assert [row["group_id"] for row in consumers] == ["late"]
+
+
+def test_large_sample_has_no_groups_that_were_deleted_since(tmp_path: Path) -> None:
+    config = configured(tmp_path, series_budget=1)
+    lay(config, "consumer_lag", *(lag_row(1, group_id=name, sampled_at=now()) for name in ("gone", "here", "again")))
+    deleted = {**OPEN, "state": "Dead"}
+    lay(
+        config,
+        "group_states",
+        {**deleted, "group_id": "gone", "started_at": now()},
+        {**deleted, "group_id": "again", "started_at": now() - timedelta(minutes=1)},
+    )
+    with few_rows():
+        snapshot = SnapshotReader(config).read()
+    assert not len(snapshot.lag)
+    for rows in (snapshot.summary, snapshot.extent):
+        assert sorted(rows["group_id"].to_pylist()) == ["again", "here"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +163,26 @@ def test_topic_whose_unread_records_were_deleted_says_so(tmp_path: Path) -> None
     [partition] = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
     assert partition["headroom"] == -6
     assert "deleted unread" in site.get("/topics/orders")
+
+
+def test_topic_with_stale_figures_does_not_say_when_retention_takes_records(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    old = now() - timedelta(hours=2)
+    lay(config, "consumer_lag", lag_row(0, committed_offset=40, lag=60, lag_seconds=300.0, sampled_at=old))
+    starts = ((old - timedelta(hours=1), -14_390), (old, 10))
+    lay(config, "log_offsets", *({"topic": "orders", "sampled_at": at, "log_start_offset": by} for at, by in starts))
+    found = json.loads(Site(config).get("/api/v1/topics/orders"))
+    assert (found["is_stale"], found["partitions"][0]["seconds_to_loss"]) == (True, None)
+
+
+def test_group_at_a_time_after_the_newest_figures_says_of_when_they_are(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    billing(config)
+    lay(config, "ingest_progress", progress(0, 10, landed_at=KNOWN_UNTIL))
+    site = Site(config)
+    late = group(site, "billing?at=now")
+    as_of = datetime.fromisoformat(late["as_of"])
+    assert late["is_stale"]
+    assert KNOWN_UNTIL - as_of < timedelta(minutes=5)
+    assert not group(site, "billing?at=2026-03-04T13:00:00Z")["is_stale"]
+    assert f"as of {as_of:%Y-%m-%d %H:%M:%S} UTC (" in site.get("/groups/billing?at=now")

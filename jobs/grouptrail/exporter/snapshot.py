@@ -574,7 +574,7 @@ def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:
 
 
 def _without(groups: pa.Array | pa.ChunkedArray, rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.invert(pc.is_in(rows["group_id"], groups)))
+    return rows.filter(pc.invert(pc.is_in(rows["group_id"], groups))) if len(groups) else rows
 
 
 def _types(name: str, columns: tuple[str, ...]) -> dict[str, pa.DataType]:
