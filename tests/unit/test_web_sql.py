@@ -103,6 +103,15 @@ def test_result_beyond_the_limit_says_so_on_page_in_json_and_in_exports(site: Si
     assert answer.headers["X-Grouptrail-Is-Cut"] == "true"
 
 
+def test_result_of_old_data_says_so_on_page_in_json_and_in_exports(site: Site) -> None:
+    query = "SELECT group_id FROM current_lag"
+    assert re.search(r"As of 2026-03-04 .* ago\): nothing has been recorded since", text_of(page(site, query)))
+    assert json.loads(api(site, query))["note"].startswith("as of 2026-03-04 ")
+    exported = site.client.get(f"/api/v1/sql?{urlencode({'q': query, 'format': 'csv'})}", base_url=LOCAL)
+    assert exported.headers["X-Grouptrail-Note"].startswith("as of 2026-03-04 ")
+    assert json.loads(api(site, "SELECT 1 AS one"))["note"] is None
+
+
 def test_json_has_rows_by_the_names_of_columns(site: Site) -> None:
     found = json.loads(api(site, "SELECT at, cause, partitions_moved FROM rebalances ORDER BY at LIMIT 1"))
     assert found["columns"] == [

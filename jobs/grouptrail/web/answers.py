@@ -422,4 +422,5 @@ class SqlRows(Answer):
     columns: list[SqlColumn]
     rows: list[dict[str, Any]] = Field(description="By name of the column; times are UTC in ISO 8601, bytes base64.")
     is_cut: bool = Field(description="Whether the query has more rows than the limits allow.")
+    note: str | None = Field(description="How old the data are, if they do not show what views are asked for.")
     seconds: float = Field(description="How long the query took.")

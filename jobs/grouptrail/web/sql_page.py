@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TextIO
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pyarrow as pa
 from flask import Blueprint, Response, redirect, render_template, request
@@ -56,6 +56,7 @@ class ShownResult:
     has_lines: bool
     row_count: int
     is_cut: bool
+    note: str | None
     seconds: float
     chart: Chart | None
 
@@ -198,6 +199,7 @@ def _answer(cluster: str, found: QueryResult) -> SqlRows:
         columns=_columns(found),
         rows=[dict(zip(names, row, strict=True)) for row in rows(found.batches())],
         is_cut=found.is_cut,
+        note=found.note,
         seconds=round(found.seconds, 3),
     )
 
@@ -208,6 +210,8 @@ def _download(format: Export, found: QueryResult) -> Response:
         "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
         "X-Grouptrail-Is-Cut": str(found.is_cut).lower(),
     }
+    if found.note:
+        headers["X-Grouptrail-Note"] = quote(found.note, safe=" `:(),;/")
     return Response(download.write(found), content_type=download.type, headers=headers)
 
 
@@ -230,6 +234,7 @@ def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
         has_lines,
         found.table.num_rows,
         found.is_cut,
+        found.note,
         found.seconds,
         chart(found.table, names) if with_chart else None,
     )
