@@ -353,3 +353,14 @@ def test_summary_counts_partitions_and_errors() -> None:
     line = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
     assert summary(4, found, 0.51) == line
     assert summary(0, {}, 0.1) == "log-offsets batch 0: 0 partitions in 0.1 s"
+
+
+def test_summary_of_a_sample_without_any_answer_says_what_is_wrong_and_what_to_do() -> None:
+    """That a topic is gone is an answer."""
+    found = {"no broker answered": 3, "leader not available": 1}
+    line = (
+        "log-offsets batch 4: no broker returned log offsets (3 no broker answered; 1 leader not available): "
+        "check that the brokers run, or run grouptrail doctor; lag is unknown until one does"
+    )
+    assert summary(4, found, 0.5) == line
+    assert summary(4, {"no such topic": 3}, 0.5) == "log-offsets batch 4: 3 partitions in 0.5 s; 3 no such topic"

@@ -230,6 +230,15 @@ def test_deleted_group_is_neither_listed_nor_a_consumer_and_its_page_says_so(tmp
         assert '<span class="verdict-mark OK">' not in text
 
 
+def test_deleted_group_is_found_in_its_cluster_unless_another_has_one(tmp_path: Path) -> None:
+    first, second, third = (configured(tmp_path).model_copy(update={"cluster": name}) for name in "abc")
+    lay(first, "group_states", {**OPEN, "cluster": "b", "state": "Dead", "started_at": now()})
+    page = json.loads(Site(first, second).get("/api/v1/groups/billing"))
+    assert (page["cluster"], page["summary"], page["deleted_at"] is None) == ("b", None, False)
+    lay(first, "consumer_lag", lag_row(cluster="c"))
+    assert json.loads(Site(first, second, third).get("/api/v1/groups/billing"))["cluster"] == "c"
+
+
 def state_without_lag(config: Config) -> ClusterState:
     """Return the state in which the pages read the last samples from the table."""
     state = state_of(config)

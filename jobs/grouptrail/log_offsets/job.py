@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grouptrail.jobs import LOG_OFFSETS, Progress, Start
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.kafka.log import GONE
 from grouptrail.spark.streams import query_id, read_log_offsets, read_ticks, start_query
 from grouptrail.storage import checkpoints, tables
 
@@ -133,5 +134,10 @@ class Sampling:
 def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:
     """Return the log line of a batch: its partitions and their errors; `found` counts partitions by error."""
     faults = sorted(((count, error) for error, count in found.items() if error), reverse=True)
-    wrong = "".join(f"; {count:,} {error}" for count, error in faults)
-    return f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s{wrong}"
+    wrong = [f"{count:,} {error}" for count, error in faults]
+    if found and not found.keys() & {None, *GONE}:
+        return (
+            f"log-offsets batch {batch}: no broker returned log offsets ({'; '.join(wrong)}): "
+            "check that the brokers run, or run grouptrail doctor; lag is unknown until one does"
+        )
+    return "; ".join([f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s", *wrong])

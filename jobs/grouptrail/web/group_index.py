@@ -100,8 +100,12 @@ class GroupIndex:
         return self._recent[cluster]
 
     def clusters_of(self, column: Literal["group_id", "topic"], name: str) -> list[str]:
-        """Return the clusters that have a group or a topic of this name."""
-        return [cluster for cluster in self._configs if _has(self.of(cluster), column, name)]
+        """Return the clusters that have a group or a topic of this name, last those that had it."""
+        known = [self.of(cluster) for cluster in self._configs]
+        deleted = [one for one in known if column == "group_id" and one.deleted_at(name)]
+        return list(
+            dict.fromkeys(one.cluster for one in [*(one for one in known if _has(one, column, name)), *deleted])
+        )
 
     def cluster_of(self, column: Literal["group_id", "topic"], name: str, wanted: str) -> str:
         """Return the wanted cluster, by default the first that has the group or topic, or else the first.
