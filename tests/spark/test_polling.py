@@ -89,7 +89,8 @@ def test_polling_restarted_lands_each_change_once(
     land(polling)
     assert commits(config) == [(5, None, 1), (6, 2, 3), (5, 3, 5), (None, 5, 6)]
     assert [row["is_tombstone"] for row in landed.rows(config, "group_metadata")].count(True) == 1
-    assert {row["source"] for row in landed.rows(config, "offset_commits")} == {"admin"}
+    rows = landed.rows(config, "offset_commits")
+    assert {(row["source"], row["is_transactional"]) for row in rows} == {("admin", None)}
     of_search = [row["is_tombstone"] for row in landed.rows(config, "group_records")]
     assert (of_search.count(False), of_search.count(True)) == (8, 8)
     landed.assert_progress_adds_up(config)
