@@ -76,7 +76,7 @@ def test_log_offsets_job_once_samples_each_committed_partition(spark: SparkSessi
     assert run_once(spark, config) == ["log-offsets batch 0: 0 partitions"]
     assert landed.rows(config, "log_offsets") == []
     commit(spark, config, ("orders", 1), ("orders", 0), ("payments", 3))
-    assert run_once(spark, config) == [f"log-offsets batch 1: 3 partitions; 3 {SILENCE}"]
+    assert run_once(spark, config) == [f"log-offsets batch 1: 3 partitions; 3 {SILENCE}{job.NO_ANSWER}"]
     rows = landed.rows(config, "log_offsets")
     assert partition_errors(rows) == [("orders", 0, SILENCE), ("orders", 1, SILENCE), ("payments", 3, SILENCE)]
     assert {row["cluster"] for row in rows} == {"test"}
@@ -92,8 +92,8 @@ def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(spark: Spark
     query = start_query(samples, config, "log-offsets", land=sampling.land, once=True)
     assert query.awaitTermination(120)
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)]
-    assert run_once(spark, config) == [f"log-offsets batch 0: 1 partitions; 1 {SILENCE}"]
-    assert run_once(spark, config) == [f"log-offsets batch 1: 1 partitions; 1 {SILENCE}"]
+    assert run_once(spark, config) == [f"log-offsets batch 0: 1 partitions; 1 {SILENCE}{job.NO_ANSWER}"]
+    assert run_once(spark, config) == [f"log-offsets batch 1: 1 partitions; 1 {SILENCE}{job.NO_ANSWER}"]
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)] * 3
     folders = [path.name for path in Path(config.checkpoint_path("log-offsets")).parent.iterdir()]
     assert sorted(name.partition(".aside-")[0] for name in folders) == ["log-offsets", "log-offsets"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
     from grouptrail.log_offsets.source import Sampler
 
+NO_ANSWER = ". Lag is unknown until a broker answers: check that the brokers run, or run grouptrail doctor"
 TABLE = "log_offsets"
 COMMITS = "offset_commits"
 
@@ -134,10 +135,7 @@ class Sampling:
 def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:
     """Return the log line of a batch: its partitions and their errors; `found` counts partitions by error."""
     faults = sorted(((count, error) for error, count in found.items() if error), reverse=True)
-    wrong = [f"{count:,} {error}" for count, error in faults]
+    wrong = "".join(f"; {count:,} {error}" for count, error in faults)
     if found and not found.keys() & {None, *GONE}:
-        return (
-            f"log-offsets batch {batch}: no broker returned log offsets ({'; '.join(wrong)}): "
-            "check that the brokers run, or run grouptrail doctor; lag is unknown until one does"
-        )
-    return "; ".join([f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s", *wrong])
+        wrong += NO_ANSWER
+    return f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s{wrong}"
