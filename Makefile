@@ -72,6 +72,9 @@ bench: $(READY) ## Run all benchmarks, or some: ONLY=decode,cluster,start,histor
 soak: $(READY) ## Run all jobs with active groups and random faults: SECONDS=1200, SEED=8. Fails if a record is lost.
 	PYTHONPATH=deploy $(BIN)/python -m demo.soak $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
+fleet: $(READY) ## Run healthy groups of every habit, and count the samples with an alert: SECONDS=3600. Fails on a false one.
+	PYTHONPATH=deploy $(BIN)/python -m demo.fleet $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS))
+
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -373,6 +374,24 @@ def test_exporter_deny_groups_accepts_shell_patterns() -> None:
     patterns = ("*", "billing-?", "[[]x]", "a[]-]b", "[!a-z0-9]*", "a-b", "]")
     config = load_config(None, {"exporter.deny_groups": ", ".join(patterns)}, {})
     assert config.exporter.deny_groups == patterns
+
+
+def test_group_stop_seconds_is_read_from_file_and_flag_and_shown_as_written(tmp_path: Path) -> None:
+    """A name may have colons."""
+    expected = (("a:hourly-*", 7200.0), ("*", 60.0))
+    file = tmp_path / "grouptrail.toml"
+    file.write_text('[lag]\ngroup_stop_seconds = ["a:hourly-*:7200", "*:60"]\n')
+    assert load_config(file, {}, {}).lag.group_stop_seconds == expected
+    config = load_config(None, {"lag.group_stop_seconds": "a:hourly-*:7200, *:60"}, {})
+    assert config.lag.group_stop_seconds == expected
+    assert config.redacted()["lag"]["group_stop_seconds"] == ["a:hourly-*:7200", "*:60"]
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize("text", ["hourly", "hourly:0", "hourly:never", ":60", "[a:60"])
+def test_group_stop_seconds_invalid_value_is_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--set lag.group_stop_seconds: "):
+        load_config(None, {"lag.group_stop_seconds": text}, {})
 
 
 def test_thin_samples_is_read_from_file_flag_and_environment(tmp_path: Path) -> None:

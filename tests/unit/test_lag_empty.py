@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.departures import LOG_ENDS
 from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds
@@ -67,18 +68,22 @@ def statuses(
     group: GroupStatus = EMPTY,
     *,
     after: float = 1_000,
-    lowest_ends: Mapping[tuple[str, int], int] | None = None,
+    log_ends: Mapping[int, tuple[int, int]] | None = None,
     thresholds: Thresholds | None = None,
 ) -> dict[int, tuple[str, str]]:
     """Return status and reason of each partition of billing, which became Empty at 0, so many seconds later.
 
-    `lowest_ends`: the lowest log ends sampled within the poll timeout before it became Empty.
+    `log_ends`: the lowest and the highest log end by partition that were sampled in the minutes before.
     """
     periods: list[Any] = []
 
-    def find(wanted: Mapping[str, tuple[datetime, datetime]]) -> Mapping[str, Mapping[tuple[str, int], int]]:
+    def find(wanted: Mapping[str, tuple[datetime, datetime]]) -> pa.Table:
         periods.append(wanted)
-        return {"billing": lowest_ends or {}}
+        ends = [
+            {"group_id": "billing", "topic": "orders", "partition": number, "lowest": lowest, "highest": highest}
+            for number, (lowest, highest) in (log_ends or {}).items()
+        ]
+        return pa.Table.from_pylist(ends, LOG_ENDS)
 
     calculator = LagCalculator("c", Rules(thresholds or Thresholds()), find)
     calculator.positions.add(pa.Table.from_pylist(commits, COMMITS))
@@ -134,8 +139,8 @@ def test_status_commit_that_may_be_transactional_is_no_sign_of_life(*, is_transa
 @pytest.mark.parametrize(("lowest", "expected"), [(899, "EMPTY"), (900, "STOP"), (None, "STOP")])
 def test_status_owner_that_read_recent_records_has_polled(lowest: int | None, expected: str) -> None:
     """It has committed past a log end that was sampled within its poll timeout before the end."""
-    ends = {} if lowest is None else {("orders", 0): lowest}
-    assert status([commit(-1, 900)], [owner(joined=-10_000)], lowest_ends=ends) == expected
+    ends = {} if lowest is None else {0: (lowest, 1_000)}
+    assert status([commit(-1, 900)], [owner(joined=-10_000)], log_ends=ends) == expected
 
 
 def test_status_owner_that_left_by_itself_needs_no_commit() -> None:
@@ -214,9 +219,34 @@ def test_status_of_a_group_that_stays_away_says_that_it_left_on_purpose() -> Non
     short = Thresholds(empty_seconds=900)
     assert statuses([commit(-1, 900)], [owner(has_left=True)], thresholds=short)[0] == (
         "STOP",
-        "the partition's last owner left the group on purpose 1000 s ago and nobody has come back: "
+        "the partition's last owner left the group on purpose, but for 1000 s nobody has come back: "
         "2100 unread, the first of them for 1010 s",
     )
+
+
+NIGHTLY: Row = {"pauses": 3, "longest_pause_seconds": 3_000, "known_since": at(-DAY)}
+
+
+@pytest.mark.parametrize(
+    ("history", "highest", "after", "expected"),
+    [
+        (NIGHTLY, 900, 4_400, "EMPTY"),
+        (NIGHTLY, 900, 4_600, "STOP"),
+        (NIGHTLY, 901, 4_400, "STOP"),
+        (NIGHTLY, None, 4_400, "STOP"),
+        (NIGHTLY | {"pauses": 2}, 900, 4_400, "STOP"),
+    ],
+)
+def test_status_of_a_group_that_had_read_all_and_pauses_as_it_used_to_is_empty(
+    history: Row, highest: int | None, after: float, expected: str
+) -> None:
+    """A KIP-848 or exactly-once group: what it writes does not show whether its members left or died."""
+    group = GroupStatus("Empty", emptied_at=at(0), endings=frozenset({ENDED}), emptied_offset=10_000_000, **history)
+    ends = {} if highest is None else {0: (800, highest)}
+    [(found, why)] = statuses([commit(-1, 900)], [owner(joined=None)], group, after=after, log_ends=ends).values()
+    assert found == expected
+    if expected == "EMPTY":
+        assert why == "the group had read all and pauses as usual, with 2100 unread"
 
 
 def test_status_of_a_group_that_stays_away_without_records_is_ok_until_one_has_waited() -> None:

@@ -109,6 +109,18 @@ def test_status_of_an_idle_partition_is_stop_when_its_only_record_waits() -> Non
     assert (row["status"], row["usual_wait_seconds"]) == ("STOP", None)
 
 
+def test_status_of_a_group_with_a_threshold_of_its_own_is_stop_by_that() -> None:
+    """The first pattern that matches applies."""
+    for patterns, first in (((("bill*", 600.0), ("*", 60.0)), 600), ((("audit", 600.0),), 300)):
+        calculator = LagCalculator("c", Rules(group_stop_seconds=patterns))
+        calculator.positions.add(pa.Table.from_pylist([commit(0, 0)], COMMITS))
+        rows = []
+        for second in range(0, 1_000, 20):
+            calculator.add_sample(pa.Table.from_pylist([log(second, second)], LOGS))
+            rows += calculator.compute({}).to_pylist()
+        assert min(stopped(rows)) == pytest.approx(first, abs=20)
+
+
 OFFSET, WAIT = st.integers(0, 5), st.sampled_from([0.0, 20.0, 31.0, 400.0, 3600.0])
 
 

@@ -24,6 +24,7 @@ from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
 from grouptrail.config.values import (
     ClientSetting,
+    GroupSeconds,
     ListenAddress,
     Location,
     Patterns,
@@ -110,6 +111,8 @@ class LagConfig(Section):
     """A group is stopped if it has not committed for this long while a record has waited as long."""
     allowed_lag: int = Field(default=0, ge=0)
     """Up to this many unread records count as no lag."""
+    group_stop_seconds: GroupSeconds = ()
+    """Pairs pattern:seconds: `stop_seconds` of the groups whose names match; the first match applies."""
     stop_seconds_limit: float = Field(default=86_400, gt=0, allow_inf_nan=False)
     """A group that usually commits less often than `stop_seconds` is stopped after twice its usual silence, but at
     the latest after this long."""

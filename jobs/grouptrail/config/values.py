@@ -69,12 +69,31 @@ def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
     return pairs
 
 
+def _parse_group_seconds(value: Any) -> tuple[tuple[str, float], ...]:
+    """Return pairs of a pattern and seconds, from texts like `hourly-*:7200`."""
+    texts = _split(value) if isinstance(value, (str, list, tuple)) else [value]
+    parts = [text if isinstance(text, (list, tuple)) else str(text).rpartition(":")[::2] for text in texts]
+    try:
+        pairs = tuple((str(pattern), float(seconds)) for pattern, seconds in parts)
+    except (TypeError, ValueError):
+        pairs = (("", 0.0),)
+    if any(not pattern or not 0 < seconds < math.inf for pattern, seconds in pairs):
+        raise ValueError("must be pairs pattern:seconds, such as hourly-*:7200")
+    _check_patterns(tuple(pattern for pattern, _ in pairs))
+    return pairs
+
+
 ClientSetting = Annotated[str | SecretStr, PlainValidator(_as_text)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(normalized)]
 WarehouseLocation = Annotated[Location, AfterValidator(_check_warehouse)]
 SplitText = BeforeValidator(_split)
 Patterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_check_patterns)]
 ListenAddress = Annotated[str, AfterValidator(_check_address)]
+GroupSeconds = Annotated[
+    tuple[tuple[str, float], ...],
+    BeforeValidator(_parse_group_seconds),
+    PlainSerializer(lambda pairs: [f"{pattern}:{seconds:g}" for pattern, seconds in pairs]),
+]
 ThinningSteps = Annotated[
     tuple[tuple[float, int], ...],
     BeforeValidator(_parse_thinning),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from grouptrail.lag.calculator import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, PartitionIndex, at_numbers, floats, ints, moment, whole
 from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, keeps_up, matching, not_deleted
-from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge
+from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
@@ -65,7 +65,12 @@ class Firing:
     reason: str
 
 
-def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) -> Iterator[Firing]:
+def replay(
+    samples: Iterable[pa.Table],
+    thresholds: Thresholds,
+    alert: Alert,
+    group_stop_seconds: Sequence[tuple[str, float]] = (),
+) -> Iterator[Firing]:
     """Yield the firings of an alert over samples (rows of `consumer_lag`), the oldest first, as they end."""
     index, window = PartitionIndex(), Window(thresholds.window_seconds, thresholds.allowed_lag)
     held: dict[int, Firing] = {}
@@ -103,6 +108,7 @@ def replay(samples: Iterable[pa.Table], thresholds: Thresholds, alert: Alert) ->
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),
                 usual_seconds=floats(rows["usual_wait_seconds"]),
+                stop_seconds=stop_seconds_of(whole(rows["group_id"]), thresholds, group_stop_seconds),
             ),
             thresholds,
         )
@@ -169,7 +175,8 @@ def backtest(
     """
     thresholds = Thresholds.of(config.lag)
     stored = _Stored(config, groups, since, until)
-    found = sorted(replay(stored.samples(), thresholds, alert), key=lambda firing: firing.fired_at or 0)
+    firings = replay(stored.samples(), thresholds, alert, config.lag.group_stop_seconds)
+    found = sorted(firings, key=lambda firing: firing.fired_at or 0)
     rows = [_shown(firing) for firing in found]
     if format != "table":
         write_rows(list(_HEADERS), rows, out, format=format)

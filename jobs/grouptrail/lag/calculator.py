@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.lag.departures import LOG_ENDS, Departed, Departures, FindLogEnds, LastCommits, LastOwners
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
@@ -30,7 +31,7 @@ from grouptrail.lag.index import (
     valid,
     whole,
 )
-from grouptrail.lag.members import FindLogEnds, Groups, LastCommits, LastOwners, Leavers
+from grouptrail.lag.members import Groups
 from grouptrail.lag.offsets import (
     CLOCKS_DIFFER_SECONDS,
     SAMPLES_TO_KEEP_UP,
@@ -45,7 +46,7 @@ from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.rhythm import Rhythms
 from grouptrail.lag.seconds import LogEnds, LogEndSample
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
-from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge
+from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.storage.schema import ADMIN, compact, table_schema
 
@@ -92,6 +93,7 @@ class Rules:
     rate_seconds: float = 300
     read_committed_groups: tuple[str, ...] = ()
     exact_groups: tuple[str, ...] = ()
+    group_stop_seconds: tuple[tuple[str, float], ...] = ()
     poll_seconds: float = 0
     held_back_seconds: float = 15
 
@@ -132,17 +134,18 @@ class _Context:
     """What the entries of a sample have in common.
 
     Columns by the groups' numbers: `is_isolated` if it reads under read_committed, `is_exact` as `exact_groups`,
-    `away_seconds` for how long it has been without members and `may_be_away_seconds` how long that may last, NaN
-    unless it is Empty. By position: `has_left` if its last owner left by itself, and `committed_then` the committed
-    offset from which rates are computed, `then` its time.
+    `stop_seconds` how long it may be silent, `away_seconds` for how long it has been without members and
+    `may_be_away_seconds` how long that may last, NaN unless it is Empty. By position: what is known of its `departed`
+    owner, and `committed_then` the committed offset from which rates are computed, `then` its time.
     """
 
     groups: Groups
     is_isolated: Bools
     is_exact: Bools
+    stop_seconds: Floats
     away_seconds: Floats
     may_be_away_seconds: Floats
-    has_left: Bools
+    departed: Departed
     committed_then: Ints
     then: int
 
@@ -157,7 +160,7 @@ class LagCalculator:
         self,
         cluster: str,
         rules: Rules,
-        find_log_ends: FindLogEnds = lambda _periods: {},
+        find_log_ends: FindLogEnds = lambda _periods: LOG_ENDS.empty_table(),
         *,
         first_until: int | None = None,
         entries_at_a_time: int = _ENTRIES_AT_A_TIME,
@@ -175,7 +178,7 @@ class LagCalculator:
         self._first: Mapping[RecordRequest, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._recreated_at = np.empty(0, np.int64)
-        self._leavers = Leavers(find_log_ends)
+        self._departures = Departures(find_log_ends)
         self._last_owners = NO_LAST_OWNERS
         self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
         self._rhythms = Rhythms()
@@ -254,7 +257,7 @@ class LagCalculator:
         if self._sample is None:
             return ROWS.empty_table().select(columns)
         sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
-        at = sampled.at
+        at, rules = sampled.at, self._rules
         if last_owners is not self._last_owners:
             self._last_owners = last_owners
             self._numbered_owners = LastOwners.of(last_owners, self._numbers(last_owners)[1])
@@ -263,12 +266,15 @@ class LagCalculator:
         self._rhythms.begin(at, self._index.position_count)
         context = _Context(
             groups,
-            groups.matching(self._rules.read_committed_groups),
-            groups.matching(self._rules.exact_groups),
+            groups.matching(rules.read_committed_groups),
+            groups.matching(rules.exact_groups),
+            stop_seconds_of(
+                pa.array(groups.names, pa.string()), self._rules.thresholds, self._rules.group_stop_seconds
+            ),
             np.where(groups.are_empty, (at - groups.emptied_at) / _MICROS, np.nan),
-            groups.may_be_away_seconds(self._rules.thresholds),
-            self._have_left(sampled, groups),
-            *self._window.since(self._rules.rate_seconds),
+            groups.may_be_away_seconds(rules.thresholds),
+            self._departed(sampled, groups),
+            *self._window.since(rules.rate_seconds),
         )
         if fetch_records is not None:
             self._fetch_first_records(sampled, context, fetch_records)
@@ -393,8 +399,8 @@ class LagCalculator:
         partitions = self._index.partitions(rows)
         return partitions, self._index.positions(rows, partitions)
 
-    def _have_left(self, sampled: _Sampled, groups: Groups) -> Bools:
-        """Return whether the last owner of each position left by itself."""
+    def _departed(self, sampled: _Sampled, groups: Groups) -> Departed:
+        """Return what is known of the last owners of Empty groups' positions."""
         of_empty = sampled.order[groups.are_empty[sampled.groups[sampled.order]]]
         commits = sampled.commits.select(["committed_offset", "record_at", "record_offset", "is_transactional"])
         of_them = commits.take(pa.array(of_empty))
@@ -407,8 +413,15 @@ class LagCalculator:
             committed_at=committed_at,
             record_offsets=record_offsets,
             is_plain=is_plain,
+            is_behind=at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows[of_empty]) > offsets,
         ).of(committed_at != UNKNOWN)
-        return self._leavers.left(groups, last, self._numbered_owners, self._index.position_count)
+        return self._departures.find(
+            groups,
+            last,
+            self._numbered_owners,
+            count=self._index.position_count,
+            number=lambda rows: self._numbers(rows)[1],
+        )
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -553,7 +566,8 @@ class LagCalculator:
         silent = self._silent_seconds(entries, context.groups)
         self._note_rhythm(entries.positions, committed, lag.readable, np.minimum(silent, age.seconds))
         waits = self._rhythms.waits(entries.positions)
-        away = np.where(context.has_left[entries.positions], context.away_seconds[entries.groups], np.nan)
+        has_left, is_pausing = (found[entries.positions] for found in context.departed)
+        away = np.where(has_left | is_pausing, context.away_seconds[entries.groups], np.nan)
         is_overdue = away >= context.may_be_away_seconds[entries.groups]
         now = PositionSample(
             positions=entries.positions,
@@ -563,11 +577,13 @@ class LagCalculator:
             lag_seconds=age.seconds,
             commit_seconds=silent,
             is_empty=(away >= 0) & ~is_overdue,
+            has_left=has_left,
             is_unsubscribed=is_ignored,
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
             overdue_seconds=np.where(is_overdue, away, np.nan),
             usual_seconds=waits[0],
+            stop_seconds=context.stop_seconds[entries.groups],
         )
         return waits, judge(self._window, now, self._rules.thresholds)
 

@@ -33,8 +33,8 @@ join phase ended, `session_ms`, its session timeout, and `poll_ms`, after which 
 """
 NO_LAST_OWNERS = LAST_OWNERS.empty_table()
 
-# Pauses that a group has come back from so many times are its habit.
-_FEW_PAUSES = 3
+FEW_PAUSES = 3
+"""Pauses that a group has come back from so many times are its habit."""
 _LONGER_THAN_PAUSES = 1.5
 
 
@@ -80,7 +80,7 @@ class GroupStatus:
         known_seconds = 0.0
         if self.known_since is not None and self.emptied_at is not None:
             known_seconds = (self.emptied_at - self.known_since).total_seconds()
-        if self.pauses < _FEW_PAUSES and known_seconds < thresholds.empty_seconds:
+        if self.pauses < FEW_PAUSES and known_seconds < thresholds.empty_seconds:
             return thresholds.empty_seconds
         return max(thresholds.stop_seconds, _LONGER_THAN_PAUSES * self.longest_pause_seconds)
 

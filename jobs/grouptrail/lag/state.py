@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
 from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, LagCalculator, Rules
+from grouptrail.lag.departures import LOG_ENDS
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
@@ -79,6 +79,7 @@ def rules_of(config: Config) -> Rules:
         lag.rate_seconds,
         lag.read_committed_groups,
         lag.exact_groups,
+        lag.group_stop_seconds,
         config.admin.interval_seconds,
         # A group must not seem to have stopped before its partition counts as held back.
         max(
@@ -243,7 +244,7 @@ class LagState:
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
         calculator = LagCalculator(
-            self._config.cluster, rules_of(self._config), self._lowest_log_ends, first_until=self._first_until()
+            self._config.cluster, rules_of(self._config), self._log_ends, first_until=self._first_until()
         )
         ours = self._shard.condition()
         commits, newest, source = self._stored_commits(ours)
@@ -357,23 +358,20 @@ class LagState:
             self._report_failure(f"lag: {what} cannot be fetched: {error}")
             return {}
 
-    def _lowest_log_ends(
-        self, periods: Mapping[str, tuple[datetime, datetime]]
-    ) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        """Return the lowest sampled log end of each position of the groups, in a period of each group."""
+    def _log_ends(self, periods: Mapping[str, tuple[datetime, datetime]]) -> pa.Table:
+        """Return what was sampled (`LOG_ENDS`) of the positions of groups, in a period of each group."""
         of_each = [
             f"(group_id = {datafusion_literal(group)} "
             f"AND sampled_at BETWEEN {datafusion_literal(since)} AND {datafusion_literal(until)})"
             for group, (since, until) in periods.items()
         ]
-        found: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+        columns = "group_id, topic, partition, MIN(log_end_offset) AS lowest, MAX(log_end_offset) AS highest"
+        found: list[dict[str, Any]] = []
         for first in range(0, len(of_each), _GROUPS_A_QUERY):
             some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
-            columns = "group_id, topic, partition, MIN(log_end_offset) AS lowest"
             rest = f"AND log_end_offset IS NOT NULL AND ({some}) GROUP BY group_id, topic, partition"
-            for row in select(self._config, TABLE, columns, rest):
-                found[row["group_id"]][row["topic"], row["partition"]] = row["lowest"]
-        return found
+            found += select(self._config, TABLE, columns, rest)
+        return pa.Table.from_pylist(found, LOG_ENDS)
 
     def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
         """Return the coordinators' offsets of groups, or why there are none: too many groups, or no time."""

@@ -5,7 +5,8 @@ The first rule that holds decides (docs/lag.md):
     UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
     UNSUBSCRIBED  the group's members do not subscribe to the topic
     OK            no more than `allowed_lag` records are left to read
-    EMPTY         the partition's last owner left on purpose, and has not been away for too long
+    EMPTY         the partition's last owner left on purpose, or its group pauses as it used to after reading all, and
+                  has not been away for too long
     STOP          no commit for `stop_seconds`, and a record that has waited for as long
     REWIND        the committed offset went back within the window, and is still lower than it was
     OK            no commit for `stop_seconds`, but no longer than usual for this position
@@ -21,7 +22,7 @@ most `stop_seconds_limit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, Texts, nulls, sentences, valid
+from grouptrail.lag.offsets import matching
 from grouptrail.lag.rhythm import LONGER_THAN_USUAL
 from grouptrail.lag.window import Window
 
@@ -59,9 +61,10 @@ class PositionSample:
     """The figures of positions at one sample, by entry; seconds are NaN where not known.
 
     `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `is_empty`: the
-    last owner left on purpose; `overdue_seconds`: for how long it has been away then, where that is too long.
-    `usual_seconds`: how long no commit usually comes while records wait. `held_back` says why the decoded commits are
-    not up to date (None: all are). `without_records` counts the unread offsets that hold no record.
+    last owner left on purpose (`has_left`), or the group pauses as it used to; `overdue_seconds`: for how long it has
+    been away then, where that is too long. `usual_seconds`: how long no commit usually comes while records wait.
+    `stop_seconds` replaces the threshold. `held_back` says why the decoded commits are not up to date (None: all
+    are). `without_records` counts the unread offsets that hold no record.
     """
 
     positions: Ints
@@ -74,8 +77,10 @@ class PositionSample:
     is_unsubscribed: Bools
     held_back: pa.Array | None = None
     without_records: Ints | None = None
+    has_left: Bools | None = None
     overdue_seconds: Floats | None = None
     usual_seconds: Floats | None = None
+    stop_seconds: Floats | None = None
 
     @property
     def silent_seconds(self) -> Floats:
@@ -83,12 +88,17 @@ class PositionSample:
         found: Floats = np.minimum(self.commit_seconds, self.lag_seconds)
         return found
 
+    def stop_of(self, thresholds: Thresholds) -> Floats:
+        """Return `stop_seconds` of each position."""
+        return np.full(len(self.lag), thresholds.stop_seconds) if self.stop_seconds is None else self.stop_seconds
+
     def patience_seconds(self, thresholds: Thresholds) -> Floats:
         """Return how long each position may be silent."""
+        stop = self.stop_of(thresholds)
         if self.usual_seconds is None:
-            return np.full(len(self.lag), thresholds.stop_seconds)
+            return stop
         longer = LONGER_THAN_USUAL * np.nan_to_num(self.usual_seconds)
-        return np.maximum(thresholds.stop_seconds, np.minimum(longer, thresholds.stop_seconds_limit))
+        return np.maximum(stop, np.minimum(longer, thresholds.stop_seconds_limit))
 
     def of(self, entries: Ints) -> PositionSample:
         """Return the figures of some entries."""
@@ -97,6 +107,16 @@ class PositionSample:
         given = {name: column[entries] for name, column in vars(self).items() if isinstance(column, np.ndarray)}
         held_back = None if self.held_back is None else self.held_back.take(pa.array(entries))
         return replace(self, **given, held_back=held_back)
+
+
+def stop_seconds_of(
+    group_ids: pa.Array, thresholds: Thresholds, group_stop_seconds: Sequence[tuple[str, float]]
+) -> Floats:
+    """Return `stop_seconds` of groups by the first of the patterns that matches."""
+    found = np.full(len(group_ids), thresholds.stop_seconds)
+    for pattern, seconds in reversed(group_stop_seconds):
+        found[matching(group_ids, (pattern,))] = seconds
+    return found
 
 
 _Reason = str | Callable[[], pa.Array]
@@ -170,15 +190,20 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
     held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
     overdue = np.full(len(now.lag), np.nan) if now.overdue_seconds is None else now.overdue_seconds
 
-    def emptied(at: Ints) -> pa.Array:
-        return sentences("the partition's last owner left the group on purpose, with ", now.lag[at], " unread")
+    has_left = now.is_empty | ~np.isnan(overdue) if now.has_left is None else now.has_left
+    left, paused = (
+        "the partition's last owner left the group on purpose",
+        "the group had read all and pauses as usual",
+    )
+
+    def emptied(why: str, at: Ints) -> pa.Array:
+        return sentences(f"{why}, with ", now.lag[at], " unread")
 
     def unread(at: Ints) -> tuple[str | Ints | Floats, ...]:
         return (now.lag[at], " unread, the first of them for ", waiting[at], " s")
 
-    def stayed_away(at: Ints) -> pa.Array:
-        left = ("the partition's last owner left the group on purpose ", overdue[at], " s ago")
-        return sentences(*left, " and nobody has come back: ", *unread(at))
+    def stayed_away(why: str, at: Ints) -> pa.Array:
+        return sentences(f"{why}, but for ", overdue[at], " s nobody has come back: ", *unread(at))
 
     def stopped(at: Ints) -> pa.Array:
         return sentences("no commit for ", quiet[at], " s, ", *unread(at))
@@ -187,15 +212,17 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
         _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
         _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
         _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
-        _Rule("EMPTY", now.is_empty, emptied),
-        _Rule("STOP", has_stopped & ~np.isnan(overdue), stayed_away),
+        _Rule("EMPTY", now.is_empty & has_left, partial(emptied, left)),
+        _Rule("EMPTY", now.is_empty, partial(emptied, paused)),
+        _Rule("STOP", has_stopped & ~np.isnan(overdue) & has_left, partial(stayed_away, left)),
+        _Rule("STOP", has_stopped & ~np.isnan(overdue), partial(stayed_away, paused)),
         _Rule("STOP", has_stopped, stopped),
     ]
 
 
 def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds) -> list[_Rule]:
     """Return the rules for positions that no earlier rule has decided."""
-    figures, stop = window.figures(now.positions), thresholds.stop_seconds
+    figures, stop = window.figures(now.positions), now.stop_of(thresholds)
     quiet, same, span = now.commit_seconds, figures.same_seconds, figures.span_seconds
     patience = now.patience_seconds(thresholds)
     usual = np.full(len(now.lag), np.nan) if now.usual_seconds is None else now.usual_seconds
