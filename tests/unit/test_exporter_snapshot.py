@@ -480,6 +480,16 @@ def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) ->
     assert figures(families(snapshot), "grouptrail_source_backlog_records") == {("9",): 898_300, ("3",): 0}
 
 
+def test_snapshot_of_an_absent_cluster_is_not_ready_and_names_the_others_unless_it_is_being_read(
+    config: Config,
+) -> None:
+    lay(config, "ingest_progress", progress(0, 10))
+    absent = config.model_copy(update={"cluster": "new"})
+    others = 'the warehouse has no cluster "new": it has "default"; set --cluster'
+    assert SnapshotReader(absent).read().not_ready == others
+    assert "has landed" in str(SnapshotReader(absent, lag_since=now()).read().not_ready)
+
+
 def test_snapshot_is_not_ready_until_lag_is_sampled_since_the_start(config: Config) -> None:
     """The previous run's lag is served in the meantime; without any commit there is no lag to wait for."""
     reader = SnapshotReader(config, lag_since=now())

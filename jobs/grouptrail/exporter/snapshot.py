@@ -512,8 +512,10 @@ class SnapshotReader:
         return None
 
     def _other_clusters(self) -> str | None:
-        """Return that the warehouse has other clusters, which it looks for until there are some."""
-        if self._others is None:
+        """Return that the warehouse has other clusters, which it looks for until there are some.
+
+        None also while this process reads the cluster's first records."""
+        if self._others is None and self._lag_since is None:
             try:
                 # With a cluster that is set: none of the others is to be taken instead.
                 with_stored_cluster(self._config.model_copy(update={"cluster": self._config.cluster}))
