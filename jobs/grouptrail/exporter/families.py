@@ -131,6 +131,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
         "lag": lag["lag"],
         "lag_seconds": lag["lag_seconds"],
         "lag_error_seconds": error_bound(lag),
+        "usual_wait_seconds": lag["usual_wait_seconds"],
         "catch_up_seconds": catch_up(lag),
         "committed_offset": lag["committed_offset"],
         "lost_records": lag["lost_records"],

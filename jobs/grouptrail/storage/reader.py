@@ -48,11 +48,41 @@ def landed(config: Config, name: str, app: str) -> int:
 
 
 def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | None = None) -> QueryBuilder:
-    """Return DataFusion over the versions of some open tables; its queries raise one of `READ_ERRORS`."""
+    """Return DataFusion over the versions of some open tables; its queries raise one of `READ_ERRORS`.
+
+    Columns that the contract got after a table was written last are null.
+    """
     engine = QueryBuilder(dict(settings or {}))
     for name, table in tables.items():
-        engine.register(name, table)
+        later = _later_columns(name, table)
+        engine.register(f"stored_{name}" if later else name, table)
+        if later:
+            list(engine.execute(f"CREATE VIEW {name} AS SELECT *, {', '.join(later)} FROM stored_{name}"))
     return engine
+
+
+_NULLS = {
+    "binary": "CAST(NULL AS BYTEA)",
+    "boolean": "CAST(NULL AS BOOLEAN)",
+    "smallint": "CAST(NULL AS SMALLINT)",
+    "int": "CAST(NULL AS INT)",
+    "bigint": "CAST(NULL AS BIGINT)",
+    "double": "CAST(NULL AS DOUBLE)",
+    "string": "CAST(NULL AS VARCHAR)",
+    "timestamp": "arrow_cast(NULL, 'Timestamp(Microsecond, Some(\"UTC\"))')",
+}
+
+
+def _later_columns(name: str, table: OpenTable) -> list[str]:
+    """Return the columns (SQL) of a table's contract that the table does not have yet."""
+    contract = contracts.tables().get(name)
+    if contract is None:
+        return []
+    there = {field.name for field in table.schema().fields}
+    missing = [column for column in contract.columns if column.name not in there]
+    if not all(column.null_means and column.type in _NULLS for column in missing):
+        return []  # not a table of any version
+    return [f"{_NULLS[column.type]} AS {column.name}" for column in missing]
 
 
 def table_id(table: OpenTable) -> str:
