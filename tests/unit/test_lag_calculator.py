@@ -151,9 +151,22 @@ def test_lag_owned_partition_without_commit_has_a_row_without_lag() -> None:
     owned = pa.Table.from_pylist([{"group_id": "billing", "topic": "orders", "partition": 0}], OWNED)
     row = row_at(calculator, log(0, 150), owned=owned)
     assert (row["group_id"], row["committed_offset"], row["lag"]) == ("billing", None, None)
-    assert (row["problem"], row["status"]) == ("no commit yet", "UNKNOWN")
+    assert row["problem"] == "no commit yet: of 150 records, auto.offset.reset says how many are to be read"
+    assert row["status"] == "UNKNOWN"
     calculator.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
     assert row_at(calculator, log(10, 150), owned=owned)["lag"] == 40
+
+
+def test_lag_owned_partition_without_commit_whose_log_is_empty_is_zero() -> None:
+    """Clients commit only where they have read, and there is nothing to read."""
+    calculator = new_calculator()
+    owned = pa.Table.from_pylist([{"group_id": "billing", "topic": "orders", "partition": 0}], OWNED)
+    for start, end in ((0, 0), (70, 70)):
+        row = row_at(calculator, log(end, end, start=start), owned=owned)
+        assert (row["committed_offset"], row["lag"], row["lost_records"], row["lag_seconds"]) == (None, 0, 0, 0)
+        assert (row["problem"], row["status"]) == (None, "OK")
+    row = row_at(calculator, log(80, 71, start=70), owned=owned)
+    assert (row["lag"], row["status"]) == (None, "UNKNOWN")
 
 
 def test_lag_topic_without_subscribed_member_is_unsubscribed() -> None:

@@ -15,7 +15,7 @@ from grouptrail.kafka.cluster import bounds_or_reason, partitions_of
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets import source
-from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions
 from grouptrail.log_offsets.job import NO_ANSWER, summary, which_partitions
 from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, OptionError, by_leader, sample
 from grouptrail.storage.schema import arrow_type
@@ -340,9 +340,47 @@ def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
     assert set(rows_of({"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)})) == {("orders", 0)}
 
 
+def owned(topic: str, partition: int, **more: object) -> dict[str, object]:
+    return {"topic": topic, "partition": partition, "cluster": "c", "is_open": True, "open_bucket": 1} | more
+
+
+def test_log_offsets_partitions_that_members_own_are_sampled_without_a_commit(tmp_path: Path) -> None:
+    """Clients commit only where they have read; a Connect task is no partition."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
+    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    del options["held_back"]
+    assert set(rows_of(options)) == {("orders", 0)}  # there is no history yet
+    generation = {"group_kind": "classic", "cluster": "c", "is_open": True, "open_bucket": 1}
+    small_tables.lay(config, "generations", generation, generation | {"protocol_type": "connect", "group_id": "sink"})
+    small_tables.lay(
+        config,
+        "partition_ownership",
+        owned("orders", 0),
+        owned("orders", 1),
+        owned("orders", 2, owned_until=small_tables.at(0)),
+        owned("a-connector", 0, group_id="sink"),
+    )
+    assert set(rows_of(options)) == {("orders", 0), ("orders", 1)}
+
+
+def test_owned_partitions_are_read_again_when_the_history_has_changed(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    small_tables.lay(config, "partition_ownership", owned("orders", 1))
+    partitions = OwnedPartitions(config.warehouse, "c")
+    assert partitions.partitions() == {}
+    small_tables.lay(
+        config, "generations", {"group_kind": "consumer", "cluster": "c", "is_open": True, "open_bucket": 1}
+    )
+    assert partitions.partitions() == {"orders": [1]}
+    small_tables.lay(config, "partition_ownership", owned("orders", 0), owned("else", 0, cluster="other"))
+    assert partitions.partitions() == {"orders": [0, 1]}
+
+
 def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> None:
     config = Config(warehouse="/lake", cluster="c")
     committed = {"committed": "/lake/offset_commits", "newest": "/lake/committed_offsets", "cluster": "c"}
+    committed |= {"warehouse": "/lake"}
     assert which_partitions(config) == committed | {"held_back": "__consumer_offsets"}
     assert which_partitions(config.model_copy(update={"source": "admin"})) == committed
     assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus, statuses
 from grouptrail.lag.shard import ALL, Shard
+from grouptrail.query import owned
 from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
 
@@ -115,17 +116,6 @@ FROM (
 JOIN history_positions AS history ON history.group_id = decoded.group_id AND history.cluster = decoded.cluster
 WHERE decoded.record_offset >= history.told_to AND history.cluster = {cluster} AND history.{shard}
 """
-_OWNED = """
-SELECT DISTINCT owned.group_id, owned.topic, owned.partition
-FROM partition_ownership AS owned
-JOIN generations AS now ON now.group_id = owned.group_id AND now.cluster = owned.cluster
-WHERE owned.is_open AND owned.owned_until IS NULL AND owned.cluster = {cluster} AND owned.{shard}
-  AND owned.partition >= 0
-  AND COALESCE(now.protocol_type, '') IN ('', 'consumer')
-  AND now.is_open AND now.ended_at IS NULL AND now.group_kind IN ('classic', 'consumer')
-"""
-
-
 # More groups are all asked for.
 _MOST_NAMED = 500
 
@@ -166,7 +156,7 @@ class GroupStatuses:
         self.by_id = statuses(
             states, subscriptions, self._leavers, filled=filled, pauses=self._pauses, returning=returning
         )
-        self.owned = arrow(_OWNED, OWNED)
+        self.owned = arrow(owned.OWNED, OWNED)
         self._versions = warehouse.versions
 
     def _read_emptied(

@@ -124,7 +124,18 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     mark_unknown(valid(errors), lambda found: errors.take(pa.array(found)))
     mark_unknown(is_ignored, lambda _: "no member of the group subscribes to the topic")
     mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda found: held_back.take(pa.array(found)))
-    mark_unknown(committed == UNKNOWN, lambda _: "no commit yet")
+    start = ints(entries.logs["log_start_offset"])
+    # Clients commit only where they have read: an empty log has nothing to commit.
+    is_empty = (committed == UNKNOWN) & (end != UNKNOWN) & (start == end)
+    is_uncommitted = (committed == UNKNOWN) & ~is_empty
+    mark_unknown(
+        is_uncommitted & (end != UNKNOWN),
+        lambda found: sentences(
+            "no commit yet: of ", (end - start)[found], " records, auto.offset.reset says how many are to be read"
+        ),
+    )
+    mark_unknown(is_uncommitted, lambda _: "no commit yet")
+    committed = np.where(is_empty, end, committed)
     is_recreated = _is_recreated(entries)
     mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
     # A commit that is newer than the sample may well be ahead of it.
@@ -137,7 +148,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     held = np.flatnonzero(entries.is_held_back & ~problem.is_set)
     problem.set(held, held_back.take(pa.array(held)))
     # Kafka accepts a commit of any 64-bit number; no record has a negative offset.
-    lost = np.maximum(ints(entries.logs["log_start_offset"]) - np.maximum(committed, 0), 0)
+    lost = np.maximum(start - np.maximum(committed, 0), 0)
     lag = np.where(is_unknown, UNKNOWN, np.maximum(readable - np.maximum(committed, -_MOST_OFFSETS), 0))
     return Lag(
         lag,

@@ -40,7 +40,7 @@ def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Start the query, which samples the partitions in `offset_commits` and writes `log_offsets`.
+    """Start the query, which samples the partitions of commits and of members, and writes `log_offsets`.
 
     On a cluster executors query the brokers. In a local session the driver does, without the data source, for which
     Spark runs several Python processes.
@@ -89,7 +89,7 @@ def which_partitions(config: Config) -> dict[str, str]:
     storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
     held_back = {} if config.source == "admin" else {"held_back": OFFSETS_TOPIC}
     tables = {"committed": config.table_path(COMMITS), "newest": config.table_path("committed_offsets")}
-    return {**tables, "cluster": config.cluster, **held_back, **storage}
+    return {**tables, "warehouse": config.warehouse, "cluster": config.cluster, **held_back, **storage}
 
 
 class Sampling:

@@ -7,7 +7,8 @@ Options: `kafka.…`, any setting of Kafka's Java client as in Spark's Kafka sou
 - `assign`: the listed ones, such as `{"orders": [0, 1]}`;
 - `committed` and `cluster`: those that groups of that cluster have committed to, read from the table
   `offset_commits` at that path; a stream follows the table; `storage.…` are delta-rs's options for it, and `newest`
-  is the path of `committed_offsets`, so that old commits need not be read;
+  is the path of `committed_offsets`, so that old commits need not be read; with `warehouse`, the folder of the
+  tables, also those that members own by the history;
 - none of these: all partitions that the principal may describe.
 
 With `held_back`, the name of a topic, also the partitions of that topic whose last stable offset is below their end;
@@ -38,7 +39,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
-from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions, merged
 from grouptrail.spark.streams import stopping
 from grouptrail.storage.schema import table_schema
 
@@ -54,7 +55,7 @@ TABLE = "log_offsets"
 _HELD_BACK = "held_back"
 _MOST_LEADERS_AT_ONCE = 32
 _LOOK_EVERY_SECONDS = 0.5
-_OPTIONS = ("assign", "committed", "newest", "cluster", _HELD_BACK)
+_OPTIONS = ("assign", "committed", "newest", "warehouse", "cluster", _HELD_BACK)
 
 
 class OptionError(GrouptrailError):
@@ -110,7 +111,7 @@ class Request:
             )
         if "bootstrap.servers" not in settings:
             raise OptionError(f"{FORMAT}: the option kafka.bootstrap.servers is missing: add it")
-        if which.keys() - {_HELD_BACK, "newest"} not in (set(), {"assign"}, {"committed", "cluster"}):
+        if which.keys() - {_HELD_BACK, "newest", "warehouse"} not in (set(), {"assign"}, {"committed", "cluster"}):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
         return cls(settings, storage, which)
@@ -159,12 +160,17 @@ class Planner:
             if "committed" in request.which
             else None
         )
+        self._owned = (
+            OwnedPartitions(request.which["warehouse"], request.which["cluster"], request.storage)
+            if "warehouse" in request.which
+            else None
+        )
         self._held_back = request.which.get(_HELD_BACK)
         self._known: list[PartitionMetadata] = []
 
     def plan(self) -> list[LeaderTask]:
         """Return the tasks, at least one: Spark replaces an empty list by a dummy task."""
-        wanted: Selection | None = self._committed.partitions() if self._committed else self._assigned
+        wanted = self._wanted()
         if wanted is None or self._held_back is None or self._held_back in wanted:
             return by_leader(self._places(wanted))
         tasks = by_leader(self._places({**wanted, self._held_back: None}))
@@ -177,6 +183,12 @@ class Planner:
     def close(self) -> None:
         """Close the connection."""
         self._cluster.close()
+
+    def _wanted(self) -> Selection | None:
+        if self._committed is None:
+            return self._assigned
+        committed = self._committed.partitions()
+        return committed if self._owned is None else merged(committed, self._owned.partitions())
 
     def _places(self, wanted: Selection | None) -> list[PartitionMetadata]:
         """Return the partitions with their leaders; if no broker answers, the last known ones with the reason."""

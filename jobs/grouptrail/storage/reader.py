@@ -40,6 +40,14 @@ def open_table(config: Config, name: str, version: int | None = None) -> OpenTab
         raise TableError(f"{path} cannot be read ({reason}): check the warehouse and the access rights") from error
 
 
+def open_all(paths: Mapping[str, str], storage: Mapping[str, str] | None) -> dict[str, OpenTable]:
+    """Open the newest versions of tables at these paths, by name; none of them if one does not exist."""
+    try:
+        return {name: DeltaTable(path, storage_options=dict(storage or {})) for name, path in paths.items()}
+    except TableNotFoundError:
+        return {}
+
+
 def landed(config: Config, name: str, app: str) -> int:
     """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
     table = open_table(config, name)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from grouptrail import contracts
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine, table_id
@@ -273,8 +274,8 @@ class OpenTables:
         self._tables[name] = table
 
     def _require_columns(self, name: str, table: OpenTable) -> None:
-        there = column_names(table)
-        missing = [column for column in self._columns[name] if column not in there]
+        later = {column.name for column in contracts.tables()[name].columns if column.null_means}
+        missing = [column for column in self._columns[name] if column not in column_names(table) | later]
         if missing:
             raise TableError(
                 f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
