@@ -1,8 +1,8 @@
 """Start here: the jobs in the order data flows, what each reads and what it writes.
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    offset_commits + brokers --log-offsets-> log_offsets
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
-    offset_commits, ownership + brokers --log-offsets-> log_offsets
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
@@ -145,7 +145,8 @@ DECODE = ModuleJob(
 LOG_OFFSETS = ModuleJob(
     name="log-offsets",
     about="asks the brokers where the logs of committed and owned partitions begin and end",
-    reads=("offset_commits", "partition_ownership", "generations"),
+    # It looks at who owns what, too, as far as the history is there.
+    reads=("offset_commits",),
     writes=("log_offsets",),
     module="grouptrail.log_offsets.job",
 )
@@ -178,4 +179,4 @@ LAG = ModuleJob(
     publishes_lag=True,
 )
 
-JOBS: tuple[Job, ...] = (DECODE, HISTORY, LOG_OFFSETS, LAG)
+JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, HISTORY, LAG)

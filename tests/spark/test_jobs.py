@@ -62,7 +62,7 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     commit = {"cluster": config.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
     tables.append_new(spark, [commit], config, "offset_commits")
     assert "count batch 0: 1 commits" in succeeded(cli(config, "run", "--job", "count", "--once"))
-    assert "not one of decode, history, log-offsets, lag, count" in cli(config, "run", "--job", "cuont").printed
+    assert "not one of decode, log-offsets, history, lag, count" in cli(config, "run", "--job", "cuont").printed
     assert "count: the next run begins where its tables end" in succeeded(cli(config, "recover", "--job", "count"))
 
 
