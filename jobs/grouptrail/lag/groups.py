@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,7 +33,8 @@ FROM (
   WHERE is_open AND ended_at IS NULL AND cluster = {cluster} AND {shard}
 )
 """
-# What follows concerns groups without members: those that a query has to name, by `among`.
+# What follows concerns groups without members: those that a query has to name, by `among`. By `since`, when the first
+# of them became Empty, files are left out.
 _EMPTIED = """
 WITH emptied AS (
   SELECT cluster, group_id, incarnation, started_at, record_offset FROM group_states
@@ -44,6 +46,7 @@ SELECT gone.group_id, gone.ended
 FROM memberships AS gone
 JOIN emptied ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
+WHERE gone.left_at >= {{since}}
 """
 _LAST_OWNERS = f"""{_EMPTIED}
 SELECT owned.group_id, owned.topic, owned.partition, owned.member_id, gone.ended = 'left' AS has_left,
@@ -54,7 +57,7 @@ JOIN memberships AS gone ON gone.group_id = emptied.group_id AND gone.cluster = 
 JOIN partition_ownership AS owned ON owned.group_id = gone.group_id AND owned.cluster = gone.cluster
   AND owned.member_id = gone.member_id AND owned.owned_until >= emptied.started_at - INTERVAL '1 second'
 {{of_members}}
-WHERE owned.partition >= 0
+WHERE owned.partition >= 0 AND gone.left_at >= {{since}} AND owned.owned_until >= {{since}}
 """
 _CLASSIC = """
   CASE WHEN joined.state_at > joined.record_at THEN joined.record_at ELSE joined.state_at END AS joined_at,
@@ -170,7 +173,7 @@ class GroupStatuses:
         """Read how the members of Empty groups left, unless it is known from an earlier call."""
         emptied = {row["group_id"]: row["record_offset"] for row in states if row["state"] == "Empty"}
         kept = {group for group, offset in self._complete.items() if emptied.get(group) == offset}
-        new = sorted(emptied.keys() - kept)
+        new = emptied.keys() - kept
         if not new and len(kept) == len(self._complete):
             return
         self._leavers = [row for row in self._leavers if row["group_id"] in kept]
@@ -181,9 +184,13 @@ class GroupStatuses:
         if new:
             among = _among(new) if len(new) <= _MOST_NAMED else f"NOT ({_among(kept)})"
             classic, of_members = (_CLASSIC, _OF_MEMBERS) if has_decoded else (_NOT_CLASSIC, "")
-            owners = arrow(_LAST_OWNERS, LAST_OWNERS, among=among, classic=classic, of_members=of_members)
+            started = (row["started_at"] for row in states if row["group_id"] in new)
+            since = datafusion_literal(datetime.fromisoformat(min(started)) - timedelta(seconds=1))
+            owners = arrow(
+                _LAST_OWNERS, LAST_OWNERS, among=among, since=since, classic=classic, of_members=of_members
+            )
             self.last_owners = pa.concat_tables([self.last_owners, owners])
-            self._leavers += query(_LEAVERS, among=among)
+            self._leavers += query(_LEAVERS, among=among, since=since)
             self._pauses += query(_PAUSES, among=among)
             # The history writes its positions after all other tables.
             complete = {row["group_id"] for row in query(_COMPLETE, among=among)} if has_decoded else set()
