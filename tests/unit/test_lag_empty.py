@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.lag.calculator import LagCalculator, Rules
-from grouptrail.lag.departures import LOG_ENDS
 from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds
@@ -68,30 +67,19 @@ def statuses(
     group: GroupStatus = EMPTY,
     *,
     after: float = 1_000,
-    log_ends: Mapping[int, tuple[int, int]] | None = None,
+    ends: tuple[tuple[float, int], ...] = ((-10, 1_000), (20, 2_000)),
     thresholds: Thresholds | None = None,
 ) -> dict[int, tuple[str, str]]:
     """Return status and reason of each partition of billing, which became Empty at 0, so many seconds later.
 
-    `log_ends`: the lowest and the highest log end by partition that were sampled in the minutes before.
+    `ends` are the log ends of all partitions that were sampled before.
     """
-    periods: list[Any] = []
-
-    def find(wanted: Mapping[str, tuple[datetime, datetime]]) -> pa.Table:
-        periods.append(wanted)
-        ends = [
-            {"group_id": "billing", "topic": "orders", "partition": number, "lowest": lowest, "highest": highest}
-            for number, (lowest, highest) in (log_ends or {}).items()
-        ]
-        return pa.Table.from_pylist(ends, LOG_ENDS)
-
-    calculator = LagCalculator("c", Rules(thresholds or Thresholds()), find)
+    calculator = LagCalculator("c", Rules(thresholds or Thresholds()))
     calculator.positions.add(pa.Table.from_pylist(commits, COMMITS))
     partitions = sorted({one["partition"] for one in commits})
-    for seconds, end in ((-10, 1_000), (20, 2_000), (after, 3_000)):
+    for seconds, end in (*ends, (after, 3_000)):
         calculator.add_sample(pa.Table.from_pylist([log(seconds, end, number) for number in partitions], LOGS))
         rows = calculator.compute({"billing": group}, last_owners=pa.Table.from_pylist(owners, LAST_OWNERS))
-    assert len(periods) <= 1  # the answer is kept
     return {row["partition"]: (row["status"], row["status_reason"]) for row in rows.to_pylist()}
 
 
@@ -123,6 +111,11 @@ def test_status_owner_committed_within_its_session_timeout_is_empty() -> None:
         (-4, owner(session=6), "its session may have expired"),
         (-1, owner(joined=None), "a KIP-848 member: commits keep no session alive"),
         (-1, owner(joined=-1_000), "it may not have polled for 300 s"),
+        (
+            -1,
+            owner(session=None),
+            "a static member, which does not leave: an administrator may have removed a dead one",
+        ),
         (-1, owner(joined=-297), "it may not have polled: the clocks"),
     ],
 )
@@ -136,16 +129,64 @@ def test_status_commit_that_may_be_transactional_is_no_sign_of_life(*, is_transa
     assert status([commit(-1, 900, is_transactional=is_transactional)], [owner()]) == "STOP"
 
 
-@pytest.mark.parametrize(("lowest", "expected"), [(899, "EMPTY"), (900, "STOP"), (None, "STOP")])
-def test_status_owner_that_read_recent_records_has_polled(lowest: int | None, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("sampled", "end", "expected"), [(-290, 899, "EMPTY"), (-290, 900, "STOP"), (-297, 899, "STOP")]
+)
+def test_status_owner_that_read_recent_records_has_polled(sampled: float, end: int, expected: str) -> None:
     """It has committed past a log end that was sampled within its poll timeout before the end."""
-    ends = {} if lowest is None else {0: (lowest, 1_000)}
-    assert status([commit(-1, 900)], [owner(joined=-10_000)], log_ends=ends) == expected
+    ends = ((sampled, end), (-10, 1_000), (20, 2_000))
+    assert status([commit(-1, 900)], [owner(joined=-10_000)], ends=ends) == expected
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_status_owner_that_joined_again_may_not_have_polled(*, has_left: bool) -> None:
+    """A client joins again in the background while its application does not poll, and is evicted soon after."""
+    assert status([commit(-1, 900)], [owner(joined=-400, has_left=has_left)]) == "STOP"
+
+
+def test_status_what_was_read_before_the_end_is_known_long_after() -> None:
+    """The samples of that time are thinned by then."""
+    ends = ((-290, 899), *((second, 1_000) for second in range(-280, 0, 10)))
+    ends += tuple((second, 2_000) for second in range(10, 20_000, 600))
+    assert status([commit(-1, 900)], [owner(joined=-10_000)], ends=ends, after=20_000) == "EMPTY"
+
+
+def test_status_after_a_restart_is_that_of_an_uninterrupted_run() -> None:
+    """What was read before the end is stored with the lag."""
+    group = {"billing": replace(EMPTY, pauses=3, habitual_pause_seconds=DAY, longest_pause_seconds=DAY)}
+    logs = [log(second, 900 if second < 5 else 1_000) for second in (-20, -10, 10, 400, 5_000)]
+    running, stored = LagCalculator("c", Rules()), []
+    running.positions.add(pa.Table.from_pylist([commit(-1, 900)], COMMITS))
+    for one in logs:
+        running.add_sample(pa.Table.from_pylist([one], LOGS))
+        stored.append(running.compute(group))
+    restarted = LagCalculator("c", Rules())
+    restarted.positions.add(pa.Table.from_pylist([commit(-1, 900)], COMMITS))
+    for one in (logs[0], logs[-1]):
+        restarted.add_sample(pa.Table.from_pylist([one], LOGS))
+        if one is logs[0]:
+            restarted.add_stored_lag(stored[-2])
+    [row] = restarted.compute(group).to_pylist()
+    assert (row["status"], row["read_before_end"]) == ("EMPTY", "all")
+    assert stored[-1]["status"].to_pylist() == ["EMPTY"]
 
 
 def test_status_owner_that_left_by_itself_needs_no_commit() -> None:
     """The history shows it: sooner than any timeout."""
     assert status([commit(-5_000, 900)], [owner(has_left=True)]) == "EMPTY"
+
+
+def test_status_partition_that_no_last_member_owned_is_stop_although_they_left() -> None:
+    """Its own last owner may have died long before, and later members did not subscribe to its topic."""
+    left = replace(EMPTY, endings=frozenset({"left"}))
+    found = statuses([commit(-5, 900), commit(-5, 900, 1)], [owner(0, "b", has_left=True)], left)
+    assert {partition: one for partition, (one, _) in found.items()} == {0: "EMPTY", 1: "STOP"}
+
+
+def test_status_commit_long_after_the_end_by_another_clock_is_no_sign_of_life() -> None:
+    """The coordinator's clock was set back by an hour."""
+    early = commit(3_000, 900, record_offset=9_999_000)
+    assert status([early], [owner(joined=2_000)], after=4_000) == "STOP"
 
 
 def test_status_each_partition_depends_on_its_own_last_owner() -> None:
@@ -224,26 +265,35 @@ def test_status_of_a_group_that_stays_away_says_that_it_left_on_purpose() -> Non
     )
 
 
-NIGHTLY: Row = {"pauses": 3, "longest_pause_seconds": 3_000, "known_since": at(-DAY)}
+NIGHTLY: Row = {
+    "pauses": 3,
+    "longest_pause_seconds": 90_000,
+    "habitual_pause_seconds": 3_000,
+    "known_since": at(-DAY),
+}
+READ_ALL = ((-10, 900), (20, 2_000))
 
 
 @pytest.mark.parametrize(
-    ("history", "highest", "after", "expected"),
+    ("history", "ends", "after", "expected"),
     [
-        (NIGHTLY, 900, 4_400, "EMPTY"),
-        (NIGHTLY, 900, 4_600, "STOP"),
-        (NIGHTLY, 901, 4_400, "STOP"),
-        (NIGHTLY, None, 4_400, "STOP"),
-        (NIGHTLY | {"pauses": 2}, 900, 4_400, "STOP"),
+        (NIGHTLY, READ_ALL, 4_400, "EMPTY"),
+        (NIGHTLY, READ_ALL, 4_600, "STOP"),
+        (NIGHTLY, ((-10, 901), (20, 2_000)), 4_400, "STOP"),
+        # The sample before the end is not close to it.
+        (NIGHTLY, ((-40, 900), (20, 2_000)), 4_400, "STOP"),
+        # There was none before the end, or none for long after.
+        (NIGHTLY, ((20, 2_000),), 4_400, "STOP"),
+        (NIGHTLY, ((-10, 900),), 4_400, "STOP"),
+        (NIGHTLY | {"pauses": 2}, READ_ALL, 4_400, "STOP"),
     ],
 )
 def test_status_of_a_group_that_had_read_all_and_pauses_as_it_used_to_is_empty(
-    history: Row, highest: int | None, after: float, expected: str
+    history: Row, ends: tuple[tuple[float, int], ...], after: float, expected: str
 ) -> None:
     """A KIP-848 or exactly-once group: what it writes does not show whether its members left or died."""
     group = GroupStatus("Empty", emptied_at=at(0), endings=frozenset({ENDED}), emptied_offset=10_000_000, **history)
-    ends = {} if highest is None else {0: (800, highest)}
-    [(found, why)] = statuses([commit(-1, 900)], [owner(joined=None)], group, after=after, log_ends=ends).values()
+    [(found, why)] = statuses([commit(-1, 900)], [owner(joined=None)], group, after=after, ends=ends).values()
     assert found == expected
     if expected == "EMPTY":
         assert why == "the group had read all and pauses as usual, with 2100 unread"

@@ -115,7 +115,7 @@ def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) 
 
 def lay_empty_group(config: Config, *, told_to: int) -> None:
     """Write that members a and b of billing were gone at 12:05; a had left by itself, c had left earlier."""
-    gone = {"left_at": small_tables.at(5), "ended": "left_or_expired"}
+    gone = {"left_at": small_tables.at(5), "ended": "left_or_expired", "joined_at": small_tables.at(-9)}
     small_tables.lay(
         config, "group_states", {"state": "Empty", "started_at": small_tables.at(5), "record_offset": 50} | OPEN
     )
@@ -157,12 +157,19 @@ def last_owners(config: Config) -> list[dict[str, object]]:
 def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: Config) -> None:
     """Earlier owners, earlier generations and one that came back since do not count."""
     lay_empty_group(config, told_to=51)
-    times = {"joined_at": small_tables.at(3), "session_ms": 45_000, "poll_ms": 300_000}
+    times = {"joined_at": small_tables.at(-9), "session_ms": 45_000, "poll_ms": 300_000}
     owned = {"group_id": "billing", "topic": "orders"}
     assert last_owners(config) == [
         owned | {"partition": 0, "member_id": "a", "has_left": True} | times,
         owned | {"partition": 1, "member_id": "b", "has_left": False} | times,
     ]
+
+
+def test_groups_last_owners_that_are_static_have_no_timeouts(config: Config) -> None:
+    """They do not leave when they close: one that is gone early was removed, perhaps because it had died."""
+    lay_empty_group(config, told_to=51)
+    DeltaTable(config.table_path("memberships")).update({"ended": "'expired_or_removed'"})
+    assert {(row["session_ms"], row["poll_ms"]) for row in last_owners(config)} == {(None, None)}
 
 
 def test_groups_last_owners_without_the_decoded_tables_have_no_timeouts(config: Config) -> None:
@@ -218,6 +225,7 @@ def test_groups_know_the_pauses_of_this_group_but_not_those_of_a_deleted_one(con
     small_tables.lay(config, "group_states", earlier, *({"incarnation": 2, **state} for state in states))
     group = read(config).by_id["billing"]
     assert (group.pauses, group.longest_pause_seconds, group.known_since) == (10, 60, small_tables.at(-90))
+    assert group.habitual_pause_seconds == 60
 
 
 def test_groups_owned_lists_only_current_consumer_partitions(config: Config) -> None:

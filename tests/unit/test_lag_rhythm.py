@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grouptrail.lag.calculator import LagCalculator, Rules
 from grouptrail.lag.positions import COMMITS
-from grouptrail.lag.rhythm import Rhythms
+from grouptrail.lag.rhythm import UsualWaits
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
 
@@ -128,20 +128,16 @@ OFFSET, WAIT = st.integers(0, 5), st.sampled_from([0.0, 20.0, 31.0, 400.0, 3600.
 def test_rhythm_restored_from_stored_waits_is_that_of_an_uninterrupted_run(
     samples: list[tuple[int, float]], stop: int
 ) -> None:
-    """Of the sample before a stop, only the waits and what it shows are stored."""
-    whole, again = Rhythms(), Rhythms()
-    zero, known = np.array([0]), (-1, 0.0)
+    """Of the samples before a stop, only the waits and what they show are stored."""
+    whole, again = UsualWaits(), UsualWaits()
+    zero = np.array([0])
     for number, (committed, silent) in enumerate(samples):
-        known = (committed, silent) if committed != -1 else known
         whole.begin(number * SECOND, 1)
         whole.put(zero, np.array([committed]), np.array([silent]))
-        if number == min(stop, len(samples) - 1):
-            again.begin(number * SECOND, 1)
-            again.put(zero, np.array([known[0]]), np.array([known[1]]))
+        again.begin(number * SECOND, 1)
+        again.put(zero, np.array([committed]), np.array([silent]))
+        if number <= stop:
             again.restore(zero, *whole.waits(zero))
-        elif number > stop:
-            again.begin(number * SECOND, 1)
-            again.put(zero, np.array([committed]), np.array([silent]))
     for found, expected in zip(again.waits(zero), whole.waits(zero), strict=True):
         assert found == pytest.approx(expected, nan_ok=True)
 
@@ -149,7 +145,7 @@ def test_rhythm_restored_from_stored_waits_is_that_of_an_uninterrupted_run(
 @given(st.lists(st.tuples(OFFSET, WAIT), min_size=1, max_size=20))
 def test_rhythm_is_what_the_last_two_waits_that_a_commit_ended_have_reached(samples: list[tuple[int, float]]) -> None:
     """Computed one sample after the other."""
-    rhythm, zero, waits = Rhythms(), np.array([0]), [0.0, 0.0]
+    rhythm, zero, waits = UsualWaits(), np.array([0]), [0.0, 0.0]
     for number, (committed, silent) in enumerate(samples):
         rhythm.begin(number * SECOND, 1)
         rhythm.put(zero, np.array([committed]), np.array([silent]))

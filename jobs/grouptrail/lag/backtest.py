@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MICROS = 1_000_000
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
-    *("log_end_offset", "lag", "lost_records", "lag_seconds", "usual_wait_seconds"),
+    *("log_end_offset", "lag", "lost_records", "lag_seconds", "silent_seconds", "usual_wait_seconds"),
     *("status", "status_reason", "group_state"),
 )
 _STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
@@ -94,7 +94,10 @@ def replay(
             lag=readable,
             keeps_up=keeps_up(committed, readable, then),
         )
-        seconds = floats(rows["lag_seconds"])
+        seconds, silent = (floats(rows[name]) for name in ("lag_seconds", "silent_seconds"))
+        quiet = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS)
+        # Members that have just started are silent for less; older versions did not store it.
+        quiet = np.where(silent < np.minimum(quiet, seconds), silent, quiet)
         verdict = judge(
             window,
             PositionSample(
@@ -103,7 +106,7 @@ def replay(
                 lag=readable,
                 lost=lost,
                 lag_seconds=seconds,
-                commit_seconds=np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS),
+                commit_seconds=quiet,
                 is_empty=_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),

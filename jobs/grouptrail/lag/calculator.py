@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.departures import LOG_ENDS, Departed, Departures, FindLogEnds, LastCommits, LastOwners
+from grouptrail.lag.departures import (
+    ALL_KEPT_SECONDS,
+    READ_BEFORE_END,
+    Departed,
+    Departures,
+    LastCommits,
+    LastOwners,
+)
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
@@ -43,8 +50,8 @@ from grouptrail.lag.offsets import (
     not_deleted,
 )
 from grouptrail.lag.positions import READ, Positions
-from grouptrail.lag.rhythm import Rhythms
-from grouptrail.lag.seconds import LogEnds, LogEndSample
+from grouptrail.lag.rhythm import UsualWaits
+from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
@@ -64,7 +71,8 @@ STORED_LAG = pa.schema(
         COLUMNS.field(name)
         for name in (
             *("group_id", "topic", "partition", "sampled_at"),
-            *("committed_offset", "commit_at", "lag", "lost_records", "lag_seconds", *_WAITS, "problem"),
+            *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
+            *(*_WAITS, "read_before_end", "problem"),
         )
     ]
 )
@@ -160,7 +168,6 @@ class LagCalculator:
         self,
         cluster: str,
         rules: Rules,
-        find_log_ends: FindLogEnds = lambda _periods: LOG_ENDS.empty_table(),
         *,
         first_until: int | None = None,
         entries_at_a_time: int = _ENTRIES_AT_A_TIME,
@@ -178,10 +185,12 @@ class LagCalculator:
         self._first: Mapping[RecordRequest, FirstRecord | None] = {}
         self._partition_of = np.empty(0, np.int64)
         self._recreated_at = np.empty(0, np.int64)
-        self._departures = Departures(find_log_ends)
+        self._departures = Departures()
         self._last_owners = NO_LAST_OWNERS
         self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
-        self._rhythms = Rhythms()
+        self._waits = UsualWaits()
+        # The log ends by partition at the last samples, the newest last.
+        self._recent_ends: list[tuple[int, Ints]] = []
         self._owned = NONE_OWNED
         self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
@@ -201,19 +210,20 @@ class LagCalculator:
         readable = not_deleted(ints(rows["lag"]), ints(rows["lost_records"]), committed)
         committed, readable = (np.where(is_other, UNKNOWN, column) for column in (committed, readable))
         self._window.begin(at, self._index.position_count)
+        self._add_ends(at, partitions, ints(rows["log_end_offset"]))
         self._window.put(
             numbers,
             partitions,
             committed=committed,
             committed_at=committed_at,
             lag=readable,
-            keeps_up=self._keeps_up(partitions, committed, readable, at),
+            keeps_up=self._keeps_up(partitions, committed, readable),
         )
-        waited, *waits = (floats(rows[name]) for name in ("lag_seconds", *_WAITS))
-        since_commit = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS)
-        self._rhythms.begin(at, self._index.position_count)
-        self._note_rhythm(numbers, committed, readable, np.minimum(since_commit, waited))
-        self._rhythms.restore(numbers, *waits)
+        silent, *waits = (floats(rows[name]) for name in ("silent_seconds", *_WAITS))
+        self._waits.begin(at, self._index.position_count)
+        self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, committed), silent)
+        self._waits.restore(numbers, *waits)
+        self._departures.restore(numbers, rows["read_before_end"], at)
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
@@ -227,7 +237,9 @@ class LagCalculator:
             self._ends.add(LogEndSample(int(asked_at), int(answered_at), column))
         replaced = self._replaced_logs(numbers, ends, rows["topic_id"].to_pylist())
         self._ends.forget(replaced)
-        self._window.forget(np.flatnonzero(np.isin(self._partition_of, replaced)))
+        of_replaced = np.flatnonzero(np.isin(self._partition_of, replaced))
+        self._window.forget(of_replaced)
+        self._waits.forget(of_replaced)
         self._recreated_at = lengthened(self._recreated_at, self._index.partition_count)
         self._recreated_at[replaced] = int(sampled_at.max())
         row_of = np.full(self._index.partition_count, UNKNOWN)
@@ -261,9 +273,10 @@ class LagCalculator:
         if last_owners is not self._last_owners:
             self._last_owners = last_owners
             self._numbered_owners = LastOwners.of(last_owners, self._numbers(last_owners)[1])
-        known, noted = self._window.newest_at(at), self._rhythms.newest
+        known, noted = self._window.newest_at(at), self._waits.newest
         self._window.begin(at, self._index.position_count)
-        self._rhythms.begin(at, self._index.position_count)
+        self._waits.begin(at, self._index.position_count)
+        self._add_ends(at, sampled.partitions, at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows))
         context = _Context(
             groups,
             groups.matching(rules.read_committed_groups),
@@ -282,7 +295,7 @@ class LagCalculator:
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
-            self._rhythms.newest = noted
+            self._waits.newest = noted
         return rows
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
@@ -379,10 +392,12 @@ class LagCalculator:
         first = self._first_records(entries, lag, context)
         lag = self._without_unreadable(entries, lag, first, context)
         age = self._age(entries, lag, first)
-        waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
+        silent, waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
         columns = self._lag_columns(entries, lag, age)
         columns |= self._rate_columns(entries, lag, context)
+        columns["silent_seconds"] = _seconds(silent)
         columns |= zip(_WAITS, map(_seconds, waits), strict=True)
+        columns["read_before_end"] = self._read_before_end(entries, context)
         columns["status"] = verdict.status
         if "status_reason" in names:
             columns["status_reason"] = verdict.reason
@@ -413,15 +428,22 @@ class LagCalculator:
             committed_at=committed_at,
             record_offsets=record_offsets,
             is_plain=is_plain,
-            is_behind=at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows[of_empty]) > offsets,
-        ).of(committed_at != UNKNOWN)
-        return self._departures.find(
-            groups,
-            last,
-            self._numbered_owners,
-            count=self._index.position_count,
-            number=lambda rows: self._numbers(rows)[1],
+            read=Written.unknown(len(of_empty)),
+            unread=Written.unknown(len(of_empty)),
         )
+        away = groups.at - groups.emptied_at[last.groups]
+        # Later samples show no more of that time.
+        new = np.flatnonzero((away >= 0) & (away < ALL_KEPT_SECONDS * _MICROS))
+        partitions = sampled.partitions[of_empty[new]]
+        last.read.put(new, self._ends.written(partitions, offsets[new] - 1))
+        last.unread.put(new, self._ends.written(partitions, offsets[new]))
+        last = last.of(committed_at != UNKNOWN)
+        return self._departures.find(groups, last, self._numbered_owners, self._index.position_count)
+
+    def _read_before_end(self, entries: Entries, context: _Context) -> pa.Array:
+        """Return what the groups without members had read when the last one was gone, as dictionary codes."""
+        found = context.departed.evidence[entries.positions].astype(np.int32) - 1
+        return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), pa.array(READ_BEFORE_END))
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -542,18 +564,23 @@ class LagCalculator:
         started = groups.new_seconds[entries.groups]
         return np.where(np.isnan(started), since_commit, np.minimum(since_commit, started))
 
-    def _keeps_up(self, partitions: Ints, committed: Ints, readable: Ints, at: int) -> Bools:
-        return keeps_up(committed, readable, self._ends.end_before(partitions, at, SAMPLES_TO_KEEP_UP))
+    def _add_ends(self, at: int, partitions: Ints, ends: Ints) -> None:
+        """Add the log ends at a sample (microseconds), in place of those of the same time."""
+        column = np.full(self._index.partition_count, UNKNOWN)
+        column[partitions] = ends
+        earlier = [one for one in self._recent_ends if one[0] < at]
+        self._recent_ends = [*earlier[-SAMPLES_TO_KEEP_UP:], (at, column)]
 
-    def _note_rhythm(self, positions: Ints, committed: Ints, readable: Ints, silent_seconds: Floats) -> None:
-        is_waiting = readable > self._rules.thresholds.allowed_lag
-        known = np.where(readable == UNKNOWN, UNKNOWN, committed)
-        self._rhythms.put(positions, known, np.where(is_waiting, silent_seconds, 0.0))
+    def _keeps_up(self, partitions: Ints, committed: Ints, readable: Ints) -> Bools:
+        """Return where all that was there some samples before the newest one has been read."""
+        if len(self._recent_ends) <= SAMPLES_TO_KEEP_UP:
+            return np.full(len(partitions), False)
+        return keeps_up(committed, readable, at_numbers(self._recent_ends[0][1], partitions))
 
     def _verdict(
         self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, context: _Context
-    ) -> tuple[tuple[Floats, Floats], Verdict]:
-        """Return how long records usually wait for a commit, and last waited, and the verdict."""
+    ) -> tuple[Floats, tuple[Floats, Floats], Verdict]:
+        """Return how long positions are silent, how long records usually wait and last waited, and the verdict."""
         committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
         self._window.put(
             entries.positions,
@@ -561,23 +588,26 @@ class LagCalculator:
             committed=committed,
             committed_at=_commit_times(entries),
             lag=lag.readable,
-            keeps_up=self._keeps_up(entries.partitions, committed, lag.readable, entries.at),
+            keeps_up=self._keeps_up(entries.partitions, committed, lag.readable),
         )
-        silent = self._silent_seconds(entries, context.groups)
-        self._note_rhythm(entries.positions, committed, lag.readable, np.minimum(silent, age.seconds))
-        waits = self._rhythms.waits(entries.positions)
-        has_left, is_pausing = (found[entries.positions] for found in context.departed)
-        away = np.where(has_left | is_pausing, context.away_seconds[entries.groups], np.nan)
-        is_overdue = away >= context.may_be_away_seconds[entries.groups]
+        quiet = self._silent_seconds(entries, context.groups)
+        silent = np.where(lag.readable > self._rules.thresholds.allowed_lag, np.minimum(quiet, age.seconds), 0.0)
+        silent = np.where(lag.readable == UNKNOWN, np.nan, np.round(silent, 3))
+        self._waits.put(entries.positions, np.where(np.isnan(silent), UNKNOWN, committed), silent)
+        waits = self._waits.waits(entries.positions)
+        departed, away = context.departed, context.away_seconds[entries.groups]
+        has_left, is_pausing = (one[entries.positions] for one in (departed.has_left, departed.had_read_all))
+        is_overdue = has_left & (away >= context.may_be_away_seconds[entries.groups])
+        is_pausing &= ~has_left & (away >= 0) & (away < context.groups.may_pause_seconds[entries.groups])
         now = PositionSample(
             positions=entries.positions,
             committed=entries.committed,
             lag=lag.readable,
             lost=lag.lost,
             lag_seconds=age.seconds,
-            commit_seconds=silent,
-            is_empty=(away >= 0) & ~is_overdue,
-            has_left=has_left,
+            commit_seconds=quiet,
+            is_empty=(has_left & (away >= 0) & ~is_overdue) | is_pausing,
+            is_pausing=is_pausing,
             is_unsubscribed=is_ignored,
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
@@ -585,7 +615,7 @@ class LagCalculator:
             usual_seconds=waits[0],
             stop_seconds=context.stop_seconds[entries.groups],
         )
-        return waits, judge(self._window, now, self._rules.thresholds)
+        return silent, waits, judge(self._window, now, self._rules.thresholds)
 
 
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
@@ -631,7 +661,7 @@ def _with_sample_time(logs: pa.Table, at: int) -> pa.Table:
 def _rate(now: Ints, then: Ints, seconds: float) -> Floats:
     """Return the increase a second; NaN where an offset is not known or went back."""
     is_known = (now != UNKNOWN) & (then != UNKNOWN) & (now >= then) & (seconds > 0)
-    return np.where(is_known, (now - then) / (seconds or 1), np.nan)
+    return np.where(is_known, (now.astype(np.float64) - then) / (seconds or 1), np.nan)
 
 
 def _or_null(column: Ints) -> pa.Array:

@@ -28,8 +28,9 @@ LAST_OWNERS = pa.schema(
 )
 """The last owners of the positions of Empty groups.
 
-`has_left`: the history shows that the member left by itself. Only a classic member has `joined_at`, when its last
-join phase ended, `session_ms`, its session timeout, and `poll_ms`, after which one that does not poll leaves.
+`has_left`: the history shows that the member was gone sooner than its session could have expired. `joined_at`: when
+it joined first. Only a classic member that may have left has `session_ms`, its session timeout, and `poll_ms`, after
+which one that does not poll leaves.
 """
 NO_LAST_OWNERS = LAST_OWNERS.empty_table()
 
@@ -45,8 +46,9 @@ class GroupStatus:
     `topics`: what its members subscribe to; None where that is not known. `emptied_at`: when its last members left or
     expired; `endings`: how they left. `emptied_offset`: that record's, in `record_partition` of the offsets topic.
     `filled_at`: when it last stopped being Empty. `is_returning`: members' records have been decoded that the history
-    has not read yet. `pauses`: how often it has come back after it was Empty, and `longest_pause_seconds` how long it
-    was at most, the last times; `known_since`: when its history begins.
+    has not read yet, the newest written at `returning_at`. `pauses`: how often it has come back after it was Empty,
+    at most the last ones, of which the longest took `longest_pause_seconds`, and `FEW_PAUSES` have reached
+    `habitual_pause_seconds`. `known_since`: when its history begins.
     """
 
     state: str | None = None
@@ -59,12 +61,14 @@ class GroupStatus:
     emptied_offset: int | None = None
     pauses: int = 0
     longest_pause_seconds: float = 0
+    habitual_pause_seconds: float = 0
     known_since: datetime | None = None
+    returning_at: datetime | None = None
 
     def started_seconds(self, at: datetime) -> float:
         """Return for how long the group has had members again; infinite where that is not known."""
         if self.is_returning:
-            return 0.0
+            return 0.0 if self.returning_at is None else max((at - self.returning_at).total_seconds(), 0.0)
         return float("inf") if self.filled_at is None else (at - self.filled_at).total_seconds()
 
     def ignores(self, topic: str) -> bool:
@@ -83,6 +87,11 @@ class GroupStatus:
         if self.pauses < FEW_PAUSES and known_seconds < thresholds.empty_seconds:
             return thresholds.empty_seconds
         return max(thresholds.stop_seconds, _LONGER_THAN_PAUSES * self.longest_pause_seconds)
+
+    @property
+    def may_pause_seconds(self) -> float:
+        """For how long the group may pause by habit after it had read all; 0 without such a habit."""
+        return _LONGER_THAN_PAUSES * self.habitual_pause_seconds if self.pauses >= FEW_PAUSES else 0.0
 
 
 def statuses(
@@ -105,11 +114,12 @@ def statuses(
         endings[row["group_id"]].add(row["ended"])
     filled_at = {row["group_id"]: _time(row["filled_at"]) for row in filled}
     past = {row["group_id"]: row for row in pauses}
-    are_returning = {row["group_id"] for row in returning}
+    returning_at = {row["group_id"]: _time(row["returning_at"]) for row in returning}
     groups = {}
     for row in states:
         found = topics.get(row["group_id"])
         before = past.get(row["group_id"], {})
+        pauses_of = sorted(before.get("seconds") or (), reverse=True)
         is_empty = row["state"] == "Empty"
         groups[row["group_id"]] = GroupStatus(
             state=row["state"],
@@ -118,10 +128,12 @@ def statuses(
             endings=frozenset(endings.get(row["group_id"], ())),
             record_partition=row["record_partition"],
             filled_at=filled_at.get(row["group_id"]),
-            is_returning=row["group_id"] in are_returning,
+            is_returning=row["group_id"] in returning_at,
             emptied_offset=row["record_offset"] if is_empty else None,
-            pauses=before.get("pauses", 0),
-            longest_pause_seconds=before.get("longest_seconds") or 0.0,
+            pauses=len(pauses_of),
+            longest_pause_seconds=max(pauses_of, default=0.0),
+            habitual_pause_seconds=pauses_of[FEW_PAUSES - 1] if len(pauses_of) >= FEW_PAUSES else 0.0,
+            returning_at=returning_at.get(row["group_id"]),
             known_since=_time(before["known_since"]) if before else None,
         )
     return groups

@@ -50,7 +50,7 @@ WHERE gone.left_at >= {{since}}
 """
 _LAST_OWNERS = f"""{_EMPTIED}
 SELECT owned.group_id, owned.topic, owned.partition, owned.member_id, gone.ended = 'left' AS has_left,
-  {{classic}}
+  gone.joined_at, {{classic}}
 FROM emptied
 JOIN memberships AS gone ON gone.group_id = emptied.group_id AND gone.cluster = emptied.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
@@ -60,13 +60,13 @@ JOIN partition_ownership AS owned ON owned.group_id = gone.group_id AND owned.cl
 WHERE owned.partition >= 0 AND gone.left_at >= {{since}} AND owned.owned_until >= {{since}}
 """
 _CLASSIC = """
-  CASE WHEN joined.state_at > joined.record_at THEN joined.record_at ELSE joined.state_at END AS joined_at,
-  joined.member['session_timeout_ms'] AS session_ms, joined.member['rebalance_timeout_ms'] AS poll_ms"""
-_NOT_CLASSIC = "NULL AS joined_at, NULL AS session_ms, NULL AS poll_ms"
+  CASE WHEN gone.ended IN ('left', 'left_or_expired') THEN joined.member['session_timeout_ms'] END AS session_ms,
+  CASE WHEN gone.ended IN ('left', 'left_or_expired') THEN joined.member['rebalance_timeout_ms'] END AS poll_ms"""
+_NOT_CLASSIC = "NULL AS session_ms, NULL AS poll_ms"
 # The members of the generation before the group was Empty.
 _OF_MEMBERS = """
 LEFT JOIN (
-  SELECT decoded.group_id, decoded.cluster, decoded.state_at, decoded.record_at, unnest(decoded.members) AS member
+  SELECT decoded.group_id, decoded.cluster, unnest(decoded.members) AS member
   FROM group_metadata AS decoded
   JOIN (
     SELECT before.cluster, before.group_id, MAX(before.record_offset) AS newest
@@ -83,8 +83,7 @@ ON joined.group_id = owned.group_id AND joined.cluster = owned.cluster
 _PAUSES_COUNTED = 10
 _PAUSES = f"""{_EMPTIED}
 SELECT group_id, MIN(started_at) AS known_since,
-  COUNT(*) FILTER (WHERE is_pause AND number <= {_PAUSES_COUNTED}) AS pauses,
-  MAX(seconds) FILTER (WHERE is_pause AND number <= {_PAUSES_COUNTED}) AS longest_seconds
+  ARRAY_AGG(seconds) FILTER (WHERE is_pause AND number <= {_PAUSES_COUNTED}) AS seconds
 FROM (
   SELECT group_id, started_at, seconds, is_pause,
     ROW_NUMBER() OVER (PARTITION BY group_id, is_pause ORDER BY started_at DESC) AS number
@@ -110,14 +109,16 @@ SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
 WHERE state = 'Empty' AND ended_at IS NOT NULL AND cluster = {cluster} AND {shard} GROUP BY group_id
 """
 _RETURNING = """
-SELECT DISTINCT decoded.group_id
+SELECT decoded.group_id, MAX(decoded.record_at) AS returning_at
 FROM (
-  SELECT cluster, group_id, record_offset FROM group_metadata WHERE leader IS NOT NULL
+  SELECT cluster, group_id, record_offset, record_at FROM group_metadata WHERE leader IS NOT NULL
   UNION ALL
-  SELECT cluster, group_id, record_offset FROM group_records WHERE member_id IS NOT NULL AND value_json IS NOT NULL
+  SELECT cluster, group_id, record_offset, record_at FROM group_records
+  WHERE member_id IS NOT NULL AND value_json IS NOT NULL
 ) AS decoded
 JOIN history_positions AS history ON history.group_id = decoded.group_id AND history.cluster = decoded.cluster
 WHERE decoded.record_offset >= history.told_to AND history.cluster = {cluster} AND history.{shard}
+GROUP BY decoded.group_id
 """
 # More groups are all asked for.
 _MOST_NAMED = 500

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from grouptrail.lag.group_status import FEW_PAUSES, GroupStatus
+from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, micros, moment, whole
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import Thresholds
@@ -60,15 +60,15 @@ class Groups:
         return np.array([UNKNOWN if offset is None else offset for offset in offsets], np.int64)
 
     @cached_property
-    def have_paused(self) -> Bools:
-        """Whether each group has come back from enough pauses to have a habit."""
-        return np.array([status.pauses >= FEW_PAUSES for status in self.statuses], bool)
-
-    @cached_property
     def are_empty(self) -> Bools:
         """Whether each group is Empty."""
         found: Bools = self.emptied_at != UNKNOWN
         return found
+
+    @cached_property
+    def may_pause_seconds(self) -> Floats:
+        """For how long each group may pause by habit after it had read all."""
+        return np.array([status.may_pause_seconds for status in self.statuses], np.float64)
 
     def may_be_away_seconds(self, thresholds: Thresholds) -> Floats:
         """Return for how long the members of each group may stay away; NaN for those that are not Empty."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grouptrail.lag.index import UNKNOWN, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
 _MICROS = 1_000_000
 LONGER_THAN_USUAL = 2
@@ -20,63 +20,89 @@ _LEAST_MICROS = 30 * _MICROS
 
 
 @dataclass
-class _Noted:
-    """The figures of one sample by the positions' numbers; `silent` in microseconds."""
+class SampleWaits:
+    """The figures of one sample by the positions' numbers; `silent` in microseconds, `is_there`: with a row."""
 
     at: int
     committed: Ints
     silent: Ints
+    is_there: Bools
+
+    @classmethod
+    def none(cls, at: int, count: int) -> SampleWaits:
+        """Return a sample without rows."""
+        return cls(at, np.full(count, UNKNOWN), np.zeros(count, np.int64), np.full(count, False))
 
 
-class Rhythms:
-    """The usual wait of each position, up to date with samples that are noted in the order of their times.
+class UsualWaits:
+    """The usual wait of each position, up to date with samples in the order of their times.
 
-    A wait is how long no commit came while a record was unread; the next commit ends it.
+    A wait is how long no commit came while a record was unread; the next commit ends it. A position without a row in
+    a sample is forgotten: its commit was deleted.
     """
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)
-        self.newest = self._before = _Noted(UNKNOWN, none, none)
-        self._usual = self._last = none
+        self.newest = SampleWaits.none(UNKNOWN, 0)
+        # The last known figures before the newest sample, and the waits then.
+        self._committed = self._silent = self._usual = self._last = none
 
     def begin(self, at: int, count: int) -> None:
         """Begin a sample (microseconds) of at most this many positions, in place of one of the same time."""
         if at != self.newest.at:
-            self._usual, self._last = self._now(np.arange(count))
-            before = [lengthened(column, count) for column in (self._before.committed, self._before.silent)]
-            newest = [lengthened(column, count) for column in (self.newest.committed, self.newest.silent)]
-            is_known = newest[0] != UNKNOWN
-            committed, silent = (np.where(is_known, *pair) for pair in zip(newest, before, strict=True))
-            self._before = _Noted(self.newest.at, committed, silent)
-        self.newest = _Noted(at, np.full(count, UNKNOWN), np.zeros(count, np.int64))
+            usual, last = self._waits(np.arange(count))
+            newest, gone = self.newest, ~_lengthened(self.newest.is_there, count)
+            committed, silent = (lengthened(column, count) for column in (newest.committed, newest.silent))
+            is_known = committed != UNKNOWN
+            self._committed = np.where(is_known, committed, lengthened(self._committed, count))
+            self._silent = np.where(is_known, silent, lengthened(self._silent, count))
+            self._usual, self._last = usual, last
+            self._committed[gone] = UNKNOWN
+            self._usual[gone] = self._last[gone] = 0
+        self.newest = SampleWaits.none(at, count)
 
     def put(self, positions: Ints, committed: Ints, silent_seconds: Floats) -> None:
-        """Set the committed offsets of some positions, and how long they have been silent; NaN where not known."""
+        """Set figures of some positions; `committed` is `UNKNOWN` where it is not known how long they are silent."""
         self.newest.committed[positions] = committed
         self.newest.silent[positions] = _micros(silent_seconds)
+        self.newest.is_there[positions] = True
 
     def restore(self, positions: Ints, usual_seconds: Floats, last_seconds: Floats) -> None:
-        """Set the waits of some positions at the newest sample, as `waits` returned them."""
+        """Set the stored waits of some positions at the newest sample, whose figures have been `put`."""
         count = len(self.newest.committed)
-        self._usual, self._last = lengthened(self._usual, count), lengthened(self._last, count)
+        self._committed, self._silent, self._usual, self._last = (
+            lengthened(column, count) for column in (self._committed, self._silent, self._usual, self._last)
+        )
         self._usual[positions], self._last[positions] = _micros(usual_seconds), _micros(last_seconds)
         # What the newest sample shows is in these already.
-        self._before = self.newest
+        known = positions[self.newest.committed[positions] != UNKNOWN]
+        self._committed[known], self._silent[known] = self.newest.committed[known], self.newest.silent[known]
+
+    def forget(self, positions: Ints) -> None:
+        """Forget some positions: their logs were replaced."""
+        for one in (self.newest.committed, self._committed, self._usual, self._last):
+            one[positions[positions < len(one)]] = UNKNOWN
 
     def waits(self, positions: Ints) -> tuple[Floats, Floats]:
         """Return the usual wait of these positions and their last one; NaN where it is short or not known."""
-        usual, last = self._now(positions)
+        usual, last = self._waits(positions)
         return _seconds(usual), _seconds(last)
 
-    def _now(self, positions: Ints) -> tuple[Ints, Ints]:
+    def _waits(self, positions: Ints) -> tuple[Ints, Ints]:
         """Return the usual and the last waits at the newest sample; 0 where they are short."""
         usual, last, ended = (
-            np.maximum(at_numbers(column, positions), 0) for column in (self._usual, self._last, self._before.silent)
+            np.maximum(at_numbers(column, positions), 0) for column in (self._usual, self._last, self._silent)
         )
-        committed, before = (at_numbers(one.committed, positions) for one in (self.newest, self._before))
+        committed, before = (at_numbers(column, positions) for column in (self.newest.committed, self._committed))
         has_moved = (committed > before) & (before != UNKNOWN)
         ended = np.where(ended < _LEAST_MICROS, 0, ended)
         return np.where(has_moved, np.minimum(last, ended), usual), np.where(has_moved, ended, last)
+
+
+def _lengthened(column: Bools, count: int) -> Bools:
+    found = np.full(max(count, len(column)), False)
+    found[: len(column)] = column
+    return found
 
 
 def _micros(seconds: Floats) -> Ints:

@@ -7,14 +7,13 @@ interpolated as if the 40 records had come evenly; the error is the distance to 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
 _MICROS = 1_000_000
 _RECENT_SECONDS = 600
@@ -54,6 +53,19 @@ class Written:
     after: Ints
     before: Ints
     share: Floats
+
+    @classmethod
+    def unknown(cls, count: int) -> Written:
+        """Return that nothing is known of some records."""
+        return cls(np.full(count, UNKNOWN), np.full(count, UNKNOWN), np.zeros(count))
+
+    def of(self, entries: Bools) -> Written:
+        """Return some entries."""
+        return Written(self.after[entries], self.before[entries], self.share[entries])
+
+    def put(self, entries: Ints, found: Written) -> None:
+        """Set some entries."""
+        self.after[entries], self.before[entries], self.share[entries] = found.after, found.before, found.share
 
     def age(self, now: Ints) -> Age:
         """Return the ages at the times `now` (microseconds); a record that no sample shows came after the newest."""
@@ -105,11 +117,6 @@ class LogEnds:
         if self._rows is None or self._rows.count < count:
             self._rows = _Rows.of(self._samples, count)
         return self._rows.written(partitions, offsets)
-
-    def end_before(self, partitions: Ints, at: int, samples: int) -> Ints:
-        """Return the log end offsets so many samples before the one at a time (microseconds), or `UNKNOWN`."""
-        number = bisect_right(self._samples, at, key=lambda sample: sample.answered_at) - 1 - samples
-        return np.full(len(partitions), UNKNOWN) if number < 0 else at_numbers(self._samples[number].ends, partitions)
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).

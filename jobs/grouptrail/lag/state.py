@@ -10,8 +10,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.kafka.records import RecordReader
 from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, LagCalculator, Rules
-from grouptrail.lag.departures import LOG_ENDS
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
@@ -59,7 +58,6 @@ CLOCKS_APART = timedelta(minutes=10)
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
-_GROUPS_A_QUERY = 100
 _ROWS_RESTORED = 500_000
 # Spark's statistics of times are whole milliseconds, rounded down.
 _STATISTICS_MICROS = 999
@@ -243,9 +241,7 @@ class LagState:
 
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
-        calculator = LagCalculator(
-            self._config.cluster, rules_of(self._config), self._log_ends, first_until=self._first_until()
-        )
+        calculator = LagCalculator(self._config.cluster, rules_of(self._config), first_until=self._first_until())
         ours = self._shard.condition()
         commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
@@ -336,7 +332,9 @@ class LagState:
             since = min(rows_at, default=before)
         if not rows_at:
             return
-        stored = dataset(self._config, TABLE, _between(since, before), coded=("group_id", "topic", "problem"))
+        stored = dataset(
+            self._config, TABLE, _between(since, before), coded=("group_id", "topic", "problem", "read_before_end")
+        )
         for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
             of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
             wanted = of_these if among is None else among & of_these
@@ -357,21 +355,6 @@ class LagState:
             what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
             self._report_failure(f"lag: {what} cannot be fetched: {error}")
             return {}
-
-    def _log_ends(self, periods: Mapping[str, tuple[datetime, datetime]]) -> pa.Table:
-        """Return what was sampled (`LOG_ENDS`) of the positions of groups, in a period of each group."""
-        of_each = [
-            f"(group_id = {datafusion_literal(group)} "
-            f"AND sampled_at BETWEEN {datafusion_literal(since)} AND {datafusion_literal(until)})"
-            for group, (since, until) in periods.items()
-        ]
-        columns = "group_id, topic, partition, MIN(log_end_offset) AS lowest, MAX(log_end_offset) AS highest"
-        found: list[dict[str, Any]] = []
-        for first in range(0, len(of_each), _GROUPS_A_QUERY):
-            some = " OR ".join(of_each[first : first + _GROUPS_A_QUERY])
-            rest = f"AND log_end_offset IS NOT NULL AND ({some}) GROUP BY group_id, topic, partition"
-            found += select(self._config, TABLE, columns, rest)
-        return pa.Table.from_pylist(found, LOG_ENDS)
 
     def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
         """Return the coordinators' offsets of groups, or why there are none: too many groups, or no time."""

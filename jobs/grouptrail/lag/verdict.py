@@ -61,10 +61,10 @@ class PositionSample:
     """The figures of positions at one sample, by entry; seconds are NaN where not known.
 
     `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `is_empty`: the
-    last owner left on purpose (`has_left`), or the group pauses as it used to; `overdue_seconds`: for how long it has
-    been away then, where that is too long. `usual_seconds`: how long no commit usually comes while records wait.
-    `stop_seconds` replaces the threshold. `held_back` says why the decoded commits are not up to date (None: all
-    are). `without_records` counts the unread offsets that hold no record.
+    last owner left on purpose, or the group pauses as it used to (`is_pausing`). `overdue_seconds`: for how long the
+    owner that left on purpose has been away, where that is too long. `usual_seconds`: how long no commit usually
+    comes while records wait. `stop_seconds` replaces the threshold. `held_back` says why the decoded commits are not
+    up to date (None: all are). `without_records` counts the unread offsets that hold no record.
     """
 
     positions: Ints
@@ -77,7 +77,7 @@ class PositionSample:
     is_unsubscribed: Bools
     held_back: pa.Array | None = None
     without_records: Ints | None = None
-    has_left: Bools | None = None
+    is_pausing: Bools | None = None
     overdue_seconds: Floats | None = None
     usual_seconds: Floats | None = None
     stop_seconds: Floats | None = None
@@ -190,11 +190,9 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
     held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
     overdue = np.full(len(now.lag), np.nan) if now.overdue_seconds is None else now.overdue_seconds
 
-    has_left = now.is_empty | ~np.isnan(overdue) if now.has_left is None else now.has_left
-    left, paused = (
-        "the partition's last owner left the group on purpose",
-        "the group had read all and pauses as usual",
-    )
+    is_pausing = np.full(len(now.lag), False) if now.is_pausing is None else now.is_pausing
+    left = "the partition's last owner left the group on purpose"
+    paused = "the group had read all and pauses as usual"
 
     def emptied(why: str, at: Ints) -> pa.Array:
         return sentences(f"{why}, with ", now.lag[at], " unread")
@@ -202,8 +200,8 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
     def unread(at: Ints) -> tuple[str | Ints | Floats, ...]:
         return (now.lag[at], " unread, the first of them for ", waiting[at], " s")
 
-    def stayed_away(why: str, at: Ints) -> pa.Array:
-        return sentences(f"{why}, but for ", overdue[at], " s nobody has come back: ", *unread(at))
+    def stayed_away(at: Ints) -> pa.Array:
+        return sentences(f"{left}, but for ", overdue[at], " s nobody has come back: ", *unread(at))
 
     def stopped(at: Ints) -> pa.Array:
         return sentences("no commit for ", quiet[at], " s, ", *unread(at))
@@ -212,10 +210,9 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
         _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
         _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
         _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
-        _Rule("EMPTY", now.is_empty & has_left, partial(emptied, left)),
+        _Rule("EMPTY", now.is_empty & ~is_pausing, partial(emptied, left)),
         _Rule("EMPTY", now.is_empty, partial(emptied, paused)),
-        _Rule("STOP", has_stopped & ~np.isnan(overdue) & has_left, partial(stayed_away, left)),
-        _Rule("STOP", has_stopped & ~np.isnan(overdue), partial(stayed_away, paused)),
+        _Rule("STOP", has_stopped & ~np.isnan(overdue), stayed_away),
         _Rule("STOP", has_stopped, stopped),
     ]
 
