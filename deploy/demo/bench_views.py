@@ -126,7 +126,13 @@ class GeneratedWarehouse:
     def _committed_offsets(self, group: np.ndarray, index: np.ndarray) -> Columns:
         # Every hundredth group has not committed for a long time.
         at = self._end_ms - np.where(group % 100 == 0, 30 * _SPAN_MS, 1000)
-        return {"record_offset": index, "record_at": at, "partition": index, "committed_offset": index}
+        return {
+            "record_offset": index,
+            "record_at": at,
+            "commit_at": at,
+            "partition": index,
+            "committed_offset": index,
+        }
 
     def _open(self, is_open: np.ndarray, group: np.ndarray) -> Columns:
         return {"is_open": is_open, "open_bucket": _unless(~is_open, group % 8)}

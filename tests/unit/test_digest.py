@@ -116,18 +116,19 @@ def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(sh
 
 
 @pytest.mark.parametrize(
-    ("sampled", "said"),
+    ("age", "said"),
     [
         (None, "not known: no lag has been sampled"),
-        (datetime.now(UTC) - timedelta(hours=2), "no group was behind, stopped or unknown then"),
-        (datetime.now(UTC), "no group is behind, stopped or unknown"),
+        (timedelta(hours=2), "no group was behind, stopped or unknown then"),
+        (timedelta(0), "no group is behind, stopped or unknown"),
     ],
 )
 def test_digest_says_that_no_group_is_behind_only_of_new_samples(
-    tmp_path: Path, sampled: datetime | None, said: str
+    tmp_path: Path, age: timedelta | None, said: str
 ) -> None:
     config = Config(warehouse=str(tmp_path))
-    samples = [] if sampled is None else [{"sampled_at": sampled, "status": "OK", "topic": "orders", "lag": 0}]
+    row = {"status": "OK", "topic": "orders", "lag": 0}
+    samples = [] if age is None else [row | {"sampled_at": datetime.now(UTC) - age}]
     lay(config, "consumer_lag", *samples)
     lay(config, "group_states", {"state": "Stable", "started_at": at(0)})
     lay(config, "ingest_progress", {"landed_at": datetime.now(UTC)})
