@@ -125,7 +125,7 @@ class GeneratedWarehouse:
 
     def _committed_offsets(self, group: np.ndarray, index: np.ndarray) -> Columns:
         # Every hundredth group has not committed for a long time.
-        at = self._end_ms - np.where(group % 100 == 0, 30 * _SPAN_MS, 1000)
+        at = self._end_ms - np.where(group % 100 == 1, 30 * _SPAN_MS, 1000)
         return {
             "record_offset": index,
             "record_at": at,
