@@ -110,3 +110,18 @@ def test_backtest_empty_group_does_not_fire(config: Config) -> None:
         ),
     )
     assert fired(config, None, "left") == []
+
+
+def test_backtest_recreated_topic_is_no_rewind(config: Config) -> None:
+    """As in the verdict at that time: offsets of the earlier log do not count."""
+    before = [row(20 + n / 6, 1_000, 0, 20 + n / 6, group_id="moved", log_end_offset=1_000) for n in range(6)]
+    after = [row(22 + n / 6, 20, 0, 22 + n / 6, group_id="moved", log_end_offset=20) for n in range(6)]
+    small_tables.lay(config, "consumer_lag", *before, *after)
+    assert fired(config, None, "moved") == []
+
+
+def test_backtest_members_that_have_just_started_have_not_stopped(config: Config) -> None:
+    """What they are silent for is stored."""
+    rows = [row(30 + n / 6, 7, 5, 0, group_id="new", silent_seconds=10.0 * n) for n in range(6)]
+    small_tables.lay(config, "consumer_lag", *rows)
+    assert fired(config, None, "new") == []

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
 from grouptrail.lag.index import UNKNOWN, PartitionIndex, at_numbers, floats, ints, moment, whole
-from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, keeps_up, matching, not_deleted
+from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
@@ -28,7 +28,7 @@ _MICROS = 1_000_000
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
     *("log_end_offset", "lag", "lost_records", "lag_seconds", "silent_seconds", "usual_wait_seconds"),
-    *("status", "status_reason", "group_state"),
+    *("status", "status_reason", "group_state", "problem"),
 )
 _STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
 _HEADERS = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
@@ -82,9 +82,13 @@ def replay(
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
         readable = not_deleted(lag, lost, committed)
         committed_at = ints(rows["commit_at"])
+        ends = ints(rows["log_end_offset"])
+        is_other = are_of_other_log(rows["problem"])
+        window.forget(numbers[is_other | ((ends != UNKNOWN) & (ends < at_numbers(earlier_ends[-1], partitions)))])
+        committed = np.where(is_other, UNKNOWN, committed)
         then = at_numbers(earlier_ends.pop(0), partitions)
         earlier_ends.append(np.full(index.partition_count, UNKNOWN))
-        earlier_ends[-1][partitions] = ints(rows["log_end_offset"])
+        earlier_ends[-1][partitions] = ends
         window.begin(at, index.position_count)
         window.put(
             numbers,
