@@ -251,15 +251,26 @@ def test_lag_after_the_transaction_uses_decoded_commits_and_is_no_rewind() -> No
     assert (row["committed_offset"], row["lag"], row["status"], row["problem"]) == (520, 20, "OK", None)
 
 
-def test_status_transactional_commit_counts_from_the_end_of_its_transaction() -> None:
-    """It was written 900 s ago and took effect 10 s ago: no STOP."""
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [
+        ({}, "OK"),
+        ({"is_transactional": True}, "OK"),
+        # Kafka 4.4 writes topic ids in transactions, too (KIP-1319).
+        ({"topic_id": "dGhpcwAAAAAAAAAAAAAAAA"}, "OK"),
+        ({"topic_id": "dGhpcwAAAAAAAAAAAAAAAA", "is_transactional": True}, "OK"),
+        ({"is_transactional": False}, "STOP"),
+    ],
+)
+def test_status_transactional_commit_counts_from_the_end_of_its_transaction(known: Row, status: str) -> None:
+    """It was written 900 s ago and took effect 10 s ago: no STOP. A plain one took effect at once."""
     calculator = new_calculator()
     for second in range(0, 900, 10):
         judged(calculator, log(second, 534), held(second))
-    calculator.positions.add(pa.Table.from_pylist([commit(1, 520, record_offset=501)], COMMITS))
+    calculator.positions.add(pa.Table.from_pylist([commit(1, 520, record_offset=501, **known)], COMMITS))
     calculator.held_back.release({7: 600})
     [row] = judged(calculator, log(900, 540))
-    assert (row["lag"], row["status"]) == (20, "OK")
+    assert (row["lag"], row["status"]) == (20, status)
 
 
 def test_backtest_group_that_was_held_back_does_not_fire() -> None:

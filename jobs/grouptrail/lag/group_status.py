@@ -34,7 +34,7 @@ which one that does not poll leaves.
 """
 NO_LAST_OWNERS = LAST_OWNERS.empty_table()
 
-FEW_PAUSES = 3
+HABITUAL_PAUSES = 3
 """Pauses that a group has come back from so many times are its habit."""
 _LONGER_THAN_PAUSES = 1.5
 
@@ -47,7 +47,7 @@ class GroupStatus:
     expired; `endings`: how they left. `emptied_offset`: that record's, in `record_partition` of the offsets topic.
     `filled_at`: when it last stopped being Empty. `is_returning`: members' records have been decoded that the history
     has not read yet, the newest written at `returning_at`. `pauses`: how often it has come back after it was Empty,
-    at most the last ones, of which the longest took `longest_pause_seconds`, and `FEW_PAUSES` have reached
+    at most the last ones, of which the longest took `longest_pause_seconds`, and `HABITUAL_PAUSES` have reached
     `habitual_pause_seconds`. `known_since`: when its history begins.
     """
 
@@ -84,14 +84,14 @@ class GroupStatus:
         known_seconds = 0.0
         if self.known_since is not None and self.emptied_at is not None:
             known_seconds = (self.emptied_at - self.known_since).total_seconds()
-        if self.pauses < FEW_PAUSES and known_seconds < thresholds.empty_seconds:
+        if self.pauses < HABITUAL_PAUSES and known_seconds < thresholds.empty_seconds:
             return thresholds.empty_seconds
         return max(thresholds.stop_seconds, _LONGER_THAN_PAUSES * self.longest_pause_seconds)
 
     @property
     def may_pause_seconds(self) -> float:
         """For how long the group may pause by habit after it had read all; 0 without such a habit."""
-        return _LONGER_THAN_PAUSES * self.habitual_pause_seconds if self.pauses >= FEW_PAUSES else 0.0
+        return _LONGER_THAN_PAUSES * self.habitual_pause_seconds if self.pauses >= HABITUAL_PAUSES else 0.0
 
 
 def statuses(
@@ -132,7 +132,7 @@ def statuses(
             emptied_offset=row["record_offset"] if is_empty else None,
             pauses=len(pauses_of),
             longest_pause_seconds=max(pauses_of, default=0.0),
-            habitual_pause_seconds=pauses_of[FEW_PAUSES - 1] if len(pauses_of) >= FEW_PAUSES else 0.0,
+            habitual_pause_seconds=pauses_of[HABITUAL_PAUSES - 1] if len(pauses_of) >= HABITUAL_PAUSES else 0.0,
             returning_at=returning_at.get(row["group_id"]),
             known_since=_time(before["known_since"]) if before else None,
         )
