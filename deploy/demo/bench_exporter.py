@@ -62,7 +62,8 @@ def lag_rows(groups: int) -> pa.Table:
         "cluster": "bench", "sampled_at": now, "commit_at": now, "log_start_offset": 1_000, "lost_records": 0,
         "lag_seconds_method": "observed", "lag_seconds_error": 0.5, "consume_rate": 10.5, "produce_rate": 11.25,
         "catch_up_seconds": 12.5, "status": "WARN", "status_reason": "lag never fell", "group_state": "Stable",
-        "problem": None, "first_unread_record_at": None, "usual_wait_seconds": None, "last_wait_seconds": None,
+        "problem": None, "first_unread_record_at": None, "silent_seconds": None, "read_before_end": None,
+        "usual_wait_seconds": None, "last_wait_seconds": None,
     }  # fmt: skip
     each = {
         "group_id": names[group], "topic": topics[topic], "partition": number % PARTITIONS_A_TOPIC,
