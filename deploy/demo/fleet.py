@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,24 +106,20 @@ def _paused(habit: Habit, bootstrap: str, ended: threading.Event) -> None:
             consumer.consume(5_000, timeout=1)
 
 
-def _now_and_then(habit: Habit, bootstrap: str, ended: threading.Event) -> None:
-    """Work for a minute of each cycle, then close: a nightly job."""
+def _now_and_then(
+    habit: Habit, bootstrap: str, ended: threading.Event, *, works_seconds: float, pauses_seconds: float
+) -> None:
+    """Work for some time, close, and start again after a pause."""
     while not ended.is_set():
         with closing(habit.consumer(bootstrap)) as consumer:
-            done_at = time.monotonic() + 60
+            done_at = time.monotonic() + works_seconds
             while not ended.is_set() and time.monotonic() < done_at:
                 consumer.consume(5_000, timeout=1)
-        ended.wait(CYCLE_SECONDS - 60)
+        ended.wait(pauses_seconds)
 
 
-def _deployed(habit: Habit, bootstrap: str, ended: threading.Event) -> None:
-    """Close and start again every two minutes."""
-    while not ended.is_set():
-        with closing(habit.consumer(bootstrap)) as consumer:
-            done_at = time.monotonic() + 120
-            while not ended.is_set() and time.monotonic() < done_at:
-                consumer.consume(5_000, timeout=1)
-
+_nightly = partial(_now_and_then, works_seconds=60, pauses_seconds=CYCLE_SECONDS - 60)
+_deployed = partial(_now_and_then, works_seconds=120, pauses_seconds=0)
 
 HABITS: tuple[Habit, ...] = (
     Habit("steady", _steady),
@@ -137,8 +134,8 @@ HABITS: tuple[Habit, ...] = (
     Habit("known-rare", _rare),
     Habit("rare", _rare, is_learned=True),
     Habit("rare-kip848", _rare, protocol="consumer", is_learned=True),
-    Habit("nightly", _now_and_then),
-    Habit("nightly-kip848", _now_and_then, protocol="consumer", is_learned=True),
+    Habit("nightly", _nightly),
+    Habit("nightly-kip848", _nightly, protocol="consumer", is_learned=True),
 )
 
 

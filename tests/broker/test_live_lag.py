@@ -8,8 +8,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -24,7 +23,7 @@ from grouptrail.config import Config
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, in_background, producer
 from support.lag_figures import groups_around_a_transaction
 
 pytestmark = pytest.mark.broker
@@ -151,20 +150,6 @@ def consuming(broker: Broker, topic: str, groups: Sequence[str]) -> Iterator[Non
 
     with in_background(*(partial(consume, group) for group in groups)):
         yield
-
-
-@contextmanager
-def in_background(*works: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run each in a thread of its own; end them with the block."""
-    ended = threading.Event()
-    with ThreadPoolExecutor(len(works)) as threads:
-        running = [threads.submit(work, ended) for work in works]
-        try:
-            yield
-        finally:
-            ended.set()
-    for one in running:
-        one.result()
 
 
 def judged(config: Config, group: str) -> list[str]:

@@ -21,7 +21,7 @@ from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.ending_clients import ClientProcess, EndingClient
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, in_background, producer
 from support.landed import config_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
@@ -176,9 +176,8 @@ def _statuses(config: Config) -> dict[str, list[tuple[datetime, str]]]:
 @contextmanager
 def records(broker: Broker, topics: list[str]) -> Iterator[None]:
     """Write records to both partitions of the topics until the block ends."""
-    ended = threading.Event()
 
-    def write() -> None:
+    def write(ended: threading.Event) -> None:
         with producer(broker) as producing:
             while not ended.wait(1 / RECORDS_A_SECOND):
                 for topic in topics:
@@ -186,10 +185,5 @@ def records(broker: Broker, topics: list[str]) -> Iterator[None]:
                         producing.produce(topic, b"x", partition=partition)
                 producing.poll(0)
 
-    writing = threading.Thread(target=write)
-    writing.start()
-    try:
+    with in_background(write):
         yield
-    finally:
-        ended.set()
-        writing.join()

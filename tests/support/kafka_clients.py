@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
@@ -31,6 +33,20 @@ def poll(consumer: KafkaConsumer, timeout_ms: int = 1_000) -> None:
     consumer.poll(timeout_ms=timeout_ms)
     if consumer._coordinator.rejoining:
         consumer._coordinator.request_rejoin()
+
+
+@contextmanager
+def in_background(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run each in a thread of its own; end them with the block."""
+    ended = threading.Event()
+    with ThreadPoolExecutor(len(works)) as threads:
+        running = [threads.submit(work, ended) for work in works]
+        try:
+            yield
+        finally:
+            ended.set()
+    for one in running:
+        one.result()
 
 
 @contextmanager

@@ -281,9 +281,7 @@ class LagCalculator:
             groups,
             groups.matching(rules.read_committed_groups),
             groups.matching(rules.exact_groups),
-            stop_seconds_of(
-                pa.array(groups.names, pa.string()), self._rules.thresholds, self._rules.group_stop_seconds
-            ),
+            stop_seconds_of(pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds),
             np.where(groups.are_empty, (at - groups.emptied_at) / _MICROS, np.nan),
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
