@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grouptrail.config import Config, load_config
+from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
 from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, quiet, shared
@@ -72,7 +73,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The only Spark session of this process: a test that stops it stops it for all later files."""
     config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
-    session = start_session(config, "tests")
+    session = start_session(session_settings(config), "tests")
     # Plans that are run once, on a few rows: to compile them takes far longer.
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")

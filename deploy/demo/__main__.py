@@ -26,6 +26,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.report.page import write
 from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.doctor import FAIL_FREE_BYTES
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.java import JavaError
 from grouptrail.spark.session import connector_jars
 
@@ -182,7 +183,7 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     print_lag(ingest.config, ingest.config_file)
     print_metrics(demo.metrics)
     page = demo.folder / "billing.html"
-    write(timeline_page(ingest.config, "billing", since=None, until=None), page)
+    write(timeline_page(warehouse_of(ingest.config), "billing", since=None, until=None), page)
     print(f"\nTimeline of billing, to open in a browser: {page}")
     _print_next_steps(ingest)
     try:

@@ -43,8 +43,10 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
 from grouptrail.decode.tasks import rows_of
+from grouptrail.jobs import DECODE
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.spark.streams import read_offsets_topic, start_query
@@ -112,7 +114,13 @@ class Bench:
     def _records(self, config: Config) -> DataFrame:
         """Return the topic as Spark's Kafka source reads it, in one task per core."""
         return (
-            read_offsets_topic(self._spark, config, self._partitions, group=self._group)
+            read_offsets_topic(
+                self._spark,
+                config.kafka_settings(),
+                self._partitions,
+                group=self._group,
+                max_records_per_batch=config.decode.max_records_per_batch,
+            )
             .selectExpr(
                 *("partition AS record_partition", "offset AS record_offset", "timestamp AS record_at"),
                 *("key", "value", "CAST(null AS boolean) AS is_transactional"),
@@ -124,20 +132,22 @@ class Bench:
         """Return the seconds of a plain Spark copy of key and value into Delta, with the same source and batches."""
         config = self._own(name)
         records = self._records(config).select("key", "value")
+        path = warehouse_of(config).table("copy").path
 
-        def land(batch: DataFrame, _number: int) -> None:
-            batch.write.format("delta").mode("append").save(config.table_path("copy"))
+        def append(batch: DataFrame, _number: int) -> None:
+            batch.write.format("delta").mode("append").save(path)
 
-        return seconds(lambda: start_query(records, config, "copy", land=land, once=True).awaitTermination())
+        return seconds(lambda: _run_once(records, config, append))
 
     def decode(self, name: str = "decode") -> float:
         """Return the seconds of the decode job, with all its tables and its progress."""
         config = self._own(name)
-        return seconds(lambda: job.start(self._spark, config, once=True, report=silent).awaitTermination())
+        context = context_of(DECODE, config, warehouse_of(config, self._spark), silent, once=True)
+        return seconds(lambda: job.start(context).awaitTermination())
 
     def bytes_a_commit(self) -> float:
         """Return the bytes per commit in `offset_commits` after the OPTIMIZE of `grouptrail maintain`."""
-        path = self._config.model_copy(update={"warehouse": str(self._folder / "decode")}).table_path(COMMITS)
+        path = f"{self._folder}/decode/{COMMITS}"
         self._spark.sql(f"OPTIMIZE delta.`{path}`").collect()
         detail = self._spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]
         rows = self._spark.read.format("delta").load(path).count()
@@ -150,10 +160,10 @@ class Bench:
         config = self._own("records-source")
         records = self._records(config)
 
-        def land(batch: DataFrame, _number: int) -> None:
+        def append(batch: DataFrame, _number: int) -> None:
             batch.write.mode("append").parquet(path)
 
-        start_query(records, config, "records", land=land, once=True).awaitTermination()
+        _run_once(records, config, append)
         source = self._spark.read.parquet(path)
         for name, value in _BATCHES.items():
             self._spark.conf.set(name, value)
@@ -166,6 +176,13 @@ class Bench:
             "python udf": source.select(decode_udf("key", "value").alias("commit")).select("commit.*"),
         }
         return {name: min(_to_nowhere(rows) for _ in range(2)) for name, rows in ways.items()}
+
+
+def _run_once(records: DataFrame, config: Config, append: Callable[[DataFrame, int], None]) -> None:
+    """Run a query of all records that are there."""
+    checkpoint = warehouse_of(config).checkpoint_path("copy")
+    query = start_query(records, "copy", checkpoint, process=append, once=True, every_seconds=0)
+    query.awaitTermination()
 
 
 def _udf(key: bytes, value: bytes) -> tuple[str, str, int, int, int]:
@@ -274,7 +291,7 @@ def _beside(options: argparse.Namespace) -> dict[str, Any]:
 def _on_tables(folder: Path, measure: Callable[..., dict[str, Any]], **size: int) -> dict[str, Any]:
     """Run the parts that need only tables, on a session of their own."""
     config = load_config(None, {"warehouse": str(folder)}, {})
-    spark = start_session(config, "bench", print)
+    spark = start_session(session_settings(config), "bench", print)
     try:
         return measure(spark, config, folder, **size)
     finally:
@@ -303,7 +320,7 @@ def _load(broker: Broker, count: int, *, upto: int) -> None:
 def _times(broker: Broker, folder: Path) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     config = load_config(None, {"kafka.bootstrap.servers": broker.bootstrap, "warehouse": str(folder)}, {})
-    spark = start_session(config, "bench", print)
+    spark = start_session(session_settings(config), "bench", print)
     try:
         bench = Bench(spark, config, folder)
         for _ in range(WARM_UPS):

@@ -22,7 +22,7 @@ ROUNDS = 2
 BATCH = 500_000
 
 _RUN_DEADLINE_SECONDS = 600.0
-_LANDED = re.compile(r"^batch \d+: ([\d,]+) records in ([\d.]+) s", re.MULTILINE)
+_BATCH_LINE = re.compile(r"^batch \d+: ([\d,]+) records in ([\d.]+) s", re.MULTILINE)
 
 Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
 
@@ -38,7 +38,7 @@ def measure_executors(folder: Path, commits: Commits, *, records: int) -> dict[s
         for number, executors in itertools.product(range(ROUNDS), found):
             warehouse = str(folder / f"warehouse-{number}-{executors}")
             printed = _submitted(cluster, broker, warehouse, executors)
-            batches = [(int(count.replace(",", "")), float(took)) for count, took in _LANDED.findall(printed)][1:]
+            batches = [(int(count.replace(",", "")), float(took)) for count, took in _BATCH_LINE.findall(printed)][1:]
             assert batches, printed
             rate = sum(count for count, _ in batches) / sum(took for _, took in batches)
             found[executors].append(rate)

@@ -33,8 +33,9 @@ from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
-from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.exporter.snapshot import ServedCluster, SnapshotReader
 from grouptrail.exporter.text import EOF, Family, written
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
 from grouptrail.storage.schema import table_schema
 
@@ -102,10 +103,14 @@ def _config(warehouse: Path) -> Config:
     return load_config(None, {"warehouse": str(warehouse), "cluster": "bench", **settings}, {})
 
 
+def _served_cluster(config: Config) -> ServedCluster:
+    return ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)
+
+
 def _way(way: str, series: int, warehouse: Path) -> dict[str, Any]:
     """Measure one encoder in this process: seconds of each scrape, and peak memory."""
     config = _config(warehouse)
-    snapshot = SnapshotReader(config).read(lag_rows(series // SERIES_A_GROUP))
+    snapshot = SnapshotReader(_served_cluster(config)).read(lag_rows(series // SERIES_A_GROUP))
     families = [family for family in group_families(snapshot) if len(family.rows)]
     registry = CollectorRegistry()
     registry.register(_Collected(families))
@@ -133,7 +138,7 @@ def _served(series: int, warehouse: Path) -> dict[str, Any]:
     """Return the seconds of a scrape while one page is served, and while pages are replaced without a pause."""
     rows = lag_rows(series // SERIES_A_GROUP)
     config = _config(warehouse)
-    with Exporter([config], silent) as exporter:
+    with Exporter([_served_cluster(config)], config.web, silent) as exporter:
         exporter.publish(config.cluster, rows)
         while exporter.page is None or not len(exporter.page.snapshots[0].lag):
             time.sleep(0.01)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -19,11 +20,13 @@ from demo.ingest import query
 from demo.measure import PeakMemory, seconds
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.history import batch, job
-from grouptrail.history.rebuild import rebuild
+from grouptrail.history.job import HistoryBatchWriter
+from grouptrail.history.rebuild import READ_OR_WRITTEN, rebuild
+from grouptrail.jobs import HISTORY
+from grouptrail.runtime.warehouses import context_of, warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
+from grouptrail.storage.warehouse import Warehouse
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12
@@ -58,19 +61,18 @@ class GeneratedLog:
     """A log of `groups` groups in the decoded tables of a warehouse; every group gets the same number of
     generations."""
 
-    def __init__(self, spark: SparkSession, config: Config, groups: int, commits_a_generation: int) -> None:
-        self._spark = spark
-        self._config = config
+    def __init__(self, warehouse: Warehouse, groups: int, commits_a_generation: int) -> None:
+        self._warehouse = warehouse
         self._groups = groups
         self._commits = commits_a_generation
         self._batches = 0
-        batch.ensure_tables(spark, config)
+        warehouse.ensure(READ_OR_WRITTEN)
 
     def add(self, first: int, last: int, groups: int | None = None) -> None:
         """Write generations `first` to `last` of the first `groups` groups, as one landed batch."""
         step = self._commits + 1
         base = (
-            self._spark.range(0, groups or self._groups, 1, 4)
+            self._warehouse.session.range(0, groups or self._groups, 1, 4)
             .withColumn("group_id", F.format_string("service-%05d", "id"))
             .withColumn("record_partition", (F.col("id") % PARTITIONS).cast("int"))
             .withColumn("generation", F.explode(F.sequence(F.lit(first), F.lit(last))))
@@ -99,12 +101,12 @@ class GeneratedLog:
 
     def _append(self, table: str, rows: DataFrame) -> None:
         """Append rows with the columns that the history reads; the others are null."""
-        rows = rows.withColumn("cluster", F.lit(self._config.cluster)).withColumn("is_tombstone", F.lit(False))
+        rows = rows.withColumn("cluster", F.lit(self._warehouse.cluster)).withColumn("is_tombstone", F.lit(False))
         columns = [
             F.col(column.name) if column.name in rows.columns else F.lit(None).cast(column.type).alias(column.name)
             for column in contracts.tables()[table].columns
         ]
-        rows.select(*columns).write.format("delta").mode("append").save(self._config.table_path(table))
+        rows.select(*columns).write.format("delta").mode("append").save(self._warehouse.table(table).path)
 
     def _land(self, first: int, last: int, groups: int) -> None:
         step = (self._commits + 1) * self._groups
@@ -118,7 +120,7 @@ class GeneratedLog:
         groups_in = [len(range(partition, groups, PARTITIONS)) for partition in range(PARTITIONS)]
         rows = [
             {
-                **none, **counts, **moment, "cluster": self._config.cluster, "record_partition": partition,
+                **none, **counts, **moment, "cluster": self._warehouse.cluster, "record_partition": partition,
                 "group_metadata": (last - first + 1) * groups_in[partition],
                 "offset_commits": (last - first + 1) * groups_in[partition] * self._commits,
                 "batch_id": self._batches, "query_id": "bench", "start_offset": first * step, "end_offset": end,
@@ -127,7 +129,8 @@ class GeneratedLog:
             for partition in range(PARTITIONS)
         ]  # fmt: skip
         self._batches += 1
-        tables.append_new(self._spark, rows, self._config, "ingest_progress")
+        progress = self._warehouse.table(PROGRESS)
+        progress.append(pa.Table.from_pylist(rows, progress.schema))
 
 
 def _time(time_ms: int) -> datetime:
@@ -142,18 +145,20 @@ def measure(
     batches = {}
     for share in (10, 1):
         own = config.model_copy(update={"warehouse": str(folder / f"history-{share}"), "checkpoints": None})
-        log = GeneratedLog(spark, own, groups, commits)
+        warehouse = warehouse_of(own, spark)
+        context = context_of(HISTORY, own, warehouse, silent)
+        log = GeneratedLog(warehouse, groups, commits)
         length = generations // share
         log.add(1, length)
         records = groups * length * (commits + 1)
         print(f"{records:,} records of {groups:,} groups are there, {groups * length:,} generations", flush=True)
         with PeakMemory() as peak:
-            took = seconds(lambda own=own: rebuild(lambda: spark, own, silent))  # type: ignore[misc]
+            took = seconds(lambda: rebuild(context, lambda: warehouse))  # noqa: B023
         print(
             f"rebuild history: {took:.1f} s, {records / took:,.0f} records a second, peak {peak.bytes / 1e6:,.0f} MB",
             flush=True,
         )
-        batches[share] = _micro_batches(spark, own, log, length, groups)
+        batches[share] = _micro_batches(own, warehouse, log, length, groups)
         print(f"a micro-batch of {BATCH:,} group records: {batches[share]} s", flush=True)
     figures["rebuild_records_a_second"] = round(records / took)
     figures["rebuild_group_records_a_second"] = round(groups * length / took)
@@ -168,17 +173,17 @@ def measure(
     return figures
 
 
-def _micro_batches(spark: SparkSession, config: Config, log: GeneratedLog, length: int, groups: int) -> list[float]:
+def _micro_batches(config: Config, warehouse: Warehouse, log: GeneratedLog, length: int, groups: int) -> list[float]:
     """Return the seconds of each of some micro-batches, after as many warm-up batches as Java needs to compile."""
     lines: list[str] = []
-    writer = job.HistoryBatchWriter(spark, config, app=lambda: "bench", report=lines.append)
-    progress = tables.read(spark, config, PROGRESS)
+    writer = HistoryBatchWriter(context_of(HISTORY, config, warehouse, lines.append), app=lambda: "bench")
+    progress = warehouse.table(PROGRESS).dataframe()
     took = []
     for number in range(ROUNDS + WARM_UP):
         log.add(length + 1 + number, length + 1 + number, min(groups, BATCH))
         landed = progress.where(F.col("batch_id") == number + 1).select(*RANGE_COLUMNS).toArrow()
         started = time.monotonic()
-        writer.land(spark, landed, number)
+        writer.process(landed, number)
         took.append(round(time.monotonic() - started, 2))
     assert not any("nothing new" in line for line in lines), "a micro-batch folded nothing"
     return took[WARM_UP:]

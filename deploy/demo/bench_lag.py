@@ -33,6 +33,7 @@ from demo.prometheus import free_port
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.runtime.warehouses import warehouse_of
 
 OFFSETS_PARTITIONS = 50
 PARTITIONS_A_TOPIC = 500
@@ -179,14 +180,14 @@ def _watched(pipeline: Monitor, probe: Probe, minutes: float) -> dict[str, Any]:
 def _stored(config: Config, topic: str) -> dict[str, Any]:
     """Return the number and size of the samples, and the seconds between them for a topic's first partition."""
     one = (ds.field("topic") == topic) & (ds.field("partition") == 0)
-    stored = DeltaTable(config.table_path("log_offsets")).to_pyarrow_dataset()
+    stored = DeltaTable(warehouse_of(config).table("log_offsets").path).to_pyarrow_dataset()
     times = sorted(stored.to_table(columns=["sampled_at"], filter=one)["sampled_at"].to_pylist())
     apart = [(later - sooner).total_seconds() for sooner, later in itertools.pairwise(times)]
     figures = {
         "samples": len(times),
         "seconds_between_samples": {"median": sorted(apart)[len(apart) // 2], "most": max(apart)},
     }
-    lag = DeltaTable(config.table_path("consumer_lag"))
+    lag = DeltaTable(warehouse_of(config).table("consumer_lag").path)
     rows = sum(lag.get_add_actions(flatten=True)["num_records"].to_pylist())
     subprocess.run(
         [sys.executable, "-m", "grouptrail", "maintain", "consumer_lag", "--warehouse", config.warehouse],

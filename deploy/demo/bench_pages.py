@@ -22,6 +22,7 @@ from demo.measure import seconds
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
 
 LIMITS = {1_000: 0.3, 10_000: 1.0}
@@ -88,7 +89,7 @@ def _lay(config: Config, groups: int) -> pa.Table:
     for number in reversed(range(_SAMPLES)):
         sampled_at = pa.repeat(pa.scalar(begin - number * _APART, pa.timestamp("us", "UTC")), len(rows))
         sample = rows.set_column(rows.column_names.index("sampled_at"), "sampled_at", sampled_at)
-        write_deltalake(config.table_path("consumer_lag"), sample, mode="append")
+        write_deltalake(warehouse_of(config).table("consumer_lag").path, sample, mode="append")
     group = InventedGroup(rows["group_id"][-1].as_py(), {rows["topic"][-1].as_py(): 12}, cluster=config.cluster)
     clients = [Client(f"member-{number}", f"client-{number}") for number in range(40)]
     group.rebalance(begin - 40 * _APART, "group_started", joined=clients[:4])

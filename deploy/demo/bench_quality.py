@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,11 @@ from grouptrail.config import Config
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check, snapshot
 from grouptrail.quality.results import TableResult
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.storage import tables, upkeep
+from grouptrail.storage import upkeep
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.warehouse import Warehouse
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 EVERY_SECONDS = 10
@@ -99,21 +102,21 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
     return pa.table(arrays)
 
 
-def lay_lag_day(spark: SparkSession, config: Config, partitions: int) -> int:
+def lay_lag_day(warehouse: Warehouse, partitions: int) -> int:
     """Write a day of samples and return their number."""
     rows = 0
     for hour in lag_day(partitions):
-        _append(spark, config, "consumer_lag", hour)
+        _append(warehouse, "consumer_lag", hour)
         rows += len(hour)
     return rows
 
 
-def _append(spark: SparkSession, config: Config, name: str, rows: pa.Table) -> None:
-    frame = spark.createDataFrame(rows)
-    frame.coalesce(1).write.format("delta").mode("append").save(config.table_path(name))
+def _append(warehouse: Warehouse, name: str, rows: pa.Table) -> None:
+    frame = warehouse.session.createDataFrame(rows)
+    frame.coalesce(1).write.format("delta").mode("append").save(warehouse.table(name).path)
 
 
-def lay_commits(spark: SparkSession, config: Config, count: int) -> None:
+def lay_commits(warehouse: Warehouse, count: int) -> None:
     """Write this many commits, and the batches in which they landed."""
     a_partition = count // OFFSETS_PARTITIONS
     began = int(DAY.timestamp() * 1e6)
@@ -138,8 +141,8 @@ def lay_commits(spark: SparkSession, config: Config, count: int) -> None:
             "value_version": np.full(size, 4),
             "is_tombstone": np.zeros(size, dtype=bool),
         }
-        _append(spark, config, "offset_commits", _table("offset_commits", commits))
-        _append(spark, config, "ingest_progress", _table("ingest_progress", _batch(first, width, began)))
+        _append(warehouse, "offset_commits", _table("offset_commits", commits))
+        _append(warehouse, "ingest_progress", _table("ingest_progress", _batch(first, width, began)))
 
 
 def _batch(first: int, width: int, began: int) -> dict[str, Any]:
@@ -163,17 +166,17 @@ def measure_check(spark: SparkSession, config: Config, folder: Path, *, rows: in
     """Return the seconds of a check of this many rows, half commits, half lag samples, by delta-rs and by Spark.
 
     Each is measured twice; the first one by Spark includes Java's compilation."""
-    own = config.model_copy(update={"warehouse": str(folder / "check")})
-    for name in ("offset_commits", "ingest_progress", "consumer_lag"):
-        tables.ensure_table(spark, own, name)
-    lay_commits(spark, own, rows // 2)
-    samples = lay_lag_day(spark, own, max(1, rows // 2 // SAMPLES_A_DAY))
+    own = warehouse_of(config.model_copy(update={"warehouse": str(folder / "check")}), spark)
+    own.ensure(("offset_commits", "ingest_progress", "consumer_lag"))
+    lay_commits(own, rows // 2)
+    samples = lay_lag_day(own, max(1, rows // 2 // SAMPLES_A_DAY))
     took: dict[str, list[float]] = {"delta-rs": [], "Spark": []}
     with PeakMemory() as peak:
         for _ in range(2):
             taken = snapshot.take(own, patience_seconds=0)
-            quick = partial(check.run_with_delta_rs, own, (), taken)
-            for engine, run in (("delta-rs", quick), ("Spark", partial(check.run, spark, own))):
+            without_spark = own.with_spark(None)
+            quick = partial(check.run_with_delta_rs, without_spark, (), taken, start_spark=lambda: nullcontext(own))
+            for engine, run in (("delta-rs", quick), ("Spark", partial(check.run, own))):
                 took[engine].append(round(seconds(partial(_check, run)), 1))
     total = rows // 2 + samples
     print(
@@ -189,17 +192,18 @@ def _check(run: Callable[[], list[TableResult]]) -> None:
 
 def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partitions: int) -> dict[str, Any]:
     """Return the bytes of a day of lag samples: as the job wrote them, after `maintain`, and thinned with age."""
-    own = config.model_copy(update={"warehouse": str(folder / "keep")})
-    tables.ensure_table(spark, own, "consumer_lag")
-    samples = lay_lag_day(spark, own, partitions)
+    own = warehouse_of(config.model_copy(update={"warehouse": str(folder / "keep")}), spark)
+    table = own.table("consumer_lag")
+    table.ensure()
+    samples = lay_lag_day(own, partitions)
     figures: dict[str, Any] = {"samples": samples}
     for name, days in (("after a day", 1), ("after 2 days", 2.1), ("after 8 days", 8.1)):
         now = DAY + timedelta(days=days)
         started = time.monotonic()
-        maintain.run(spark, own, ("consumer_lag",), silent, now)
+        maintain.maintain(own, config.maintain, ("consumer_lag",), report=silent, now=now)
         took = time.monotonic() - started
-        there = spark.read.format("delta").load(own.table_path("consumer_lag")).count()
-        size = upkeep.size(spark, own, "consumer_lag")[1]
+        there = table.all_clusters().count()
+        size = upkeep.size(table)[1]
         figures[name] = {
             "samples": there,
             "bytes": size,

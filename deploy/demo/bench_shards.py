@@ -23,12 +23,13 @@ from deltalake import write_deltalake
 
 from demo.cluster import SparkCluster
 from demo.measure import seconds
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config, job_settings, load_config
 from grouptrail.kafka.coordinator import coordinator_partition
-from grouptrail.lag.shard import Shard
+from grouptrail.lag.shard import LagInputs, Shard
 from grouptrail.lag.state import LagState
-from grouptrail.storage.appending import create_without_spark
-from grouptrail.storage.files import TableLocation, with_all_columns, write
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.creation import create_table
+from grouptrail.storage.files import with_all_columns, write
 from grouptrail.storage.schema import table_schema
 
 SAMPLES = 8
@@ -61,10 +62,12 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     """Measure the seconds of a sample in one of ten shards, alone: what each of ten machines would do."""
     config = load_config(None, {"warehouse": str(folder)}, {})
     lay_commits(config, positions // PARTITIONS)
-    location = TableLocation("consumer_lag", config.table_path("consumer_lag"), {}, {"cluster": config.cluster})
-    for table in (location.table, "committed_offsets"):
-        create_without_spark(table, config.table_path(table), {})
-    state = LagState(config, lambda _: None, Shard(0, 10))
+    warehouse = warehouse_of(config)
+    for table in warehouse.tables(("consumer_lag", "committed_offsets")):
+        create_table(table.location)
+    location = warehouse.table("consumer_lag").location
+    inputs = LagInputs(warehouse, config.kafka_settings(), job_settings.lag(config))
+    state = LagState(inputs, lambda _: None, Shard(0, 10))
     state.prepare()
     began = datetime.now(UTC)
     took = []
@@ -78,10 +81,10 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
 
 def lay_commits(config: Config, groups: int) -> None:
     """Create the tables, with a commit of each group in each partition."""
-    for table in ("offset_commits", "log_offsets"):
-        create_without_spark(table, config.table_path(table), {})
-    same = {"cluster": config.cluster, "source": "topic", "key_type": 1, "is_tombstone": False}
-    location = TableLocation("offset_commits", config.table_path("offset_commits"), {}, same)
+    commits_table, logs = warehouse_of(config).tables(("offset_commits", "log_offsets"))
+    for table in (commits_table, logs):
+        create_table(table.location)
+    location = commits_table.location.sharing({"source": "topic", "key_type": 1, "is_tombstone": False})
     for commits in commits_of(groups):
         write_deltalake(location.path, with_all_columns(commits, location), mode="append")
 
@@ -131,7 +134,9 @@ def sample(cluster: str, now: datetime) -> pa.Table:
 def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
     """Append a sample, in which all logs have grown; return the seconds until its lag is in the table."""
     before = _newest_commit(config, "consumer_lag")
-    write_deltalake(config.table_path("log_offsets"), sample(config.cluster, datetime.now(UTC)), mode="append")
+    write_deltalake(
+        warehouse_of(config).table("log_offsets").path, sample(config.cluster, datetime.now(UTC)), mode="append"
+    )
     began = _newest_commit(config, "log_offsets")
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while (ended := _newest_commit(config, "consumer_lag")) == before:
@@ -143,7 +148,7 @@ def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
 
 def _newest_commit(config: Config, table: str) -> float:
     """Return the time of the newest commit that adds rows; 0 without any."""
-    commits = Path(config.table_path(table), "_delta_log").glob("0*.json")
+    commits = Path(warehouse_of(config).table(table).path, "_delta_log").glob("0*.json")
     return max((one.stat().st_mtime for one in commits if '"add"' in one.read_text()), default=0.0)
 
 

@@ -22,7 +22,8 @@ from demo.bench_lag import running_pipeline
 from demo.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
 from demo.probe import Probe
 from grouptrail.config import Config, load_config
-from grouptrail.storage.files import TableLocation, write
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.files import write
 from grouptrail.storage.table_log import log_file
 
 FEW = 100_000
@@ -75,7 +76,7 @@ def measure_start(folder: Path, commits: Commits, *, records: int, history: int,
 
 def _lengthen(config: Config, wanted: int) -> int:
     """Append the commits of `offset_commits` again, as older ones, until there are as many; return their number."""
-    location = TableLocation("offset_commits", config.table_path("offset_commits"), config.storage_options(), {})
+    location = warehouse_of(config).table("offset_commits").location
     table = DeltaTable(location.path)
     rows = table.to_pyarrow_table()
     many, added = max(1, wanted // len(rows)), list[str]()
@@ -89,7 +90,7 @@ def _lengthen(config: Config, wanted: int) -> int:
 def _scatter(config: Config, batches: int) -> None:
     """Add small files, as so many batches of a day without `grouptrail maintain` leave them, with older rows."""
     for name, batches_a_file in _GROWING.items():
-        location = TableLocation(name, config.table_path(name), config.storage_options(), {})
+        location = warehouse_of(config).table(name).location
         table = DeltaTable(location.path)
         newest = max(table.file_uris(), key=lambda file: Path(file).stat().st_mtime)
         rows, files, added = pq.read_table(newest, partitioning=None), batches // batches_a_file, list[str]()

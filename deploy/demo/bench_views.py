@@ -22,8 +22,9 @@ from deltalake import DeltaTable, write_deltalake
 from demo.measure import seconds
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.query.sql import DeltaRs, run_query, run_sql
+from grouptrail.query.sql import run_query, run_sql
 from grouptrail.query.views import expand
+from grouptrail.runtime.warehouses import query_context, warehouse_of
 from grouptrail.storage.schema import table_schema
 
 PARTITIONS = 50
@@ -93,7 +94,7 @@ class GeneratedWarehouse:
             column.name for column in table.columns if column.stats and column.name not in table.partition_by
         )
         write_deltalake(
-            self._config.table_path(name),
+            warehouse_of(self._config).table(name).path,
             pa.Table.from_arrays(arrays, schema=schema),
             mode="append",
             partition_by=list(table.partition_by) or None,
@@ -288,7 +289,8 @@ def measure(config: Config, folder: Path, *, groups: int, generations: int, comm
 
 
 def _answer(config: Config, call: str) -> None:
-    run_sql(config, call, format="table", out=StringIO())
+    with query_context(config) as context:
+        run_sql(context, call, format="table", out=StringIO())
 
 
 def _call(view: contracts.View, group: str, time_ms: int) -> str:
@@ -307,8 +309,9 @@ def _call(view: contracts.View, group: str, time_ms: int) -> str:
 def _files(config: Config, view: contracts.View, call: str) -> tuple[int, int]:
     """Return how many files a query opens, as counted by the engine (one read twice counts twice), and how many
     exist."""
-    there = sum(len(DeltaTable(config.table_path(name)).file_uris()) for name in view.tables)
+    there = sum(len(DeltaTable(warehouse_of(config).table(name).path).file_uris()) for name in view.tables)
     text = expand(call, config.cluster).text
-    _, batches = run_query(config, f"EXPLAIN ANALYZE {text}", DeltaRs(config))
+    with query_context(config) as context:
+        _, batches = run_query(context, f"EXPLAIN ANALYZE {text}")
     plan = "\n".join(str(value) for batch in batches for value in batch.column("plan").to_pylist())
     return sum(map(int, re.findall(r"files_opened=(\d+)", plan))), there

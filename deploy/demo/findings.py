@@ -9,6 +9,7 @@ from demo.ingest import query
 from grouptrail.config import Config
 from grouptrail.query.show_lag import show_lag
 from grouptrail.query.sql import run_sql
+from grouptrail.runtime.warehouses import query_context, warehouse_of
 
 _KINDS = """\
 WITH kinds AS (
@@ -97,13 +98,14 @@ def print_answers(config: Config, config_file: Path) -> None:
     """Print three questions, each with a command that can be pasted and its output."""
     for title, text in QUESTIONS:
         print(f'\n# {title}\n$ {command(config_file, "sql")} "\n{text}"\n')
-        run_sql(config, text, format="table", out=sys.stdout)
+        _answer(config, text)
 
 
 def print_lag(config: Config, config_file: Path) -> None:
     """Print the output of `grouptrail show lag` at the end."""
     print(f"\n# How far behind are the groups?\n$ {command(config_file, 'show', 'lag')}\n")
-    show_lag(config, groups=(), topics=(), format="table", out=sys.stdout)
+    seconds = config.log_offsets.interval_seconds
+    show_lag(warehouse_of(config), groups=(), topics=(), sample_seconds=seconds, format="table", out=sys.stdout)
 
 
 def print_metrics(page: str) -> None:
@@ -126,4 +128,5 @@ def _here(path: Path) -> str:
 
 
 def _answer(config: Config, text: str) -> None:
-    run_sql(config, text, format="table", out=sys.stdout)
+    with query_context(config) as context:
+        run_sql(context, text, format="table", out=sys.stdout)

@@ -22,7 +22,8 @@ from grouptrail.config import Config, load_config, without_settings
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import run_sql
+from grouptrail.query.sql import DeltaRs, QueryContext, run_sql
+from grouptrail.runtime.warehouses import warehouse_of
 
 GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
 
@@ -141,20 +142,20 @@ class Ingest:
                 time.sleep(_LOOK_EVERY_SECONDS)
 
     def _behind(self, topic: OffsetsTopic) -> str:
-        """Describe what has not landed; empty if nothing is missing."""
-        text = """SELECT record_partition, max(end_offset) AS landed, max(batch_id) AS batch
+        """Describe what is not in the tables; empty if nothing is missing."""
+        text = """SELECT record_partition, max(end_offset) AS decoded_to, max(batch_id) AS batch
             FROM ingest_progress GROUP BY record_partition"""
         try:
             rows = query(self.config, text)
         except QueryError:
             rows = []  # the pipeline has not made its tables yet
-        landed = {row["record_partition"]: row["landed"] for row in rows}
+        decoded_to = {row["record_partition"]: row["decoded_to"] for row in rows}
         waiting = sum(
-            log.last_stable_offset > max(landed.get(partition, 0), log.log_start_offset)
+            log.last_stable_offset > max(decoded_to.get(partition, 0), log.log_start_offset)
             for partition, log in topic.bounds().items()
         )
         if waiting:
-            return f"{waiting} partitions have not landed whole"
+            return f"{waiting} partitions are not decoded to their end"
         return (
             "the history job is behind"
             if self._history_batch < max((row["batch"] for row in rows), default=-1)
@@ -177,6 +178,7 @@ class Ingest:
 
 def query(config: Config, text: str) -> list[dict[str, Any]]:
     """Return the rows of `grouptrail sql` as dicts."""
-    out = StringIO()
-    run_sql(config, text, format="json", out=out)
+    warehouse, out = warehouse_of(config), StringIO()
+    context = QueryContext(warehouse, DeltaRs(warehouse), config.log_offsets.interval_seconds, is_cluster_named=True)
+    run_sql(context, text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]

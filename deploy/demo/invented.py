@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history.evidence import CAUSES, Certainty
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import table_schema
 
@@ -283,4 +284,6 @@ def lay_rows(config: Config, table: str, rows: Iterable[Row], *, moment: datetim
         for column in contracts.tables()[table].columns
     }
     whole = [{name: row.get(name, value) for name, value in absent.items()} for row in rows]
-    write_deltalake(config.table_path(table), pa.Table.from_pylist(whole, table_schema(table)), mode="append")
+    write_deltalake(
+        warehouse_of(config).table(table).path, pa.Table.from_pylist(whole, table_schema(table)), mode="append"
+    )

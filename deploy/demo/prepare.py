@@ -71,7 +71,7 @@ def _run_spark(options: str) -> None:
             "kafka.bootstrap.servers": broker.bootstrap,
             "spark.spark.driver.extraJavaOptions": f"{_QUICK} {options}",
         }
-        pipeline.run([load_config(None, settings, {})], jobs=("decode",), once=True, report=silent)
+        pipeline.run([load_config(None, settings, {})], jobs=("decode",), once=True, log=silent)
         # The archive is written when the JVM exits, which it does once its gateway is closed.
         gateway = SparkContext._gateway
         assert gateway is not None

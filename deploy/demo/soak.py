@@ -54,6 +54,7 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 
 # One fault in this many seconds: thirty in the 1,200 seconds of a run. Faults from which the pipeline recovers later
@@ -494,12 +495,12 @@ def _formatted(broker: Broker, formatter: str, ends: Mapping[int, int]) -> list[
 
 def live_files(config: Config) -> int:
     """Return the number of files in the newest version of every table; deleted files stay on disk for seven days."""
-    there = [name for name in contracts.tables() if DeltaTable.is_deltatable(config.table_path(name))]
+    there = [name for name in contracts.tables() if DeltaTable.is_deltatable(warehouse_of(config).table(name).path)]
     return sum(len(_open(config, name).file_uris()) for name in there)
 
 
 def _open(config: Config, table: str) -> DeltaTable:
-    return DeltaTable(config.table_path(table), storage_options=config.storage_options())
+    return DeltaTable(warehouse_of(config).table(table).path, storage_options=config.storage_options())
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:

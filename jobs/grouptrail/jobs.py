@@ -11,42 +11,55 @@ Each job is one structured-streaming query per cluster, with a checkpoint of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
     from grouptrail.config import Config
+    from grouptrail.storage.checkpoints import Start
+    from grouptrail.storage.following import Query
+    from grouptrail.storage.warehouse import Warehouse
 
-Progress = Callable[[str], None]
+S = TypeVar("S")
+
+Log = Callable[[str], None]
 """Receives one line: a job's progress, or what it could not do."""
-Publish = Callable[["pa.Table"], None]
-"""Receives rows of `consumer_lag`, the newest of every position; texts may have dictionary codes."""
-Live = Callable[[], "pa.Table"]
-"""Returns rows of `offset_commits` written since the last call, which the table may not have yet."""
-Start = Mapping[str, Any]
-"""The position, as JSON, at which a query without a checkpoint starts; empty for the beginning."""
 
 
-class Query(Protocol):
-    """A job's query: what is used of Spark's `StreamingQuery`."""
+@dataclass(frozen=True)
+class LagFeed:
+    """How the lag job serves the newest lag without the tables.
 
-    @property
-    def isActive(self) -> bool: ...  # noqa: N802
+    `publish` gets rows of `consumer_lag`, the newest of every position; texts may have dictionary codes. `live`
+    returns rows of `offset_commits` written since the last call, which the table may not have yet.
+    """
 
-    @property
-    def status(self) -> Mapping[str, Any]: ...
+    publish: Callable[[pa.Table], None]
+    live: Callable[[], pa.Table] | None = None
 
-    @property
-    def lastProgress(self) -> Mapping[str, Any] | None: ...  # noqa: N802
 
-    def stop(self) -> None: ...
+@dataclass(frozen=True)
+class JobContext(Generic[S]):
+    """What a job is given.
 
-    def awaitTermination(self, timeout: int | None = None) -> bool | None: ...  # noqa: N802
+    `warehouse` has a Spark session when the job is started. `kafka` are the settings of Kafka's client, secrets in
+    clear, `settings` those of the job (`config.job_settings`). With `once` its query ends after the data that is
+    available now. `is_written_here`: the job that writes the table which it follows runs in the same process.
+    """
+
+    warehouse: Warehouse
+    kafka: Mapping[str, str]
+    settings: S
+    log: Log
+    once: bool = False
+    is_written_here: bool = False
+    feed: LagFeed | None = None
 
 
 class Job(Protocol):
@@ -74,28 +87,18 @@ class Job(Protocol):
 
     @property
     def publishes_lag(self) -> bool:
-        """Whether `start` uses `publish` and `live`."""
+        """Whether it uses the context's `feed`."""
 
-    def check(self, config: Config) -> None:
+    def settings(self, config: Config) -> Any:
+        """Return the settings that it takes: what the function of its name in `config.job_settings` returns."""
+
+    def check(self, context: JobContext[Any]) -> None:
         """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
 
-    def start(
-        self,
-        spark: SparkSession,
-        config: Config,
-        *,
-        once: bool,
-        report: Progress,
-        is_written_here: bool = False,
-        publish: Publish | None = None,
-        live: Live | None = None,
-    ) -> Query:
-        """Start the query; with `once` it ends after the data that is available now.
+    def start(self, context: JobContext[Any]) -> Query:
+        """Start the query."""
 
-        `is_written_here`: the job that writes the table which it follows runs in the same process.
-        """
-
-    def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
+    def start_after_loss(self, context: JobContext[Any]) -> Start:
         """Return where the job resumes after its checkpoint was lost: at the end of its tables."""
 
 
@@ -111,27 +114,21 @@ class ModuleJob:
     follows: str | None = None
     publishes_lag: bool = False
 
-    def check(self, config: Config) -> None:
-        import_module(self.module).check(config)
+    def settings(self, config: Config) -> Any:
+        from grouptrail.config import job_settings
 
-    def start(
-        self,
-        spark: SparkSession,
-        config: Config,
-        *,
-        once: bool,
-        report: Progress,
-        is_written_here: bool = False,
-        publish: Publish | None = None,
-        live: Live | None = None,
-    ) -> Query:
-        used: dict[str, Any] = {"is_written_here": is_written_here} if self.follows else {}
-        used |= {"publish": publish, "live": live} if self.publishes_lag else {}
-        query: Query = import_module(self.module).start(spark, config, once=once, report=report, **used)
+        settings = getattr(job_settings, self.name.replace("-", "_"), None)
+        return None if settings is None else settings(config)
+
+    def check(self, context: JobContext[Any]) -> None:
+        import_module(self.module).check(context)
+
+    def start(self, context: JobContext[Any]) -> Query:
+        query: Query = import_module(self.module).start(context)
         return query
 
-    def start_after_loss(self, spark: SparkSession, config: Config, report: Progress) -> Start:
-        start: Start = import_module(self.module).start_after_loss(spark, config, report)
+    def start_after_loss(self, context: JobContext[Any]) -> Start:
+        start: Start = import_module(self.module).start_after_loss(context)
         return start
 
 

@@ -7,21 +7,25 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
-from grouptrail.decode import writer
+from grouptrail.decode import job
 from grouptrail.decode.times import from_time
+from grouptrail.jobs import DECODE
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
+from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
 pytestmark = pytest.mark.broker
@@ -120,13 +124,16 @@ def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Bro
             assert row["metadata"] == value["data"]["metadata"]
 
 
-@pytest.fixture(params=[50_000, 0], ids=["on the driver", "in tasks"])
+@pytest.fixture(params=["on the driver", "in tasks"])
 def decoded_either_way(
-    request: pytest.FixtureRequest, worked: Workload, config: Config, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, worked: Workload, config: Config, spark: SparkSession
 ) -> Config:
     """Where a run has landed it all as a small batch, or as a large one."""
-    monkeypatch.setattr(writer, "_FEW_RECORDS", request.param)
-    assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
+    lines: list[str] = []
+    given = context(DECODE, config, spark, lines.append, once=True)
+    warehouse = replace(given.warehouse, only="spark") if request.param == "in tasks" else given.warehouse
+    assert job.start(replace(given, warehouse=warehouse)).awaitTermination(PATIENCE_SECONDS * 2)
+    assert any("batch" in line for line in lines)
     return config
 
 

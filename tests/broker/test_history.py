@@ -20,6 +20,7 @@ from kafka import KafkaAdminClient
 from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.rows import TABLES
+from grouptrail.runtime.warehouses import warehouse_of
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
@@ -598,7 +599,7 @@ def test_history_job_killed_and_resumed_then_rebuilt_matches_a_single_run(
 
 def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
     """Return when a batch has written to a table but has not ended, after at least one complete batch."""
-    checkpoint = Path(config.checkpoint_path("history"))
+    checkpoint = Path(warehouse_of(config).checkpoint_path("history"))
     deadline = time.monotonic() + PATIENCE_SECONDS
     ended: set[str] = set()
     before = 0
@@ -616,7 +617,7 @@ def await_the_middle_of_a_batch(run: Grouptrail, config: Config) -> None:
 
 def _written(config: Config) -> int:
     """Return the sum of the tables' versions."""
-    return sum(1 for table in TABLES for _ in Path(config.table_path(table)).glob("_delta_log/*.json"))
+    return sum(1 for table in TABLES for _ in Path(warehouse_of(config).table(table).path).glob("_delta_log/*.json"))
 
 
 def await_history(config: Config, wanted: History, run: Grouptrail) -> None:

@@ -21,7 +21,6 @@ from kafka import TopicPartition as Partition
 from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, hanging_transaction
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import pipeline_families
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
 from support import landed
@@ -29,6 +28,7 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.exporter_tables import figures as figures_of
+from support.from_config import snapshot_reader
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, commit_all, producer
 from support.lag_figures import (
     PARTITIONS,
@@ -157,7 +157,7 @@ def test_lag_behind_a_hanging_transaction_is_the_coordinators_and_lands_once_aft
     def run_once() -> tuple[dict[str, dict[str, Any]], float]:
         succeeded(cli(config, "run", "--once", environ=patient))
         rows = {group: row for (group, _, _), row in newest(config, held, elsewhere).items()}
-        families = pipeline_families(SnapshotReader(config).read(), dropped={})
+        families = pipeline_families(snapshot_reader(config).read(), dropped={})
         return rows, figures_of(families, "grouptrail_last_stable_offset_lag")[(str(partition),)]
 
     commit_both(1)

@@ -43,7 +43,7 @@ def group() -> str:
 @pytest.fixture
 def commits(config: Config) -> Iterator[LiveCommits]:
     """Commits from now on."""
-    with closing(LiveCommits(config, pytest.fail)) as found:
+    with closing(LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, pytest.fail)) as found:
         assert not len(found.fresh())
         yield found
 

@@ -18,10 +18,12 @@ from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
+from grouptrail.jobs import DECODE
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
 from support.cli_in_process import Cli, succeeded
+from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
 from support.lag_figures import classic_member, described, figures, kip848_member, newest
 
@@ -45,9 +47,10 @@ def topic(broker: Broker) -> str:
 
 
 def poll(spark: SparkSession, config: Config) -> list[str]:
-    """Run the decode job once and return the lines that it reports."""
+    """Run the decode job once and return the lines that it logs."""
     lines: list[str] = []
-    assert job.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
+    query = job.start(context(DECODE, config, spark, lines.append, once=True))
+    assert query.awaitTermination(PATIENCE_SECONDS * 2)
     return lines
 
 

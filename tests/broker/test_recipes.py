@@ -12,7 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 
 from demo.kafka import Broker
 from grouptrail.config import Config
-from grouptrail.query.sql import DeltaRs, save_sql
+from grouptrail.query.sql import save_sql
+from support.from_config import sql_context
 from support.sample_history import lay_shop
 
 pytestmark = pytest.mark.broker
@@ -34,7 +35,7 @@ def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
     consumer.assign([partition])
     consumer.commit({partition: OffsetAndMetadata(30, "", -1)})
     consumer.close()
-    save_sql(config, QUERY, format="reset-offsets", path=tmp_path / "offsets.csv", engine=DeltaRs(config))
+    save_sql(sql_context(config), QUERY, format="reset-offsets", path=tmp_path / "offsets.csv")
 
     run = broker.tool("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *_arguments(broker, tmp_path))
 

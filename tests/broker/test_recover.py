@@ -16,6 +16,7 @@ from demo.workload import Workload
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.schema import RARE_TABLES
+from grouptrail.runtime.warehouses import warehouse_of
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
@@ -64,7 +65,7 @@ def break_off_the_last_batch(config: Config) -> int:
     assert last > 0
     before = len(landed.records(config))
     for table in (*RARE_TABLES, "ingest_progress"):
-        log = Path(config.table_path(table)) / "_delta_log"
+        log = Path(warehouse_of(config).table(table).path) / "_delta_log"
         commit = max(log.glob("*.json"))
         if f'-{table}","version":{last},' in commit.read_text():
             assert not (log / "_last_checkpoint").exists()
@@ -111,7 +112,7 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
     load_raw(broker.bootstrap, [(at, b"\x00\x63garbage", bytes([at])) for at in (0, 1)])
     missing = break_off_the_last_batch(config)
     decode, log_offsets, of_history, lag = (
-        Path(config.checkpoint_path(job)) for job in ("decode", "log-offsets", "history", "lag")
+        Path(warehouse_of(config).checkpoint_path(job)) for job in ("decode", "log-offsets", "history", "lag")
     )
     shutil.rmtree(decode)
     write(log_offsets / "metadata", b"{")

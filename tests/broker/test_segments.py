@@ -18,10 +18,13 @@ from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources import ingest
+from grouptrail.decode.sources.ingest import ingest_segments
 from grouptrail.decode.sources.segments import SegmentsError, partition_folders
+from grouptrail.jobs import DECODE, Log
+from grouptrail.runtime.warehouses import warehouse_of
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
+from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS
 from support.landed import config_of
 
@@ -81,13 +84,24 @@ def open_transaction(broker: Broker) -> None:
 
 
 def decode(spark: SparkSession, config: Config) -> None:
-    query = job.start(spark, config, once=True, report=lambda _line: None)
+    query = job.start(context(DECODE, config, spark, lambda _line: None, once=True))
     assert query.awaitTermination(PATIENCE_SECONDS * 2)
+
+
+def ingest(spark: SparkSession, config: Config, folder: Path, log: Log) -> None:
+    limits = config.decode
+    ingest_segments(
+        warehouse_of(config, spark),
+        partition_folders(folder),
+        log,
+        max_batch_bytes=limits.max_segment_batch_bytes,
+        max_record_bytes=limits.max_record_bytes,
+    )
 
 
 def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
     lines: list[str] = []
-    ingest.ingest(spark, config, partition_folders(folder), lines.append)
+    ingest(spark, config, folder, lines.append)
     return lines
 
 
@@ -143,7 +157,7 @@ def test_ingest_segments_existing_warehouse_adds_only_missing_records(
     config = warehouse(tmp_path / "warehouse", disk.broker)
     whole = landed.records(config)
     for table, where in (("offset_commits", "record_offset % 3 = 0"), ("group_metadata", "record_partition = 1")):
-        spark.sql(f"DELETE FROM delta.`{config.table_path(table)}` WHERE {where}")
+        spark.sql(f"DELETE FROM delta.`{warehouse_of(config).table(table).path}` WHERE {where}")
     missing = whole.keys() - landed.records(config).keys()
     assert missing & disk.topic.keys()
     lines = ingested(spark, config, disk.late)
@@ -180,7 +194,7 @@ def test_ingest_segments_one_replica_corrupted_lands_all_records_and_raises(
     largest.write_bytes(content)
     lines: list[str] = []
     with pytest.raises(SegmentsError, match=r"1 places could not be read.*all else was ingested"):
-        ingest.ingest(spark, config, partition_folders(tmp_path / "disk"), lines.append)
+        ingest(spark, config, tmp_path / "disk", lines.append)
     assert any(line.startswith(f"{largest}, byte ") for line in lines), lines
     assert landed.records(config) == disk.topic
 

@@ -56,6 +56,21 @@ def test_only_storage_reads_or_writes_delta_with_spark() -> None:
     assert [str(source) for source in named if STORAGE not in source.parents] == []
 
 
+def test_only_the_top_takes_the_whole_configuration() -> None:
+    """Other rooms take a Warehouse, their own section of the settings, or plain values."""
+    top = ("cli", "config", "jobs.py", "runtime")
+    taking = [
+        f"{source.relative_to(ROOT)}: {node.name}"
+        for source in SOURCES
+        if source.relative_to(ROOT / "jobs" / "grouptrail").parts[0] not in top
+        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+        if argument.annotation is not None and re.search(r"\bConfig\b", ast.unparse(argument.annotation))
+    ]
+    assert taking == []
+
+
 def test_queries_start_without_pyarrow() -> None:
     """It and what it imports take four times as long to import as all the rest of `grouptrail sql`."""
     heavy = "{'pyarrow', 'numpy', 'pandas', 'pyspark'}"

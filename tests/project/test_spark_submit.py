@@ -14,6 +14,7 @@ import pytest
 
 from demo.cluster import SparkCluster
 from grouptrail.config import Config
+from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark import session
 from grouptrail.spark.session import connector_dependencies, driver_java_options
 from spark.archive import archive_package
@@ -76,7 +77,7 @@ def test_session_settings_configuration_overrides_submitted_which_override_defau
     monkeypatch.setattr(session, "_is_submitted", lambda: True)
     given = {"spark.sql.shuffle.partitions": "64", "spark.sql.session.timeZone": "CET", "spark.master": "spark://m:1"}
     monkeypatch.setattr(session, "_submitted", lambda: given)
-    settings = session.settings_of(Config(spark={"spark.sql.session.timeZone": "UTC"}))
+    settings = session.settings_of(session_settings(Config(spark={"spark.sql.session.timeZone": "UTC"})))
     assert settings["spark.sql.shuffle.partitions"] == "64"
     assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.master"] == "spark://m:1"

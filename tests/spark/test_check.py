@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.quality import check
-from grouptrail.query.warehouse import Warehouse
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 from support.broken_tables import BROKEN, expected_names, lay_broken
 from support.frozen_warehouse import thaw
 from support.small_tables import at
@@ -20,11 +20,11 @@ from support.small_tables import at
 pytestmark = pytest.mark.spark
 
 
-def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: Config) -> None:
+def test_check_invalid_rows_fail_every_expectation(warehouse: Warehouse, config: Config) -> None:
     """Each expectation fails because of its rows, not because of an error in its query; results store only key
     columns."""
     lay_broken(config)
-    checked = check.run(spark, config, patience_seconds=0)
+    checked = check.run(warehouse, patience_seconds=0)
     assert {one.table for one in checked} == set(BROKEN)
     held = [
         f"{one.table}.{name}"
@@ -34,7 +34,7 @@ def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: 
     assert held == []
     assert [result.problem for one in checked for result in one.failures if result.problem] == []
     assert all(result.unexpected_count and result.sample_keys for one in checked for result in one.failures)
-    kept = Warehouse(config, ["check_results"]).rows("SELECT * FROM check_results WHERE NOT success")
+    kept = SqlSnapshot(warehouse, ["check_results"]).rows("SELECT * FROM check_results WHERE NOT success")
     assert len(kept) == sum(len(one.failures) for one in checked)
     with pytest.raises(check.ExpectationError, match=r"expectations failed, in .*rebalances"):
         check.raise_on_failures(checked)
@@ -42,12 +42,12 @@ def test_check_invalid_rows_fail_every_expectation(spark: SparkSession, config: 
 
 @pytest.mark.full
 def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
-    spark: SparkSession, config: Config, tmp_path: Path
+    warehouse: Warehouse, config: Config, tmp_path: Path
 ) -> None:
     """Data Docs load no external resources and run no scripts; `since` excludes older rows."""
     thaw(config)
     docs = tmp_path / "docs"
-    checked = check.run(spark, config, docs=docs, patience_seconds=0)
+    checked = check.run(warehouse, docs=docs, patience_seconds=0)
     assert [(one.table, result) for one in checked for result in one.failures] == []
     assert {one.table for one in checked} == contracts.tables().keys() - {"check_results"}
     assert {one.table: one.rows for one in checked}["generations"] == 9
@@ -60,10 +60,10 @@ def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
         assert "https://" not in text
         assert "<script" not in text
     out = io.StringIO()
-    check.print_checked(checked, config, check.console_on(out))
+    check.print_checked(checked, warehouse, check.console_on(out))
     assert "not checked, because there are no rows: topic_names" in out.getvalue()
 
-    (late,) = check.run(spark, config, ("consumer_lag",), since=at(0) + timedelta(days=999), patience_seconds=0)
+    (late,) = check.run(warehouse, ("consumer_lag",), since=at(0) + timedelta(days=999), patience_seconds=0)
     assert (late.rows, late.failures) == (0, [])
     answer = "SELECT count(DISTINCT run_id) AS runs, count(*) AS failed FROM check_results"
-    assert Warehouse(config, ["check_results"]).rows(answer)[0]["runs"] == 2
+    assert SqlSnapshot(warehouse, ["check_results"]).rows(answer)[0]["runs"] == 2

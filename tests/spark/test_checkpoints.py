@@ -12,8 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from grouptrail.config import Config
 from grouptrail.runtime.lease import AlreadyRunningError, sole_driver
-from grouptrail.spark.streams import query_id, start_query
-from grouptrail.storage import checkpoints, tables
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.spark.streams import start_query
+from grouptrail.storage import checkpoints
+from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.warehouse import Warehouse
 from support.small_tables import lay
 
 pytestmark = pytest.mark.spark
@@ -22,21 +25,29 @@ JOB, TABLE = "copy", "offset_commits"
 
 
 @pytest.fixture
-def folder(spark: SparkSession, config: Config, tmp_path: Path) -> Path:
+def folder(warehouse: Warehouse, config: Config, tmp_path: Path) -> Path:
     """The checkpoint of a job that has landed four batches, each one row read from another warehouse."""
     elsewhere = config.model_copy(update={"warehouse": str(tmp_path / "elsewhere")})
-    tables.ensure_table(spark, config, TABLE)
-    assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
+    table, checkpoint = warehouse.table(TABLE), warehouse.checkpoint(JOB)
+    table.ensure()
+    assert checkpoint.fault([table]) is None
 
-    def land(rows: DataFrame, batch: int) -> None:
-        tables.append(spark, rows.toArrow(), config, TABLE, app=query_id(spark, config, JOB), version=batch)
+    def process(rows: DataFrame, batch: int) -> None:
+        table.append(rows.toArrow(), Once(checkpoint.query_id(), batch))
 
     for number in range(4):
         lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": number})
-        source = tables.read_appends(spark, elsewhere, TABLE)
-        start_query(source, config, JOB, land=land, once=True).awaitTermination()
-    assert checkpoints.fault(spark, config, JOB, [TABLE]) is None
-    return Path(config.checkpoint_path(JOB))
+        run_once(warehouse, elsewhere, process)
+    assert checkpoint.fault([table]) is None
+    return Path(checkpoint.folder)
+
+
+def run_once(warehouse: Warehouse, elsewhere: Config, process: Callable[[DataFrame, int], None]) -> None:
+    """Run the job over the rows of another warehouse."""
+    checkpoint = warehouse.checkpoint(JOB)
+    rows = warehouse.session.readStream.format("delta").load(warehouse_of(elsewhere).table(TABLE).path)
+    query = start_query(rows, checkpoint.query_name, checkpoint.folder, process=process, once=True, every_seconds=1)
+    query.awaitTermination()
 
 
 def write(file: Path, content: bytes) -> None:
@@ -51,20 +62,18 @@ def remove(*files: Path) -> None:
 
 
 def test_checkpoints_begin_first_batch_that_could_not_write_its_offsets_is_tried_again(
-    spark: SparkSession, config: Config, tmp_path: Path
+    warehouse: Warehouse, config: Config, tmp_path: Path
 ) -> None:
     """A disk that is full at that moment leaves a part of the file, with which Spark would never start again."""
     elsewhere = config.model_copy(update={"warehouse": str(tmp_path / "elsewhere")})
     lay(elsewhere, TABLE, {"cluster": config.cluster, "record_partition": 0, "record_offset": 0})
-    tables.ensure_table(spark, config, TABLE)
-    offsets = Path(config.checkpoint_path(JOB), "offsets")
+    warehouse.table(TABLE).ensure()
+    offsets = Path(warehouse.checkpoint_path(JOB), "offsets")
     offsets.mkdir(parents=True)
     (offsets / ".0.3c1f0a52-0000-0000-0000-000000000000.tmp").write_bytes(b"v1")
     landed: list[int] = []
-    assert checkpoints.begin(spark, config, JOB, [TABLE]) == {}
-    source = tables.read_appends(spark, elsewhere, TABLE)
-    query = start_query(source, config, JOB, land=lambda _rows, batch: landed.append(batch), once=True)
-    query.awaitTermination()
+    assert warehouse.checkpoint(JOB).begin([warehouse.table(TABLE)]) == {}
+    run_once(warehouse, elsewhere, lambda _rows, batch: landed.append(batch))
     assert landed == [0]
 
 
@@ -84,23 +93,24 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
-    spark: SparkSession, config: Config, folder: Path, tmp_path: Path
+    warehouse: Warehouse, folder: Path, tmp_path: Path
 ) -> None:
+    checkpoint, writes = warehouse.checkpoint(JOB), [warehouse.table(TABLE)]
     whole = shutil.copytree(folder, tmp_path / "whole")
     for name, (damage, message) in DAMAGE.items():
         damage(folder)
         with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{message}") as refusal:
-            checkpoints.begin(spark, config, JOB, [TABLE])
+            checkpoint.begin(writes)
         assert "\n" not in str(refusal.value), name
         assert str(refusal.value).endswith("run grouptrail recover"), name
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(whole, folder)
 
-    aside = checkpoints.put_aside(spark, config, JOB)
+    aside = checkpoint.put_aside()
     assert Path(str(aside), "metadata").read_bytes() == (whole / "metadata").read_bytes()
-    checkpoints.write_start(spark, config, JOB, {"version": 4})
-    assert checkpoints.begin(spark, config, JOB, [TABLE]) == {"version": 4}
-    assert checkpoints.put_aside(spark, config, "never-run") is None
+    checkpoint.write_start({"version": 4})
+    assert checkpoint.begin(writes) == {"version": 4}
+    assert warehouse.checkpoint("never-run").put_aside() is None
 
 
 def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
@@ -109,7 +119,7 @@ def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
     """The lease is written through Hadoop's file system, as on an object store."""
     of_store = config.model_copy(update={"checkpoints": (tmp_path / "store").as_uri()})
     lease = tmp_path / "store" / config.cluster / "copy.lease"
-    with sole_driver(spark, of_store, [JOB], print):
+    with sole_driver(warehouse_of(of_store, spark), [JOB], print):
         held = lease.read_text()
         assert '"renewals": 1' in held
         # The holder renews its lease every ten seconds.
@@ -121,7 +131,7 @@ def test_sole_driver_checkpoints_on_uri_holds_lease_and_refuses_second_driver(
 
         with (
             pytest.raises(AlreadyRunningError, match=r"job copy is already run by pid \d+"),
-            sole_driver(spark, of_store, [JOB], report),
+            sole_driver(warehouse_of(of_store, spark), [JOB], report),
         ):
             pass
         assert len(renewed) == 1

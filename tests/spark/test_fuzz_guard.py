@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.spark.engine import SparkEngine
-from grouptrail.storage import tables
+from grouptrail.storage.warehouse import Warehouse
 from support.fuzz import FUZZ, for_seconds
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
@@ -72,15 +72,16 @@ def statements(table: Path, out: Path, secret: Path) -> list[str]:
 
 
 def test_fuzz_spark_queries_change_nothing_and_show_no_secret(
-    spark: SparkSession, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.ensure_table(spark, config, TABLE)
-    row = {"cluster": config.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
-    tables.append_new(spark, [row], config, TABLE)
-    table, out, secret = Path(config.table_path(TABLE)), tmp_path / "out", tmp_path / "secret.txt"
+    stored = warehouse.table(TABLE)
+    stored.ensure()
+    row = {"cluster": warehouse.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
+    stored.append(pa.Table.from_pylist([row], stored.schema))
+    table, out, secret = Path(stored.path), tmp_path / "out", tmp_path / "secret.txt"
     secret.write_text(SECRET)
     monkeypatch.setenv("SECRET", SECRET)
-    engine = SparkEngine(spark, config)
+    engine = SparkEngine(warehouse)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     settings = spark.conf.get("spark.sql.ansi.enabled")
     answered = 0

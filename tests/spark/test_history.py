@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,26 +18,29 @@ from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history import job as history_job
-from grouptrail.history import rebuild as history_rebuild
-from grouptrail.history import records, without_spark
-from grouptrail.history.batch import ensure_tables
+from grouptrail.history.fold_input import read_records, scan_records
+from grouptrail.history.folded_rows import DriverRows
+from grouptrail.history.folding import Folding
 from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half_rebuilt
-from grouptrail.history.rebuild import rebuild
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
+from grouptrail.history.rebuild import READ_OR_WRITTEN, read_on_driver, rebuild
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
-from grouptrail.history.without_spark import fold_few
+from grouptrail.jobs import HISTORY
 from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
+from grouptrail.runtime.warehouses import context_of, warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.storage import tables
 from grouptrail.storage.buckets import OPEN_BUCKETS, bucket_of
-from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
-from grouptrail.storage.rows import select_arrow
+from grouptrail.storage.engines import choice
+from grouptrail.storage.engines.choice import EngineName
+from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
 from grouptrail.storage.schema import ADMIN
+from grouptrail.storage.warehouse import Warehouse
 from support import landed
 from support.exporter_tables import figures
+from support.from_config import snapshot_reader
 from support.frozen_warehouse import ORDERS, thaw
 from support.history_batches import BATCHES, NOON, Raw, commit, gone, metadata
 from support.records_in_memory import RecordsInMemory
@@ -51,11 +55,9 @@ WRITES = (*TABLES, POSITIONS)
 class Log:
     """A log of records in the decoded tables of a warehouse."""
 
-    def __init__(self, spark: SparkSession, config: Config, batches: Sequence[Sequence[Raw]] = BATCHES) -> None:
-        ensure_tables(spark, config)
-        tables.ensure_table(spark, config, "undecodable_records")
-        self._spark = spark
-        self._config = config
+    def __init__(self, warehouse: Warehouse, batches: Sequence[Sequence[Raw]] = BATCHES) -> None:
+        warehouse.ensure((*READ_OR_WRITTEN, "undecodable_records"))
+        self._warehouse = warehouse
         self._batches = batches
         self.end = 0
 
@@ -67,15 +69,15 @@ class Log:
             for index, record in enumerate(self._batches[batch])
         ]
         DecodeBatchWriter(
-            self._spark,
-            self._config,
+            self._warehouse,
             records=RecordsInMemory(rows),
             app=lambda: "decode",
             end_offsets=lambda number: {0: start if number < batch else self.end},
             bounds=lambda: {0: LogBounds(0, self.end, self.end)},
-            report=silent,
-        ).land(batch)
-        progress = tables.read(self._spark, self._config, PROGRESS).where(F.col("batch_id") == batch)
+            max_record_bytes=lambda _: 1 << 20,
+            log=silent,
+        ).write(batch)
+        progress = self._warehouse.table(PROGRESS).dataframe().where(F.col("batch_id") == batch)
         return progress.select(*RANGE_COLUMNS).toArrow()
 
 
@@ -89,39 +91,52 @@ def history(config: Config) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def no_spark() -> SparkSession:
-    pytest.fail("Spark was started")
+def batch_writer(config: Config, warehouse: Warehouse) -> HistoryBatchWriter:
+    return HistoryBatchWriter(context_of(HISTORY, config, warehouse, silent), app=lambda: "history")
+
+
+def rebuild_on_driver(config: Config) -> None:
+    def start_spark() -> Warehouse:
+        pytest.fail("Spark was started")
+
+    rebuild(context_of(HISTORY, config, warehouse_of(config), silent), start_spark)
+
+
+def rebuild_with(config: Config, warehouse: Warehouse) -> None:
+    rebuild(context_of(HISTORY, config, warehouse, silent), lambda: warehouse)
 
 
 @pytest.mark.parametrize(
-    ("few_records", "few_rows"),
+    ("engine", "rows_a_record"),
     [
-        pytest.param(0, 0, id="Spark", marks=pytest.mark.full),
-        pytest.param(0, 1_000, id="folded by Spark, written by delta-rs"),
-        pytest.param(100, 1_000, id="without Spark"),
+        pytest.param("spark", 100, id="Spark", marks=pytest.mark.full),
+        pytest.param(None, choice.MOST_ROWS, id="folded by Spark, written by delta-rs"),
+        pytest.param("delta-rs", 100, id="without Spark"),
     ],
 )
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_records: int, few_rows: int
+    warehouse: Warehouse,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineName | None,
+    rows_a_record: int,
 ) -> None:
     """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
-    monkeypatch.setattr(history_job, "_FEW_RECORDS", few_records)
-    monkeypatch.setattr(tables, "_FEW_ROWS", few_rows)
-    log = Log(spark, config)
-    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
+    monkeypatch.setattr(history_job, "ROWS_A_RECORD", rows_a_record)
+    log = Log(warehouse)
+    writer = batch_writer(config, replace(warehouse, only=engine))
     for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):
         progress = log.land(batch)
         if table:
             with landed.dying_before(table):
-                writer.land(spark, progress, batch)
-        writer.land(spark, progress, batch)
+                writer.process(progress, batch)
+        writer.process(progress, batch)
     streamed = history(config)
-    written = take(config, patience_seconds=0).versions
+    written = take(warehouse, patience_seconds=0).versions
     assert all(written[table].written_at_ms for table in WRITES)
-    rebuild(no_spark, config, silent)
+    rebuild_on_driver(config)
     assert history(config) == streamed
-    monkeypatch.setattr(history_rebuild, "_FEW_RECORDS", 0)
-    rebuild(lambda: spark, config, silent)
+    rebuild_with(config, replace(warehouse, only="spark"))
     assert history(config) == streamed
 
     billing = [row for row in streamed["rebalances"] if row["group_id"] == "billing"]
@@ -138,30 +153,48 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
 
 
 def test_history_job_batches_of_commits_only_are_not_folded(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit's tombstone is folded: it shows that a removed group had offsets."""
     tombstone = (commit("billing", 1, 0)[0], None)
-    batches = [[metadata("billing", 1, {"a": [0]})], [commit("billing", 0, 1)], [tombstone], [gone("billing")]]
-    log = Log(spark, config, batches)
-    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
+    batches: list[list[Raw]] = [
+        [metadata("billing", 1, {"a": [0]})],
+        [commit("billing", 0, 1)],
+        [tombstone],
+        [gone("billing")],
+    ]
+    log = Log(warehouse, batches)
+    writer = batch_writer(config, warehouse)
     folded = []
-    monkeypatch.setattr(history_job, "fold_few", lambda *given: folded.append(batch) or fold_few(*given))
+    fold = Folding.on_driver
+
+    def noted(*given: Any) -> DriverRows:
+        folded.append(batch)
+        return fold(*given)
+
+    monkeypatch.setattr(Folding, "on_driver", noted)
     for batch in range(len(batches)):
-        writer.land(spark, log.land(batch), batch)
+        writer.process(log.land(batch), batch)
     assert folded == [0, 2, 3]
 
 
-def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(spark: SparkSession, config: Config) -> None:
+def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(
+    warehouse: Warehouse, config: Config
+) -> None:
     """Spark adds the columns that its tables lack, and looks for the name of a topic id; then it is not needed."""
     thaw(config)
-    started = []
-    rebuild(lambda: started.append(1) or spark, config, silent)  # type: ignore[func-returns-value]
+    starts = []
+
+    def start_spark() -> Warehouse:
+        starts.append(1)
+        return warehouse
+
+    rebuild(context_of(HISTORY, config, warehouse_of(config), silent), start_spark)
     with_spark = history(config)
-    assert started
+    assert starts
     name = {"topic_id": ORDERS, "topic": "orders", "told_by": "broker", "told_at": NOON}
-    tables.append_new(spark, [{"cluster": config.cluster, **name}], config, "topic_names")
-    rebuild(no_spark, config, silent)
+    append(warehouse, "topic_names", name)
+    rebuild_on_driver(config)
     owned = [row for row in history(config)["partition_ownership"] if row["group_id"] == "search"]
     assert {row["topic"] for row in owned} == {"orders"}
     named = {table: [row for row in rows if row["group_id"] != "search"] for table, rows in history(config).items()}
@@ -170,69 +203,78 @@ def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(spark: 
     }
 
 
-def test_rebuild_without_spark_replaces_only_rows_of_its_cluster(spark: SparkSession, config: Config) -> None:
-    log = Log(spark, config)
+def append(warehouse: Warehouse, name: str, *rows: dict[str, Any]) -> None:
+    table = warehouse.table(name)
+    table.append(pa.Table.from_pylist([{"cluster": warehouse.cluster, **row} for row in rows], table.schema))
+
+
+def test_rebuild_without_spark_replaces_only_rows_of_its_cluster(warehouse: Warehouse, config: Config) -> None:
+    log = Log(warehouse)
     log.land(0)
     other = config.model_copy(update={"cluster": "o'clock"})
     for table in WRITES:
         lay(other, table, {"cluster": other.cluster, "group_id": "theirs"})
         lay(config, table, {"cluster": config.cluster, "group_id": "outdated"})
     theirs = history(other)
-    rebuild(no_spark, config, silent)
+    rebuild_on_driver(config)
     assert history(other) == theirs
     assert {row["group_id"] for rows in history(config).values() for row in rows} == {"billing"}
 
 
-def test_rebuild_fed_more_than_fits_in_memory_starts_spark(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "batches"),
+    [
+        pytest.param("MOST_ROWS", [BATCHES[0]], id="records"),
+        pytest.param("MOST_ROWS", [[commit("billing", 0, 1)]], id="commits"),
+        pytest.param("MOST_BYTES", [BATCHES[0]], id="bytes"),
+    ],
+)
+def test_rebuild_fed_more_than_the_driver_has_room_for_needs_spark(
+    warehouse: Warehouse, config: Config, monkeypatch: pytest.MonkeyPatch, limit: str, batches: list[list[Raw]]
 ) -> None:
-    Log(spark, config).land(0)
-    for module, limit in (
-        (history_rebuild, "_FEW_RECORDS"),
-        (history_rebuild, "_FEW_COMMITS"),
-        (without_spark, "_MOST_BYTES"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, limit, 0)
-            assert history_rebuild.FewRecords.read(config) is None, limit
-    assert history_rebuild.FewRecords.read(config) is not None
+    Log(warehouse, batches).land(0)
+    context = context_of(HISTORY, config, warehouse_of(config), silent)
+    assert read_on_driver(context) is not None
+    monkeypatch.setattr(choice, limit, 0)
+    assert read_on_driver(context) is None
 
 
-def test_records_of_all_kinds_are_read_alike_with_and_without_spark(spark: SparkSession, config: Config) -> None:
+def test_records_of_all_kinds_are_read_alike_by_the_driver_and_spark(warehouse: Warehouse) -> None:
     """Records written by Kafka's own classes, and rows with nulls, empty lists and names that need escapes."""
-    log = Log(spark, config, [[(vector.key, vector.value) for vector in RECORD_VECTORS]])
-    log.land(0)
+    log = Log(warehouse, [[(vector.key, vector.value) for vector in RECORD_VECTORS]])
+    covered = OffsetRanges.of(log.land(0))
     hostile = 'a"b\\c\n\u2028\u00e9\U0001f600$.x'
-    member = {"member_id": hostile, "client_id": "", "subscription": None, "assignment": {"partitions": []}}
+    member: dict[str, Any] = {
+        "member_id": hostile,
+        "client_id": "",
+        "subscription": None,
+        "assignment": {"partitions": []},
+    }
     partitions = [{"topic": hostile, "partitions": []}, {"topic": None, "partitions": None}]
     connect = {"subscription": {"connect": '{"a": "\\u00e9"}', "owned_partitions": partitions}, "assignment": None}
-    polled = {"cluster": config.cluster, "source": ADMIN, "not_before": NOON, "record_at": NOON}
+    polled = {"source": ADMIN, "not_before": NOON, "record_at": NOON, "record_partition": 0, "record_offset": 0}
     groups = [
         {**polled, "is_tombstone": False, "members": [member, connect], "state_at": NOON},
         {**polled, "is_tombstone": False, "members": [], "state_at": None, "source": None, "not_before": None},
         {**polled, "is_tombstone": False, "members": None, "protocol": hostile},
         *({**polled, "source": None, "is_tombstone": True, "read_at": NOON + delay} for delay in READ_AFTER),
     ]
-    tables.append_new(spark, groups, config, "group_metadata")
+    append(warehouse, "group_metadata", *groups)
     pattern = '{"groupId": "g", "regularExpression": "^\\"\\\\d+\\u00e9$"}'
     kind = {**polled, "record_type": "ConsumerGroupRegularExpression", "value_json": None}
-    others = [{**kind, "member_id": None, "key_json": pattern}, {**kind, "key_json": "{}"}]
-    tables.append_new(spark, others, config, "group_records")
-    for table, convert in (
-        ("group_metadata", records.classic_records),
-        ("group_records", records.other_records),
-        ("offset_commits", records.commit_tombstones),
-    ):
-        with_spark = convert(tables.read(spark, config, table)).toArrow().to_pylist()
-        rest = "AND is_tombstone" if table == "offset_commits" else ""
-        columns = records.COLUMNS[table]
-        found = [
-            row
-            for rows in select_arrow(config, table, columns, rest, rows_at_a_time=2)
-            for row in records.from_rows(table, rows).to_pylist()
-        ]
-        assert found
-        assert in_order(found) == in_order(with_spark)
+    append(warehouse, "group_records", {**kind, "key_json": pattern}, {**kind, "key_json": "{}"})
+    on_driver = read_records(warehouse, covered)
+    assert on_driver is not None
+    found = in_order(on_driver.to_pylist())
+    assert found == in_order(scan_records(warehouse, covered).toArrow().to_pylist())
+    assert {row["type"] for row in found} >= {CLASSIC, COMMIT_TOMBSTONE, kind["record_type"]}
+    names = {row["name"] for row in found if row["type"] == kind["record_type"]}
+    assert {'^"\\d+\u00e9$', None} <= names
+    members = [one for row in found for one in (row["body"] or {}).get("members") or ()]
+    ours = {"member_id": hostile, "client_id": "", "subscription": {}, "assignment": {"partitions": []}}
+    assert ours in members
+    late = (NOON + READ_AFTER[1]).timestamp() * 1000
+    assert [row["read_late_at"] for row in found if row["at"] == NOON.timestamp() * 1000].count(late) == 1
 
 
 READ_AFTER = (timedelta(seconds=60), timedelta(seconds=60, milliseconds=1))
@@ -240,7 +282,7 @@ READ_AFTER = (timedelta(seconds=60), timedelta(seconds=60, milliseconds=1))
 
 def in_order(rows: list[dict[str, Any]]) -> list[Any]:
     """Return the rows of records sorted, with their bodies as values."""
-    read = ({**row, "body": row["body"] and json.loads(row["body"])} for row in rows)
+    read = [{**row, "body": row["body"] and json.loads(row["body"])} for row in rows]
     return sorted(read, key=lambda row: json.dumps(row, sort_keys=True))
 
 
@@ -257,32 +299,32 @@ def test_bucket_of_hostile_names_is_sparks_hash(spark: SparkSession) -> None:
     assert set(wanted.values()) == set(range(OPEN_BUCKETS))
 
 
-@pytest.mark.parametrize("few_records", [pytest.param(0, marks=pytest.mark.full), 1_000])
+@pytest.mark.parametrize("engine", [pytest.param("spark", marks=pytest.mark.full), None])
 def test_history_job_after_interrupted_rebuild_is_refused_until_rebuilt(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, few_records: int
+    warehouse: Warehouse, config: Config, engine: EngineName | None
 ) -> None:
     """The job refuses tables that are only partly rebuilt, and accepts them after a complete rebuild."""
-    monkeypatch.setattr(history_rebuild, "_FEW_RECORDS", few_records)
-    log = Log(spark, config)
+    warehouse = replace(warehouse, only=engine)
+    log = Log(warehouse)
     log.land(0)
     with landed.dying_before("memberships"):
-        rebuild(lambda: spark, config, silent)
+        rebuild_with(config, warehouse)
     with pytest.raises(HistoryError, match="run grouptrail rebuild history"):
-        refuse_half_rebuilt(spark, config)
-    rebuild(lambda: spark, config, silent)
-    refuse_half_rebuilt(spark, config)
+        refuse_half_rebuilt(warehouse)
+    rebuild_with(config, warehouse)
+    refuse_half_rebuilt(warehouse)
     assert [row["member_id"] for row in history(config)["memberships"]] == ["a"]
 
 
 @pytest.mark.full
 def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
-    spark: SparkSession, config: Config
+    warehouse: Warehouse, config: Config
 ) -> None:
     """Compare after each batch, after OPTIMIZE, and after a rebuild, which must not increase any counter."""
-    log, reader = Log(spark, config), SnapshotReader(config)
-    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
+    log, reader = Log(warehouse), snapshot_reader(config)
+    writer = batch_writer(config, warehouse)
     for batch in range(len(BATCHES)):
-        writer.land(spark, log.land(batch), batch)
+        writer.process(log.land(batch), batch)
         found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
         rows = history(config)
         causes = Counter((row["group_id"], row["cause"]) for row in rows["rebalances"])
@@ -297,8 +339,8 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
         assert figures(found, "grouptrail_source_backlog_records") == {("0",): 0}
     assert figures(found, "kafka_consumer_group_generation") == {("billing",): 4, ("audit",): 1}
     assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 2}
-    spark.sql(f"OPTIMIZE delta.`{config.table_path('offset_commits')}`").collect()
-    rebuild(lambda: spark, config, silent)
+    warehouse.session.sql(f"OPTIMIZE delta.`{warehouse.table('offset_commits').path}`").collect()
+    rebuild_with(config, warehouse)
     after = group_families(reader.read())
     for name in ("rebalances_total", "partitions_moved_total", "offset_commits_total", "members", "state"):
         metric = f"kafka_consumer_group_{name}"

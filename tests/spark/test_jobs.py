@@ -9,13 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from grouptrail import jobs
 from grouptrail.config import Config
 from grouptrail.runtime import pipeline, recover, restarts
-from grouptrail.storage import tables
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.checkpoints import CheckpointGoneError
 from support.cli_in_process import Cli, succeeded
 from support.deadlines import scaled
@@ -25,22 +26,18 @@ pytestmark = pytest.mark.spark
 COUNT_JOB = '''
 """Counts the commits of each batch."""
 
-from grouptrail.spark.streams import start_query
-from grouptrail.storage import tables
+def check(context):
+    context.warehouse.check()
 
 
-def check(config):
-    tables.check_warehouse(config)
+def start(context):
+    commits, checkpoint = context.warehouse.table("offset_commits"), context.warehouse.checkpoint("count")
+    commits.ensure()
+    count = lambda rows, batch: context.log(f"count batch {batch}: {len(rows)} commits")
+    return commits.follow(checkpoint, process=count, once=context.once, is_written_here=False, every_seconds=1)
 
 
-def start(spark, config, *, once, report):
-    tables.ensure_table(spark, config, "offset_commits")
-    commits = tables.read_appends(spark, config, "offset_commits")
-    count = lambda rows, batch: report(f"count batch {batch}: {rows.count()} commits")
-    return start_query(commits, config, "count", land=count, once=once)
-
-
-def start_after_loss(spark, config, report):
+def start_after_loss(context):
     return {}
 '''
 
@@ -58,9 +55,10 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     with_count = (*jobs.JOBS, count)
     for module in (jobs, pipeline, recover):
         monkeypatch.setattr(module, "JOBS", with_count)
-    tables.ensure_table(spark, config, "offset_commits")
+    table = warehouse_of(config, spark).table("offset_commits")
+    table.ensure()
     commit = {"cluster": config.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
-    tables.append_new(spark, [commit], config, "offset_commits")
+    table.append(pa.Table.from_pylist([commit], table.schema))
     assert "count batch 0: 1 commits" in succeeded(cli(config, "run", "--job", "count", "--once"))
     assert "not one of decode, log-offsets, history, lag, count" in cli(config, "run", "--job", "cuont").printed
     assert "count: the next run begins where its tables end" in succeeded(cli(config, "recover", "--job", "count"))
@@ -74,20 +72,24 @@ from grouptrail.spark.streams import read_ticks, start_query
 batches, faults = [], []
 
 
-def check(config):
+def check(context):
     pass
 
 
-def start(spark, config, *, once, report):
-    def land(rows, batch):
+def start(context):
+    checkpoint = context.warehouse.checkpoint(__package__)
+
+    def process(rows, batch):
         if faults:
             raise faults.pop(0)
         batches.append((batch, rows.count()))
 
-    return start_query(read_ticks(spark), config, __package__, land=land, once=once, every_seconds=0.1)
+    of_query = (checkpoint.query_name, checkpoint.folder)
+    ticks = read_ticks(checkpoint.spark)
+    return start_query(ticks, *of_query, process=process, once=context.once, every_seconds=0.1)
 
 
-def start_after_loss(spark, config, report):
+def start_after_loss(context):
     return {}
 '''
 
@@ -152,16 +154,16 @@ def test_run_restart_waits_while_the_checkpoint_is_gone(
             assert time.monotonic() < deadline
             run.check()
             if run.is_due:
-                run.start(spark, config, print, None, None)
+                run.start(spark, config, print, None)
 
     until(lambda: len(job.batches) >= 2)
     assert run.query is not None
     run.query.stop()
     run.put_off()
-    folder = Path(config.checkpoint_path("mounted"))
+    folder = Path(warehouse_of(config).checkpoint_path("mounted"))
     away = folder.rename(folder.with_name("unmounted"))
     with pytest.raises(CheckpointGoneError, match=r"checkpoint .*mounted is gone: mount or restore"):
-        run.start(spark, config, print, None, None)
+        run.start(spark, config, print, None)
     assert not folder.exists()
     run.put_off()
     away.rename(folder)

@@ -17,8 +17,10 @@ from grouptrail.lag.job import LagWriter
 from grouptrail.lag.shards import LagShards
 from grouptrail.lag.state import LagState
 from grouptrail.memory import KEPT_WITHIN_BATCHES
-from grouptrail.storage import tables
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.engines.delta_log import Commit
 from grouptrail.storage.sources import with_source
+from support.contexts import lag_inputs
 from support.lag_cluster import LagCluster, in_order, lay_empty
 
 pytestmark = pytest.mark.spark
@@ -42,7 +44,7 @@ def processes(config: Config) -> dict[int, int]:
             command = (process / "cmdline").read_text().split("\0")
         except OSError:  # it has ended
             continue
-        if shards._PROCESS in command and shards._id(config) in command[3]:
+        if shards._PROCESS in command and shards._id(lag_inputs(config)) in command[3]:
             found[int(command[3].rpartition("-")[2])] = int(process.name)
     return found
 
@@ -53,7 +55,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def stored(config: Config, name: str) -> pa.Table:
-    return DeltaTable(config.table_path(name)).to_pyarrow_table()
+    return DeltaTable(warehouse_of(config).table(name).path).to_pyarrow_table()
 
 
 def test_samples_are_written_once_by_processes_that_keep_their_state(
@@ -61,12 +63,12 @@ def test_samples_are_written_once_by_processes_that_keep_their_state(
 ) -> None:
     """Also where processes are killed, the driver starts again, a commit fails, or a batch is repeated after it."""
     monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
-    cluster, whole, lines = LagCluster(config, 5), LagState(config, print), list[str]()
+    cluster, whole, lines = LagCluster(config, 5), LagState(lag_inputs(config), print), list[str]()
 
     def new_writer() -> LagWriter:
-        lag = LagShards(spark, config)
+        lag = LagShards(lag_inputs(config, spark))
         lag.prepare()
-        return LagWriter(lag, app=lambda: "app", report=lines.append)
+        return LagWriter(lag, app=lambda: "app", log=lines.append)
 
     writer, expected = new_writer(), []
     first = processes(config)
@@ -83,19 +85,20 @@ def test_samples_are_written_once_by_processes_that_keep_their_state(
             writer = new_writer()
         if batch == 5:
             with monkeypatch.context() as patch:
-                patch.setattr(tables.delta.Append, "commit", lambda *_given, **_how: 1 / 0)
+                patch.setattr(Commit, "write", lambda *_given, **_how: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
-                    writer.land(spark, rows, batch)
-        writer.land(spark, rows, batch)
+                    writer.process(rows, batch)
+        writer.process(rows, batch)
         if batch == 6:
-            writer.land(spark, rows, batch)
+            writer.process(rows, batch)
     assert in_order(stored(config, "consumer_lag")) == in_order(pa.concat_tables(expected))
     now = processes(config)
     assert {number for number in now if now[number] == first[number]} == {0, 2}
     key = [("group_id", "ascending"), ("partition", "ascending")]
     commits, source = whole.commits()
     assert stored(config, "committed_offsets").sort_by(key).to_pylist() == commits.sort_by(key).to_pylist()
-    known = with_source(config.table_path("committed_offsets"), config.table_path("offset_commits"), "default")
+    newest, decoded = warehouse_of(config).tables(("committed_offsets", "offset_commits"))
+    known = with_source(newest.location, decoded.location)
     assert known is not None
     assert known[1].version() == source.version
     counts = job.counts_by_status(expected[-1])

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,28 +17,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.decode import limits, redecode, tasks
-from grouptrail.decode import writer as decode_writer
+from grouptrail.decode import limits, tasks
+from grouptrail.decode.redecode import redecode
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds
-from grouptrail.quality.snapshot import take
-from grouptrail.spark import object_stores
-from grouptrail.storage import files, tables
+from grouptrail.storage import files, reader
 from grouptrail.storage.buckets import bucket_of
+from grouptrail.storage.engines import spark as spark_engine
+from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.layout import CHECKPOINT_INTERVAL
 from grouptrail.storage.progress import PROGRESS
-from grouptrail.storage.schema import arrow_type
+from grouptrail.storage.warehouse import Warehouse
+from grouptrail.wire.records import decode_record, encode_value
 from support import landed
-from support.cli_in_process import session_kept
 from support.records_in_memory import RecordsInMemory
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
@@ -56,39 +56,43 @@ ENDS = {partition: 1 + max(row[1] for row in RECORDS if row[0] == partition) for
 EITHER_WAY = pytest.mark.parametrize("writer", ["on the driver", "in tasks"], indirect=True)
 
 
+MAX_RECORD_BYTES = 10_000_000
+
+
 @pytest.fixture
-def writer(
-    request: pytest.FixtureRequest, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> DecodeBatchWriter:
-    if getattr(request, "param", None) == "in tasks":
-        monkeypatch.setattr(decode_writer, "_FEW_RECORDS", 0)
-    for table in (*TABLES, PROGRESS):
-        tables.ensure_table(spark, config, table)
+def writer(request: pytest.FixtureRequest, warehouse: Warehouse) -> DecodeBatchWriter:
+    warehouse.ensure((*TABLES, PROGRESS))
     return DecodeBatchWriter(
-        spark,
-        config,
+        replace(warehouse, only="spark") if getattr(request, "param", None) == "in tasks" else warehouse,
         records=RecordsInMemory(RECORDS),
         app=lambda: "query",
         end_offsets=lambda batch: {} if batch < 0 else {p: (batch + 1) * end for p, end in ENDS.items()},
         bounds=lambda: {p: LogBounds(0, end, end) for p, end in ENDS.items()},
-        report=lambda _line: None,
+        max_record_bytes=lambda _batch: MAX_RECORD_BYTES,
+        log=lambda _line: None,
     )
 
 
 @EITHER_WAY
-@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("is_supported", [True, False])
 def test_landing_records_of_every_type_land_once_and_reencode_to_the_same_bytes(
-    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    writer: DecodeBatchWriter,
+    config: Config,
+    warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    is_supported: bool,
 ) -> None:
     """Each record is in exactly one table and can be encoded from it again; `ingest_progress` accounts for every
-    offset. Also on a file system that only Spark supports."""
-    monkeypatch.setattr(object_stores, "is_known", lambda _location: is_known)
-    writer.land(0)
+    offset. Also in a store that only Spark supports."""
+    if not is_supported:
+        monkeypatch.setattr("grouptrail.storage.reader._SCHEMES", ())
+    writer.write(0)
+    monkeypatch.undo()
     assert landed.records(config) == WHOLE
     assert {table for table in TABLES if landed.rows(config, table)} == set(TABLES)
     landed.assert_progress_adds_up(config)
-    written = take(config, patience_seconds=0).versions
-    assert all(written[table].written_at_ms for table in (*TABLES, PROGRESS))
+    commits = [table.newest_commit() for table in warehouse.tables((*TABLES, PROGRESS))]
+    assert all(commit is not None and commit.written_at_ms for commit in commits)
 
 
 @EITHER_WAY
@@ -97,7 +101,7 @@ def test_landing_commits_keep_whether_they_were_written_in_a_transaction(
 ) -> None:
     transactional = {place for number, place in enumerate(WHOLE) if number % 3}
     monkeypatch.setattr(writer, "_records", RecordsInMemory(RECORDS, transactional))
-    writer.land(0)
+    writer.write(0)
     rows = landed.rows(config, "offset_commits")
     places = {(row["record_partition"], row["record_offset"]): row["is_transactional"] for row in rows}
     assert places == {place: place in transactional for place in places}
@@ -105,17 +109,17 @@ def test_landing_commits_keep_whether_they_were_written_in_a_transaction(
 
 
 def test_decoded_tables_filter_on_columns_with_statistics_finds_every_row(
-    writer: DecodeBatchWriter, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, config: Config, warehouse: Warehouse
 ) -> None:
     """Filter by the minimum and maximum of each column with statistics, in every table."""
-    writer.land(0)
+    writer.write(0)
     for table in TABLES:
         there = landed.rows(config, table)
         for column in (column.name for column in contracts.tables()[table].columns if column.stats):
             values = sorted({row[column] for row in there} - {None})
             for value in values[:1] + values[-1:]:
-                asked = tables.read(spark, config, table).where(F.col(column) == value).count()
-                assert asked == sum(row[column] == value for row in there), (table, column, value)
+                count = warehouse.table(table).dataframe().where(F.col(column) == value).count()
+                assert count == sum(row[column] == value for row in there), (table, column, value)
 
 
 @EITHER_WAY
@@ -125,8 +129,8 @@ def test_landing_batch_fails_before_an_append_lands_once_when_retried(
 ) -> None:
     """Whichever append a batch dies before, the next try lands what is missing and nothing twice."""
     with landed.dying_before(fails_at):
-        writer.land(0)
-    writer.land(0)
+        writer.write(0)
+    writer.write(0)
     assert landed.records(config) == WHOLE
     assert len(landed.rows(config, PROGRESS)) == len(ENDS)
     landed.assert_progress_adds_up(config)
@@ -134,17 +138,25 @@ def test_landing_batch_fails_before_an_append_lands_once_when_retried(
 
 @EITHER_WAY
 def test_landing_rare_records_above_the_task_report_limit_all_land(
-    writer: DecodeBatchWriter, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records other than commits that are too large for the tasks' reports land like any others."""
     padding = bytes(200_000)
+    vector = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
+    record = decode_record(vector.key, vector.value)
+    assert record.key is not None
+    assert record.value is not None
+    record.value.data["members"][0]["subscription"] = padding
+    either = [(b"\x00\x63", padding), (vector.key, encode_value(record.key, record.value))]
     count = tasks.MOST_RARE_BYTES // len(padding) * 2 + 20
     monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: count})
-    rows = [(0, offset, AT, b"\x00\x63", padding) for offset in range(count)]
+    rows = [(0, offset, AT, *either[offset % 2]) for offset in range(count)]
     monkeypatch.setattr(writer, "_records", RecordsInMemory(rows))
-    writer.land(0)
-    found = landed.rows(config, "undecodable_records")
-    assert sorted(row["record_offset"] for row in found) == list(range(count))
+    writer.write(0)
+    undecodable, groups = (landed.rows(config, table) for table in ("undecodable_records", "group_metadata"))
+    assert sorted(row["record_offset"] for row in (*undecodable, *groups)) == list(range(count))
+    assert len(undecodable) - len(groups) in (0, 1)
+    assert all(row["read_at"] for row in groups)
 
 
 def test_landing_broker_unreachable_lands_records_without_log_end_offset(
@@ -157,49 +169,48 @@ def test_landing_broker_unreachable_lands_records_without_log_end_offset(
 
     monkeypatch.setattr(writer, "_bounds", no_answer)
     monkeypatch.setattr(writer, "_end_offsets", lambda batch: dict.fromkeys(ENDS, 0) if batch < 0 else ENDS)
-    writer.land(0)
+    writer.write(0)
     assert landed.records(config) == WHOLE
     assert {row["log_end_offset"] for row in landed.rows(config, PROGRESS)} == {None}
 
 
 def test_redecode_newly_decodable_record_moves_to_its_table_once(
-    writer: DecodeBatchWriter, spark: SparkSession, config: Config
+    writer: DecodeBatchWriter, config: Config, warehouse: Warehouse
 ) -> None:
     """A record that was undecodable when it landed ends in its own table, once, and leaves the other."""
-    writer.land(0)
+    writer.write(0)
     readable = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
     table, _ = decode_row(readable.key, readable.value)
-    spark.sql(
-        f"INSERT INTO delta.`{config.table_path('undecodable_records')}` "
+    warehouse.session.sql(
+        f"INSERT INTO delta.`{warehouse.table('undecodable_records').path}` "
         "SELECT 'test', 9, 7, timestamp'2026-11-01 00:00:00', null, null, "
         f"X'{(readable.key or b'').hex()}', X'{(readable.value or b'').hex()}', "
         "2, null, 'value', 'unknown_version', 0, '0'"
     )
     before = len(landed.rows(config, table))
     lines: list[str] = []
-    with session_kept():
-        redecode.redecode(config, lines.append)
+    redecode(warehouse, MAX_RECORD_BYTES, lines.append)
     assert len(landed.rows(config, table)) == before + 1
     assert landed.records(config) == {**WHOLE, (9, 7): (readable.key, readable.value)}
     assert lines[-1].startswith("1 records decoded")
-    with session_kept():
-        redecode.redecode(config, lines.append)
+    redecode(warehouse, MAX_RECORD_BYTES, lines.append)
     assert lines[-1].startswith("0 records decoded")
 
 
-def test_ensure_table_column_type_differs_from_contract_raises(spark: SparkSession, config: Config) -> None:
+def test_ensure_table_column_type_differs_from_contract_raises(warehouse: Warehouse) -> None:
     """A table whose column has another type than its contract says is not written to."""
-    spark.sql(f"CREATE TABLE delta.`{config.table_path('offset_commits')}` (group_id int) USING delta")
+    table = warehouse.table("offset_commits")
+    warehouse.session.sql(f"CREATE TABLE delta.`{table.path}` (group_id int) USING delta")
     with pytest.raises(GrouptrailError, match="group_id is int, should be string"):
-        tables.ensure_table(spark, config, "offset_commits")
+        table.ensure()
 
 
-def test_ensure_table_older_table_gains_missing_columns_and_keeps_rows(spark: SparkSession, config: Config) -> None:
+def test_ensure_table_older_table_gains_missing_columns_and_keeps_rows(config: Config, warehouse: Warehouse) -> None:
     """An older table is brought up to its contract without losing a row."""
-    path = config.table_path("offset_commits")
-    spark.sql(f"CREATE TABLE delta.`{path}` (cluster string, group_id string) USING delta")
-    spark.sql(f"INSERT INTO delta.`{path}` VALUES ('test', 'billing')")
-    tables.ensure_table(spark, config, "offset_commits")
+    spark, table = warehouse.session, warehouse.table("offset_commits")
+    spark.sql(f"CREATE TABLE delta.`{table.path}` (cluster string, group_id string) USING delta")
+    spark.sql(f"INSERT INTO delta.`{table.path}` VALUES ('test', 'billing')")
+    table.ensure()
     (row,) = landed.rows(config, "offset_commits")
     assert row["group_id"] == "billing"
     assert "committed_offset" in row
@@ -207,15 +218,14 @@ def test_ensure_table_older_table_gains_missing_columns_and_keeps_rows(spark: Sp
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_replace_concurrent_append_is_retried_up_to_five_times(
-    spark: SparkSession, config: Config, tmp_path: Path, times: int
+    config: Config, warehouse: Warehouse, tmp_path: Path, times: int
 ) -> None:
     """The other writer may be another job or `grouptrail maintain`."""
-    table = contracts.tables()["generations"]
-    tables.ensure_table(spark, config, table.name)
-    schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
-    row = {column.name: None for column in table.columns} | {"cluster": config.cluster}
-    theirs = pa.Table.from_pylist([row | {"group_id": "theirs"}], schema)
-    path, came = config.table_path(table.name), tmp_path / "came"
+    table = warehouse.table("generations")
+    table.ensure()
+    row = dict.fromkeys(table.schema.names) | {"cluster": config.cluster}
+    theirs = pa.Table.from_pylist([row | {"group_id": "theirs"}], table.schema)
+    path, came = table.path, tmp_path / "came"
     came.touch()
 
     def beaten(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -225,36 +235,51 @@ def test_replace_concurrent_append_is_retried_up_to_five_times(
                 marks.write("x")
         yield from batches
 
-    ours = (
-        spark.createDataFrame([row | {"group_id": "ours"}], table.ddl()).coalesce(1).mapInArrow(beaten, table.ddl())
-    )
+    ddl = table.contract.ddl()
+    ours = warehouse.session.createDataFrame([row | {"group_id": "ours"}], ddl).coalesce(1).mapInArrow(beaten, ddl)
     if times == 1:
-        tables.replace(ours, config, table.name)
+        table.replace(ours)
         assert came.read_text() == "x"
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["ours"]
     else:
         with pytest.raises(Exception, match="DELTA_CONCURRENT_APPEND"):
-            tables.replace(ours, config, table.name)
+            table.replace(ours)
         assert [row["group_id"] for row in landed.rows(config, table.name)] == ["theirs"] * 5
 
 
 COMMITTED = "committed_offsets"
 
 
-def committed(config: Config, *offsets: int) -> pa.Table:
-    table = contracts.tables()[COMMITTED]
-    row = {column.name: None for column in table.columns} | {"cluster": config.cluster, "topic": "orders"}
+def committed(warehouse: Warehouse, *offsets: int) -> pa.Table:
+    schema = warehouse.table(COMMITTED).schema
+    row: dict[str, Any] = dict.fromkeys(schema.names) | {"cluster": warehouse.cluster, "topic": "orders"}
     row |= {"record_partition": 0, "record_offset": 0, "record_at": AT, "source": "topic", "group_id": "billing"}
     rows = [row | {"partition": number, "committed_offset": offset} for number, offset in enumerate(offsets)]
-    return pa.Table.from_pylist(rows, pa.schema([(column.name, arrow_type(column.type)) for column in table.columns]))
+    return pa.Table.from_pylist(rows, schema)
 
 
-def replace(spark: SparkSession, config: Config, rows: pa.Table) -> None:
-    tables.replace_files(spark, partial(files.write, rows.to_batches()), config, COMMITTED)
+def append(warehouse: Warehouse, offset: int, version: int | None = None) -> None:
+    once = Once("test", offset if version is None else version)
+    warehouse.table(COMMITTED).append(committed(warehouse, offset), once)
 
 
-def stored(config: Config) -> dict[str, list[int]]:
-    rows = DeltaTable(config.table_path(COMMITTED)).to_pyarrow_table().to_pylist()
+def replace_files(warehouse: Warehouse, rows: pa.Table) -> None:
+    warehouse.table(COMMITTED).replace(partial(files.write, rows.to_batches()))
+
+
+def optimize(warehouse: Warehouse) -> None:
+    warehouse.session.sql(f"OPTIMIZE {spark_engine.table_in_sql(warehouse.table(COMMITTED).location)}")
+
+
+def copied(warehouse: Warehouse, **options: Any) -> Warehouse:
+    """Return a copy of the table, which Spark has not read yet."""
+    copy = replace(warehouse, location=f"{warehouse.location}-copy")
+    shutil.copytree(warehouse.table(COMMITTED).path, copy.table(COMMITTED).path, **options)
+    return copy
+
+
+def stored(warehouse: Warehouse) -> dict[str, list[int]]:
+    rows = DeltaTable(warehouse.table(COMMITTED).path).to_pyarrow_table().to_pylist()
     return {
         cluster: sorted(row["committed_offset"] for row in rows if row["cluster"] == cluster)
         for cluster in {row["cluster"] for row in rows}
@@ -262,44 +287,45 @@ def stored(config: Config) -> dict[str, list[int]]:
 
 
 def test_replace_files_replaces_only_rows_of_its_cluster_also_in_files_with_other_clusters(
-    spark: SparkSession, config: Config
+    warehouse: Warehouse,
 ) -> None:
     """A short cluster name may lie between others; `maintain` writes rows of several clusters into one file."""
-    tables.ensure_table(spark, config, COMMITTED)
-    clusters = [config.model_copy(update={"cluster": name}) for name in ("a", "test", "z")]
+    warehouse.table(COMMITTED).ensure()
+    clusters = [replace(warehouse, cluster=name) for name in ("a", "test", "z")]
+    ours = clusters[1]
     for number, cluster in enumerate(clusters):
-        replace(spark, cluster, committed(cluster, number))
-    assert stored(config) == {"a": [0], "test": [1], "z": [2]}
-    replace(spark, clusters[1], committed(clusters[1], 3, 4))
-    assert stored(config) == {"a": [0], "test": [3, 4], "z": [2]}
-    assert tables._own_files(clusters[1], COMMITTED)
-    spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
-    assert tables._own_files(clusters[1], COMMITTED) is None
-    replace(spark, clusters[1], committed(clusters[1], 5))
-    assert stored(config) == {"a": [0], "test": [5], "z": [2]}
-    replace(spark, clusters[1], committed(clusters[1]))
-    assert stored(config) == {"a": [0], "z": [2]}
+        replace_files(cluster, committed(cluster, number))
+    assert stored(warehouse) == {"a": [0], "test": [1], "z": [2]}
+    replace_files(ours, committed(ours, 3, 4))
+    assert stored(warehouse) == {"a": [0], "test": [3, 4], "z": [2]}
+    assert spark_engine._own_files(ours.table(COMMITTED).location)
+    optimize(warehouse)
+    assert spark_engine._own_files(ours.table(COMMITTED).location) is None
+    replace_files(ours, committed(ours, 5))
+    assert stored(warehouse) == {"a": [0], "test": [5], "z": [2]}
+    replace_files(ours, committed(ours))
+    assert stored(warehouse) == {"a": [0], "z": [2]}
 
 
 def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by `grouptrail maintain`: removing files that are gone would leave their rows in the table twice."""
-    tables.ensure_table(spark, config, COMMITTED)
+    warehouse.table(COMMITTED).ensure()
     for number in range(2):
-        tables.append(spark, committed(config, number), config, COMMITTED)
+        append(warehouse, number)
     write, times = files.write, []
 
     def beaten(*given: Any) -> Any:
         times.append(1)
         if len(times) == 1:
-            spark.sql(f"OPTIMIZE {tables.table_in_sql(config, COMMITTED)}")
+            optimize(warehouse)
         return write(*given)
 
     monkeypatch.setattr(files, "write", beaten)
-    replace(spark, config, committed(config, 7))
+    replace_files(warehouse, committed(warehouse, 7))
     assert len(times) == 2
-    assert stored(config) == {config.cluster: [7]}
+    assert stored(warehouse) == {warehouse.cluster: [7]}
 
 
 @pytest.mark.parametrize(
@@ -311,23 +337,24 @@ def test_replace_files_rewritten_by_another_writer_meanwhile_is_retried(
     ],
 )
 def test_ensure_table_creates_what_spark_would(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch, name: str
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Column by column, with the same clustering and protocol; and Spark appends to it."""
 
-    def created(warehouse: str) -> Any:
-        there = config.model_copy(update={"warehouse": f"{config.warehouse}-{warehouse}"})
-        tables.ensure_table(spark, there, name)
-        log = Path(there.table_path(name), "_delta_log", f"{0:020}.json").read_text().splitlines()
+    def created(by: str) -> Any:
+        table = replace(warehouse, location=f"{warehouse.location}-{by}").table(name)
+        table.ensure()
+        log = Path(table.path, "_delta_log", f"{0:020}.json").read_text().splitlines()
         actions: dict[str, Any] = {}
         for line in log:
             actions |= json.loads(line)
         metadata = {**actions["metaData"], "id": "", "createdTime": 0, "name": None}
         schema = json.loads(metadata.pop("schemaString"))
         domain = actions.get("domainMetadata", {"configuration": "{}"})
-        detail = spark.sql(f"DESCRIBE DETAIL {tables.table_in_sql(there, name)}").collect()[0].asDict()
+        described = warehouse.session.sql(f"DESCRIBE DETAIL {spark_engine.table_in_sql(table.location)}")
+        detail = described.collect()[0].asDict()
         changing = {"id", "location", "createdAt", "lastModified"}
-        checksum = json.loads(Path(there.table_path(name), "_delta_log", f"{0:020}.crc").read_text())
+        checksum = json.loads(Path(table.path, "_delta_log", f"{0:020}.crc").read_text())
         for key in ("txnId", "fileSizeHistogram", "metadata", "protocol", "domainMetadata"):
             checksum.pop(key, None)  # the last three are those of the commit
         return (
@@ -340,23 +367,23 @@ def test_ensure_table_creates_what_spark_would(
         )
 
     ours = created("ours")
-    monkeypatch.setattr(tables, "_is_created_locally", lambda *_: False)
+    monkeypatch.setattr(spark_engine, "_is_created_locally", lambda *_: False)
     assert ours == created("spark's")
 
 
-def test_ensure_table_by_several_jobs_at_once_creates_it_once(spark: SparkSession, config: Config) -> None:
+def test_ensure_table_by_several_jobs_at_once_creates_it_once(warehouse: Warehouse) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: tables.ensure_table(spark, config, "rebalances"), range(4)))
-    assert DeltaTable(config.table_path("rebalances")).version() == 0
+        list(pool.map(lambda _: warehouse.table("rebalances").ensure(), range(4)))
+    assert DeltaTable(warehouse.table("rebalances").path).version() == 0
 
 
-def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delete(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+def test_upsert_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delete(
+    config: Config, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only rows with the same key and cluster are replaced, also after a conflict with another writer."""
-    ours, other = (config.model_copy(update={"cluster": name}) for name in ("o'clock", "production"))
-    table = contracts.tables()["history_positions"]
-    tables.ensure_table(spark, ours, table.name)
+    ours, other = (replace(warehouse, cluster=name) for name in ("o'clock", "production"))
+    name = "history_positions"
+    ours.table(name).ensure()
     beaten = []
 
     class Beaten(DeltaTable):
@@ -366,30 +393,31 @@ def test_merge_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_delet
                 beaten.append(DeltaTable(self.table_uri).delete("cluster LIKE 'o%' AND group_id = 'billing'"))
             return merger
 
-    def update(config: Config, version: int, **told_to: int) -> None:
+    def upsert(warehouse: Warehouse, version: int, **told_to: int) -> None:
         rows = [
             {"record_partition": 0, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
             | {"open_bucket": bucket_of(group)}
             for group, offset in told_to.items()
         ]
         buckets = {bucket_of(group) for group in told_to}
-        tables.merge(pa.Table.from_pylist(rows), buckets, config, table.name, app="test", version=version)
+        warehouse.table(name).upsert(pa.Table.from_pylist(rows), buckets, Once("test", version))
 
-    def processed(config: Config) -> dict[str, int]:
-        return {row["group_id"]: row["told_to"] for row in landed.rows(config, table.name)}
+    def processed(warehouse: Warehouse) -> dict[str, int]:
+        of_cluster = config.model_copy(update={"cluster": warehouse.cluster})
+        return {row["group_id"]: row["told_to"] for row in landed.rows(of_cluster, name)}
 
-    update(other, 0, billing=1)
-    update(ours, 1, billing=2, audit=2)
-    update(ours, 1, billing=3)
+    upsert(other, 0, billing=1)
+    upsert(ours, 1, billing=2, audit=2)
+    upsert(ours, 1, billing=3)
     assert (processed(ours), processed(other)) == ({"billing": 2, "audit": 2}, {"billing": 1})
-    monkeypatch.setattr(tables, "DeltaTable", Beaten)
-    update(ours, 2, billing=4, orders=4)
+    monkeypatch.setattr(reader, "DeltaTable", Beaten)
+    upsert(ours, 2, billing=4, orders=4)
     assert beaten
     assert (processed(ours), processed(other)) == ({"billing": 4, "audit": 2, "orders": 4}, {"billing": 1})
 
 
 def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
-    writer: DecodeBatchWriter, spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    writer: DecodeBatchWriter, config: Config, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vector = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
     table, _ = decode_row(vector.key, vector.value)
@@ -397,90 +425,84 @@ def test_landing_record_above_the_limit_is_kept_and_redecoded_with_a_higher_one(
     monkeypatch.setattr(writer, "_end_offsets", lambda batch: {} if batch < 0 else {0: 1})
     monkeypatch.setattr(writer, "_max_record_bytes", lambda _batch: size - 1)
     monkeypatch.setattr(writer, "_records", RecordsInMemory([(0, 0, AT, vector.key, vector.value)]))
-    writer.land(0)
+    writer.write(0)
     [row] = landed.rows(config, "undecodable_records")
     assert (row["reason"], row["record_key"], row["record_value"]) == ("too_large", vector.key, vector.value)
     landed.assert_progress_adds_up(config)
     for limit, expected in ((size - 1, 0), (size, 1)):
-        limited = {"decode": config.decode.model_copy(update={"max_record_bytes": limit})}
-        with session_kept():
-            redecode.redecode(config.model_copy(update=limited), lambda _line: None)
+        redecode(warehouse, limit, lambda _line: None)
         assert len(landed.rows(config, table)) == expected
         assert landed.records(config) == {(0, 0): (vector.key, vector.value)}
 
 
 @pytest.mark.parametrize("interval", [10, 100])
-def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(
-    spark: SparkSession, config: Config, interval: int
-) -> None:
+def test_append_every_tenth_commit_has_a_checkpoint_that_spark_reads(warehouse: Warehouse, interval: int) -> None:
     """Also in a table that an older version had Spark write checkpoints of; its layout stays as it was."""
-    path = Path(config.table_path(COMMITTED))
-    tables.ensure_table(spark, config, COMMITTED)
+    spark, table = warehouse.session, warehouse.table(COMMITTED)
+    logs = Path(table.path, "_delta_log")
+    table.ensure()
     spark.sql(
-        f"ALTER TABLE {tables.table_in_sql(config, COMMITTED)} "
+        f"ALTER TABLE {spark_engine.table_in_sql(table.location)} "
         f"SET TBLPROPERTIES ('{CHECKPOINT_INTERVAL}' = '{interval}')"
     )
-    tables.ensure_table(spark, config, COMMITTED)
+    table.ensure()
     for number in range(20):
-        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
-    versions = sorted(int(one.name[:20]) for one in (path / "_delta_log").glob("*.checkpoint.parquet"))
-    assert versions == [10, 20]
-    for one in (path / "_delta_log").glob("*.json"):
+        append(warehouse, number)
+    assert sorted(int(one.name[:20]) for one in logs.glob("*.checkpoint.parquet")) == [10, 20]
+    for one in logs.glob("*.json"):
         if int(one.stem) <= 20:
             one.unlink()
-    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
-    shutil.copytree(path, copy.table_path(COMMITTED))
-    detail = spark.sql(f"DESCRIBE DETAIL {tables.table_in_sql(copy, COMMITTED)}").collect()[0]
+    copy = copied(warehouse)
+    copied_table = copy.table(COMMITTED)
+    detail = spark.sql(f"DESCRIBE DETAIL {spark_engine.table_in_sql(copied_table.location)}").collect()[0]
     assert detail.clusteringColumns == list(contracts.tables()[COMMITTED].cluster_by)
     assert detail.properties[CHECKPOINT_INTERVAL] == "1000000000"
-    assert tables.read_all(spark, copy, COMMITTED).count() == 20
-    tables.append(spark, committed(copy, 99), copy, COMMITTED, app="test", version=19)
-    assert tables.read_all(spark, copy, COMMITTED).count() == 20
+    assert copied_table.all_clusters().count() == 20
+    append(copy, 99, version=19)
+    assert copied_table.all_clusters().count() == 20
 
 
-def test_append_by_a_new_thread_to_a_log_without_checksums(spark: SparkSession, config: Config) -> None:
+def test_append_by_a_new_thread_to_a_log_without_checksums(warehouse: Warehouse) -> None:
     """A kill between a commit and its checksum leaves none, and Delta reads the whole log again."""
-    tables.ensure_table(spark, config, COMMITTED)
+    warehouse.table(COMMITTED).ensure()
     for number in range(12):
-        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
-    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
-    without_checksums = shutil.ignore_patterns("*.crc")
-    shutil.copytree(config.table_path(COMMITTED), copy.table_path(COMMITTED), ignore=without_checksums)
+        append(warehouse, number)
+    copy = copied(warehouse, ignore=shutil.ignore_patterns("*.crc"))
     with ThreadPoolExecutor(1) as threads:
-        append = partial(tables.append, spark, committed(copy, 12), copy, COMMITTED, app="test", version=12)
-        threads.submit(append).result()
-    assert {row["committed_offset"] for row in landed.rows(copy, COMMITTED)} == set(range(13))
+        threads.submit(append, copy, 12).result()
+    assert stored(copy) == {warehouse.cluster: list(range(13))}
 
 
 def test_append_removes_logs_older_than_their_retention(
-    spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what a month has left, the newest checkpoint and all after it stay, so that the table can be read."""
-    monkeypatch.setattr("grouptrail.storage.delta._COMMITS_A_CLEANUP", 25)
-    tables.ensure_table(spark, config, COMMITTED)
-    logs = Path(config.table_path(COMMITTED)) / "_delta_log"
+    monkeypatch.setattr("grouptrail.storage.engines.delta_log._COMMITS_A_CLEANUP", 25)
+    table = warehouse.table(COMMITTED)
+    table.ensure()
+    logs = Path(table.path, "_delta_log")
     month_ago = time.time() - 40 * 86_400
     for number in range(25):
-        tables.append(spark, committed(config, number), config, COMMITTED, app="test", version=number)
+        append(warehouse, number)
         if number == 14:
             for one in logs.glob("0*"):
                 written_at = month_ago + int(one.name[:20])
                 os.utime(one, (written_at, written_at))
     assert sorted(int(one.stem) for one in logs.glob("*.json")) == list(range(10, 26))
     assert sorted(int(one.name[:20]) for one in logs.glob("*.checkpoint.parquet")) == [10, 20]
-    copy = config.model_copy(update={"warehouse": f"{config.warehouse}-copy"})
-    shutil.copytree(config.table_path(COMMITTED), copy.table_path(COMMITTED))
-    assert tables.read_all(spark, copy, COMMITTED).count() == len(landed.rows(copy, COMMITTED)) == 25
+    copy = copied(warehouse)
+    assert copy.table(COMMITTED).all_clusters().count() == 25
+    assert stored(copy) == {warehouse.cluster: list(range(25))}
 
 
-def test_limits_new_limit_applies_to_batches_that_were_not_tried(spark: SparkSession, config: Config) -> None:
+def test_limits_new_limit_applies_to_batches_that_were_not_tried(warehouse: Warehouse) -> None:
     """A batch that is repeated puts each record into the same table as before."""
+    checkpoint = warehouse.checkpoint("decode")
 
     def limit_of(limit: int, *batches: int) -> list[int]:
-        limited = {"decode": config.decode.model_copy(update={"max_record_bytes": limit})}
-        return [limits.begin(spark, config.model_copy(update=limited))(batch) for batch in batches]
+        return [limits.begin(checkpoint, limit)(batch) for batch in batches]
 
-    folder = Path(config.checkpoint_path("decode"))
+    folder = Path(checkpoint.folder)
     (folder / "offsets").mkdir(parents=True)
     assert limit_of(100, 0, 7) == [100, 100]
     assert limit_of(200, 0, 7) == [200, 200]
@@ -493,9 +515,10 @@ def test_limits_new_limit_applies_to_batches_that_were_not_tried(spark: SparkSes
     assert limit_of(200, 1, 2, 3) == [200, 300, 200]
 
 
-def test_limits_batch_tried_by_a_version_without_limit_has_none(spark: SparkSession, config: Config) -> None:
-    folder = Path(config.checkpoint_path("decode"))
-    (folder / "offsets").mkdir(parents=True)
-    (folder / "offsets" / "4").touch()
-    limit_of = limits.begin(spark, config)
-    assert [limit_of(4), limit_of(5)] == [(1 << 31) - 1, 10_000_000]
+def test_limits_batch_tried_by_a_version_without_limit_has_none(warehouse: Warehouse) -> None:
+    checkpoint = warehouse.checkpoint("decode")
+    offsets = Path(checkpoint.folder, "offsets")
+    offsets.mkdir(parents=True)
+    (offsets / "4").touch()
+    limit_of = limits.begin(checkpoint, MAX_RECORD_BYTES)
+    assert [limit_of(4), limit_of(5)] == [(1 << 31) - 1, MAX_RECORD_BYTES]

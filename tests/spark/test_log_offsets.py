@@ -10,19 +10,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from grouptrail import contracts
 from grouptrail.config import Config
+from grouptrail.jobs import LOG_OFFSETS
 from grouptrail.log_offsets import job
 from grouptrail.log_offsets.source import FORMAT, Sampler, register
 from grouptrail.runtime.running import stopped_at_exit
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark import streams
 from grouptrail.spark.jars import silent
-from grouptrail.spark.streams import query_id, read_log_offsets, start_query
-from grouptrail.storage import tables
+from grouptrail.spark.streams import read_log_offsets, start_query
+from grouptrail.storage.table import Table
+from grouptrail.storage.warehouse import Warehouse
 from support import deadlines, landed
+from support.contexts import context
 from support.kafka_clients import await_that
 
 pytestmark = pytest.mark.spark
@@ -82,20 +87,26 @@ def test_log_offsets_job_once_samples_each_committed_partition(spark: SparkSessi
     assert {row["cluster"] for row in rows} == {"test"}
 
 
-def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(spark: SparkSession, config: Config) -> None:
+def test_log_offsets_job_checkpoint_of_the_data_source_is_put_aside(
+    spark: SparkSession, config: Config, warehouse: Warehouse
+) -> None:
     """Version 0.1, and any cluster, sample by the data source: its offsets are not those of a local session."""
-    tables.ensure_tables(spark, config, ("log_offsets", "offset_commits"))
+    warehouse.ensure(("log_offsets", "offset_commits"))
     commit(spark, config, ("orders", 0))
     register(spark)
-    sampling = job.Sampling(config, None, app=lambda: query_id(spark, config, "log-offsets"), report=silent)
-    samples = read_log_offsets(spark, job.options(config))
-    query = start_query(samples, config, "log-offsets", land=sampling.land, once=True)
+    sampling = job.Sampling(
+        warehouse.table("log_offsets"), None, app=warehouse.checkpoint("log-offsets").query_id, log=silent
+    )
+    samples = read_log_offsets(spark, job.options(context(LOG_OFFSETS, config)))
+    checkpoint = warehouse.checkpoint("log-offsets")
+    of_query = (checkpoint.query_name, checkpoint.folder)
+    query = start_query(samples, *of_query, process=sampling.process, once=True, every_seconds=1)
     assert query.awaitTermination(120)
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)]
     assert run_once(spark, config) == [f"log-offsets batch 0: 1 partitions; 1 {SILENCE}{job.NO_ANSWER}"]
     assert run_once(spark, config) == [f"log-offsets batch 1: 1 partitions; 1 {SILENCE}{job.NO_ANSWER}"]
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, SILENCE)] * 3
-    folders = [path.name for path in Path(config.checkpoint_path("log-offsets")).parent.iterdir()]
+    folders = [path.name for path in Path(warehouse_of(config).checkpoint_path("log-offsets")).parent.iterdir()]
     assert sorted(name.partition(".aside-")[0] for name in folders) == ["log-offsets", "log-offsets"]
 
 
@@ -108,7 +119,7 @@ def test_log_offsets_job_new_warehouse_samples_as_soon_as_a_commit_is_there(
     )
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     streams.stopping.clear()
-    query = job.start(spark, slow, once=False, report=lines.put)
+    query = job.start(context(LOG_OFFSETS, slow, spark, lines.put))
     try:
         await_that(lambda: query.status["isTriggerActive"], deadlines.scaled(60))
         commit(spark, slow, ("orders", 0))
@@ -118,9 +129,11 @@ def test_log_offsets_job_new_warehouse_samples_as_soon_as_a_commit_is_there(
         query.stop()
 
 
-def test_log_offsets_job_wait_for_the_first_commit_ends_with_the_queries(spark: SparkSession, config: Config) -> None:
-    tables.ensure_tables(spark, config, ("log_offsets", "offset_commits"))
-    sampler = Sampler(job.options(config))
+def test_log_offsets_job_wait_for_the_first_commit_ends_with_the_queries(
+    spark: SparkSession, config: Config, warehouse: Warehouse
+) -> None:
+    warehouse.ensure(("log_offsets", "offset_commits"))
+    sampler = Sampler(job.options(context(LOG_OFFSETS, config)))
     with stopped_at_exit(spark, [], silent):
         threads = ThreadPoolExecutor(1)
         waiting = threads.submit(sampler.await_partitions, 3600.0)
@@ -131,7 +144,7 @@ def test_log_offsets_job_wait_for_the_first_commit_ends_with_the_queries(spark: 
 def run_once(spark: SparkSession, config: Config) -> list[str]:
     """Return the lines that the job reports, without durations."""
     lines: list[str] = []
-    query = job.start(spark, config, once=True, report=lines.append)
+    query = job.start(context(LOG_OFFSETS, config, spark, lines.append, once=True))
     assert query.awaitTermination(120)
     return [before + after[after.find(" s") + 2 :] for before, _, after in (line.partition(" in ") for line in lines)]
 
@@ -145,7 +158,8 @@ def commit(spark: SparkSession, config: Config, *partitions: tuple[str, int]) ->
         row | {"record_partition": 0, "record_offset": offset, "topic": topic, "partition": partition}
         for offset, (topic, partition) in enumerate(partitions)
     ]
-    tables.append_new(spark, rows, config, "offset_commits")
+    table = warehouse_of(config, spark).table("offset_commits")
+    table.append(pa.Table.from_pylist(rows, table.schema))
 
 
 @pytest.fixture
@@ -157,36 +171,34 @@ def sample(spark: SparkSession) -> DataFrame:
 
 
 def test_log_offsets_job_sample_retried_lands_once(
-    spark: SparkSession, config: Config, sample: DataFrame, monkeypatch: pytest.MonkeyPatch
+    config: Config, warehouse: Warehouse, sample: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the job died before its append or after it."""
-    tables.ensure_table(spark, config, "log_offsets")
-    sampling = job.Sampling(config, None, app=lambda: "query", report=silent)
+    warehouse.table("log_offsets").ensure()
+    sampling = job.Sampling(warehouse.table("log_offsets"), None, app=lambda: "query", log=silent)
 
     def dies(*_: Any, **__: Any) -> None:
         raise RuntimeError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "append", dies)
+        patch.setattr(Table, "append", dies)
         with pytest.raises(RuntimeError, match="killed here"):
-            sampling.land(sample, 0)
+            sampling.process(sample, 0)
     assert landed.rows(config, "log_offsets") == []
     for _ in range(2):
-        sampling.land(sample, 0)
+        sampling.process(sample, 0)
     assert partition_errors(landed.rows(config, "log_offsets")) == [("orders", 0, None), ("orders", 1, SILENCE)]
-    sampling.land(sample, 1)
+    sampling.process(sample, 1)
     assert len(landed.rows(config, "log_offsets")) == 4
 
 
-def test_log_offsets_job_unchanged_sample_is_not_logged_again(
-    spark: SparkSession, config: Config, sample: DataFrame
-) -> None:
+def test_log_offsets_job_unchanged_sample_is_not_logged_again(warehouse: Warehouse, sample: DataFrame) -> None:
     """A repeated line every ten seconds would hide the lines that differ."""
-    tables.ensure_table(spark, config, "log_offsets")
+    warehouse.table("log_offsets").ensure()
     lines: list[str] = []
-    sampling = job.Sampling(config, None, app=lambda: "query", report=lines.append)
+    sampling = job.Sampling(warehouse.table("log_offsets"), None, app=lambda: "query", log=lines.append)
     for batch, rows in enumerate([sample, sample, sample.where("partition = 0"), sample]):
-        sampling.land(rows, batch)
+        sampling.process(rows, batch)
     assert [line.partition(" partitions")[0] for line in lines] == [
         "log-offsets batch 0: 2",
         "log-offsets batch 2: 1",

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from grouptrail.config import Config
 from grouptrail.decode.progress import SourceChangedError, refuse_other_source
@@ -15,8 +14,8 @@ from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.admin.job import Polling
 from grouptrail.decode.sources.admin.poller import Poll
 from grouptrail.kafka.group import Committed, PolledGroup
-from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS
+from grouptrail.storage.warehouse import Warehouse
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
@@ -47,21 +46,20 @@ def poller() -> FakePoller:
 
 
 @pytest.fixture
-def polling(spark: SparkSession, config: Config, poller: FakePoller) -> Polling:
-    for table in (*TABLES, PROGRESS):
-        tables.ensure_table(spark, config, table)
-    return restarted(spark, config, poller)
+def polling(warehouse: Warehouse, poller: FakePoller) -> Polling:
+    warehouse.ensure((*TABLES, PROGRESS))
+    return restarted(warehouse, poller)
 
 
-def restarted(spark: SparkSession, config: Config, poller: FakePoller) -> Polling:
+def restarted(warehouse: Warehouse, poller: FakePoller) -> Polling:
     """Return the job as after a start: it knows only what has landed."""
-    return Polling(spark, config, poller, app=lambda: "query", report=lambda _line: None)  # type: ignore[arg-type]
+    return Polling(warehouse, poller, app=lambda: "query", log=lambda _line: None)  # type: ignore[arg-type]
 
 
 def land(polling: Polling, *groups: PolledGroup) -> None:
     poller: FakePoller = polling._poller  # type: ignore[assignment]
     poller.groups = list(groups)
-    polling.land(None, batch=round(poller.seconds - 1_790_000_000))  # type: ignore[arg-type]
+    polling.process(None, batch=round(poller.seconds - 1_790_000_000))  # type: ignore[arg-type]
 
 
 def commits(config: Config) -> list[tuple[Any, ...]]:
@@ -75,16 +73,16 @@ def commits(config: Config) -> list[tuple[Any, ...]]:
 
 
 def test_polling_restarted_lands_each_change_once(
-    polling: Polling, spark: SparkSession, config: Config, poller: FakePoller
+    polling: Polling, config: Config, warehouse: Warehouse, poller: FakePoller
 ) -> None:
     """A change happened after the previous poll, or after a restart after the last poll that landed something."""
     moved = replace(BILLING, commits={("orders", 0): Committed(6, -1, "")})
     land(polling, BILLING, SEARCH)
     land(polling, BILLING, SEARCH)
     land(polling, moved, SEARCH)
-    polling = restarted(spark, config, poller)
+    polling = restarted(warehouse, poller)
     land(polling, moved, SEARCH)
-    polling = restarted(spark, config, poller)
+    polling = restarted(warehouse, poller)
     land(polling, BILLING, SEARCH)
     land(polling)
     assert commits(config) == [(5, None, 1), (6, 2, 3), (5, 3, 5), (None, 5, 6)]
@@ -94,9 +92,9 @@ def test_polling_restarted_lands_each_change_once(
     of_search = [row["is_tombstone"] for row in landed.rows(config, "group_records")]
     assert (of_search.count(False), of_search.count(True)) == (8, 8)
     landed.assert_progress_adds_up(config)
-    refuse_other_source(spark, config, is_polled=True)
+    refuse_other_source(warehouse, is_polled=True)
     with pytest.raises(SourceChangedError, match="cluster test was polled before, and cannot be read"):
-        refuse_other_source(spark, config, is_polled=False)
+        refuse_other_source(warehouse, is_polled=False)
 
 
 @pytest.mark.parametrize("fails_at", ["group_metadata", PROGRESS])

@@ -21,6 +21,7 @@ from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.java import find_java, java_environment
 from support import connect_requests
 from support.cli_process import Grouptrail
@@ -98,7 +99,7 @@ def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: Serve
 def jdbc(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What a JDBC client got for each attack; nothing was written and nothing has changed."""
     folder = tmp_path_factory.mktemp("attacked")
-    path = shop.table_path("memberships")
+    path = warehouse_of(shop).table("memberships").path
     version = DeltaTable(path).version()
     script = folder / "attacks.sql"
     script.write_text(
@@ -127,7 +128,10 @@ def test_serve_sql_attack_over_jdbc_is_refused(jdbc: dict[str, str], attack: str
 
 def test_serve_sql_jdbc_client_reads_on_after_attacks(jdbc: dict[str, str], shop: Config) -> None:
     """The table that an attack tries to drop is still there, and every attack has an error."""
-    assert jdbc["none"].split() == ["n", str(len(DeltaTable(shop.table_path("rebalances")).to_pyarrow_table()))]
+    assert jdbc["none"].split() == [
+        "n",
+        str(len(DeltaTable(warehouse_of(shop).table("rebalances").path).to_pyarrow_table())),
+    ]
     assert jdbc["errors"].count("Error: ") == len(JDBC_ATTACKS)
 
 
@@ -154,7 +158,7 @@ def test_serve_sql_jdbc_settings_of_a_session_are_refused(served: Server, option
 def connect(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
     """What a client of Spark Connect got for each request; nothing was written and nothing has changed."""
     folder = tmp_path_factory.mktemp("attacked")
-    path = shop.table_path("memberships")
+    path = warehouse_of(shop).table("memberships").path
     version = DeltaTable(path).version()
     url = f"sc://127.0.0.1:{served.connect}"
     run = subprocess.run(
@@ -266,10 +270,11 @@ def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, 
     assert "kafka has 9 tables, 6 views and 15 functions of cluster default" in printed
     program = (
         "import sys; from grouptrail.config import load_config; from grouptrail.spark.session import start_session\n"
+        "from grouptrail.runtime.warehouses import session_settings, warehouse_of\n"
         "from grouptrail.query.spark.catalog import install\n"
         "config = load_config(sys.argv[1], {'warehouse': sys.argv[2]})\n"
-        "spark = start_session(config, 'other')\n"
-        "print(len(install(spark, config, schema='kafka').functions), end=' ')\n"
+        "spark = start_session(session_settings(config), 'other')\n"
+        "print(len(install(warehouse_of(config, spark), schema='kafka').functions), end=' ')\n"
         "for query in sys.argv[3:]: print(len(spark.sql(query).collect()), end=' ')\n"
     )
     queries = ["SELECT * FROM vanished_groups", "SELECT * FROM owners_at('billing', '2026-03-04 12:01:30')"]

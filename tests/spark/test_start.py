@@ -25,9 +25,10 @@ POLL_SECONDS = 0.02
 START = """
 import json, os, time
 from grouptrail.config import Config
+from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
 config = Config(warehouse="warehouse", spark=json.loads(os.environ["SETTINGS"]))
-spark = start_session(config, "start")
+spark = start_session(session_settings(config), "start")
 print(spark.conf.get("spark.test", ""), end=" ")
 print(spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.encryption.key"), flush=True)
 print(*(spark._jvm.System.getProperty(name) for name in ("password", "two")), flush=True)

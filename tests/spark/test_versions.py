@@ -10,17 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import SparkSession
 
 from grouptrail import contracts
-from grouptrail.config import Config
+from grouptrail.config import Config, MaintainConfig
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import run_sql
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.storage import tables
-from grouptrail.storage.schema import arrow_type
+from grouptrail.storage.schema import arrow_type, table_schema
+from grouptrail.storage.warehouse import Warehouse
+from support.from_config import sql_context
 from support.frozen_warehouse import thaw
 
 pytestmark = pytest.mark.spark
@@ -32,7 +33,7 @@ EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "che
 
 def sql(config: Config, query: str) -> list[dict[str, Any]]:
     out = io.StringIO()
-    run_sql(config, query, format="json", out=out)
+    run_sql(sql_context(config), query, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -52,35 +53,37 @@ def lay_older(config: Config) -> dict[str, str]:
         schema = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
         row = {"cluster": config.cluster, "is_open": False}
         rows = pa.Table.from_pylist([{column.name: row.get(column.name) for column in columns}], schema)
-        write_deltalake(config.table_path(table.name), rows, partition_by=list(table.partition_by) or None)
+        write_deltalake(
+            warehouse_of(config).table(table.name).path, rows, partition_by=list(table.partition_by) or None
+        )
         lacking[table.name] = gone.name
     return lacking
 
 
 @pytest.mark.full
 def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_to(
-    spark: SparkSession, config: Config
+    warehouse: Warehouse, config: Config
 ) -> None:
     """They can be queried, checked, maintained and appended to, before and after the column is added."""
     lacking = lay_older(config)
-    checked = check.run(spark, config, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
+    checked = check.run(warehouse, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
     assert {one.table: one.lacking for one in checked} == {one.table: (lacking[one.table],) for one in checked}
     assert [result.problem for one in checked for result in one.results if result.problem] == []
-    maintain.run(spark, config, EACH_KIND, silent)
+    maintain.maintain(warehouse, MaintainConfig(), EACH_KIND, report=silent)
     for name, column in lacking.items():
         assert sql(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
-        tables.ensure_table(spark, config, name)
-        whole = {column.name: None for column in contracts.tables()[name].columns}
-        tables.append_new(spark, [{**whole, "cluster": "new"}], config, name)
+        table = warehouse.of_cluster("new").table(name)
+        table.ensure()
+        whole = {column.name: None for column in table.contract.columns if column.name != "cluster"}
+        table.append(pa.Table.from_pylist([whole], table_schema(name, without=("cluster",))))
         assert sql(config, f"SELECT {column} FROM {name} WHERE cluster = 'new'") == [{column: None}], name
 
 
 def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
-    spark: SparkSession, config: Config
+    warehouse: Warehouse, config: Config
 ) -> None:
     thaw(config)
-    for name in contracts.tables():
-        tables.ensure_table(spark, config, name)
+    warehouse.ensure(contracts.tables())
     answer = sql(config, "SELECT cause FROM rebalances WHERE group_id = 'billing' ORDER BY to_generation")
     assert [row["cause"] for row in answer] == [
         "group_started",
@@ -93,27 +96,28 @@ def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
 
 
 @pytest.mark.full
-def test_table_with_columns_of_a_later_version_keeps_them(spark: SparkSession, config: Config) -> None:
+def test_table_with_columns_of_a_later_version_keeps_them(warehouse: Warehouse, config: Config) -> None:
     """Retention, thinning and compaction keep them, too."""
     thaw(config)
-    path = config.table_path("consumer_lag")
+    table = warehouse.table("consumer_lag")
+    path, spark = table.path, warehouse.session
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (coolness double)")
     spark.sql(f"UPDATE delta.`{path}` SET coolness = 1.5")
-    tables.ensure_table(spark, config, "consumer_lag")
-    (checked,) = check.run(spark, config, ("consumer_lag",), patience_seconds=0)
+    table.ensure()
+    (checked,) = check.run(warehouse, ("consumer_lag",), patience_seconds=0)
     assert checked.failures == []
-    maintain.run(spark, config, ("consumer_lag",), silent)
+    maintain.maintain(warehouse, MaintainConfig(), ("consumer_lag",), report=silent)
     left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
     assert [row["coolness"] for row in left] == [1.5]
     assert 0 < left[0]["rows"] < 12
 
 
 def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
-    spark: SparkSession, config: Config
+    warehouse: Warehouse, config: Config
 ) -> None:
     """The error is one line; the other tables are maintained."""
     thaw(config)
-    log = Path(config.table_path("topic_names")) / "_delta_log"
+    log = Path(warehouse_of(config).table("topic_names").path) / "_delta_log"
     newest = max(log.glob("*.json"))
     features = {"readerFeatures": ["fromTheFuture"], "writerFeatures": ["fromTheFuture"]}
     later = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
@@ -122,9 +126,9 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     with pytest.raises(QueryError, match=r"fromTheFuture|cannot be read"):
         sql(config, "SELECT * FROM topic_names")
     asked = ("topic_names", "committed_offsets", "rebalances")
-    for file in Path(config.table_path("rebalances")).rglob("*.parquet"):
+    for file in Path(warehouse_of(config).table("rebalances").path).rglob("*.parquet"):
         file.unlink()
-    unknown, whole, gone = check.run(spark, config, asked, patience_seconds=0)
+    unknown, whole, gone = check.run(warehouse, asked, patience_seconds=0)
     assert "fromTheFuture" in str(unknown.results[0].problem)
     assert unknown.version is None
     assert (whole.rows > 0, whole.failures) == (True, [])
@@ -135,6 +139,6 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
     with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as maintain_error:
-        maintain.run(spark, config, ("topic_names", "committed_offsets"), silent)
+        maintain.maintain(warehouse, MaintainConfig(), ("topic_names", "committed_offsets"), report=silent)
     assert "\n" not in str(maintain_error.value)
     assert sorted(log.iterdir()) == files

@@ -19,7 +19,9 @@ from grouptrail.contracts import View, views
 from grouptrail.query.errors import QueryError
 from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.query.sql import DeltaRs, Engine, run_sql
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import spark_literal
+from support.from_config import sql_context
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
@@ -29,12 +31,12 @@ each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: v
 
 @pytest.fixture
 def engine(spark: SparkSession, shop: Config) -> SparkEngine:
-    return SparkEngine(spark, shop)
+    return SparkEngine(warehouse_of(shop, spark))
 
 
 def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
     out = io.StringIO()
-    run_sql(config, text, format="json", out=out, engine=engine)
+    run_sql(sql_context(config, engine), text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -47,7 +49,7 @@ def test_view_gives_the_same_rows_on_both_engines(
     query, wanted = ASKED[view.name]
     assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
     assert sorted(map(str, rows(shop, view.example, engine))) == sorted(
-        map(str, rows(shop, view.example, DeltaRs(shop)))
+        map(str, rows(shop, view.example, DeltaRs(warehouse_of(shop))))
     )
 
 
@@ -58,7 +60,7 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
     lay(config, "generations", {"group_id": name, "started_at": at(0)})
     lay(config, "memberships", {"group_id": name, "member_id": "m", "joined_at": at(0)})
     quoted = name.replace("'", "''")
-    for engine in (DeltaRs(config), SparkEngine(spark, config)):
+    for engine in (DeltaRs(warehouse_of(config)), SparkEngine(warehouse_of(config, spark))):
         assert rows(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
 
 
@@ -135,7 +137,7 @@ def test_spark_engine_refuses_all_but_queries_over_its_tables(
     shop: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
 ) -> None:
     """However the statement is disguised, nothing is written, executed or read from elsewhere."""
-    path = shop.table_path("memberships")
+    path = warehouse_of(shop).table("memberships").path
     version = DeltaTable(path).version()
     with pytest.raises(QueryError, match=re.escape(message)):
         rows(shop, text.format(path=path, folder=tmp_path), engine)

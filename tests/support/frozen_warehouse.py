@@ -14,19 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.decode.writer import DecodeBatchWriter
-from grouptrail.history.batch import ensure_tables
 from grouptrail.history.job import HistoryBatchWriter
+from grouptrail.history.rebuild import READ_OR_WRITTEN
+from grouptrail.jobs import HISTORY
 from grouptrail.kafka.log import LogBounds
-from grouptrail.query.warehouse import Warehouse
+from grouptrail.runtime.warehouses import context_of, warehouse_in_session, warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.spark.session import start_session
-from grouptrail.storage import tables
-from grouptrail.storage.progress import RANGE_COLUMNS
+from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
+from grouptrail.storage.warehouse import Warehouse
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.history_batches import BATCHES, NOON
 from support.records_in_memory import RecordsInMemory
@@ -76,11 +74,10 @@ def consumer_group() -> list[tuple[bytes, bytes | None]]:
 LANDED = [*BATCHES, consumer_group(), NOBODY_KNOWS]
 
 
-def land(spark: SparkSession, config: Config) -> None:
+def land(config: Config, warehouse: Warehouse) -> None:
     """Write the decoded tables and their history, one micro-batch after the other."""
-    ensure_tables(spark, config)
-    tables.ensure_table(spark, config, "undecodable_records")
-    writer = HistoryBatchWriter(spark, config, app=lambda: "history", report=silent)
+    warehouse.ensure((*READ_OR_WRITTEN, "undecodable_records"))
+    writer = HistoryBatchWriter(context_of(HISTORY, config, warehouse, silent), app=lambda: "history")
     ends = [sum(map(len, LANDED[: number + 1])) for number in range(len(LANDED))]
     for number, batch in enumerate(LANDED):
         start = ends[number] - len(batch)
@@ -89,16 +86,16 @@ def land(spark: SparkSession, config: Config) -> None:
             for index, record in enumerate(batch)
         ]
         DecodeBatchWriter(
-            spark,
-            config,
+            warehouse,
             records=RecordsInMemory(records),
             app=lambda: "decode",
             end_offsets=lambda asked, number=number: {0: ends[asked]} if 0 <= asked <= number else {0: 0},
             bounds=lambda number=number: {0: LogBounds(0, ends[number], ends[number])},
-            report=silent,
-        ).land(number)
-        progress = tables.read(spark, config, "ingest_progress").where(f"batch_id = {number}")
-        writer.land(spark, progress.select(*RANGE_COLUMNS).toArrow(), number)
+            max_record_bytes=lambda _: 1 << 20,
+            log=silent,
+        ).write(number)
+        progress = warehouse.table(PROGRESS).dataframe().where(f"batch_id = {number}")
+        writer.process(progress.select(*RANGE_COLUMNS).toArrow(), number)
 
 
 def sample(config: Config) -> None:
@@ -129,22 +126,22 @@ def sample(config: Config) -> None:
         )
     lay(config, "log_offsets", *logs)
     lay(config, "consumer_lag", *lags)
-    newest = Warehouse(config, ["offset_commits"]).rows(
-        "SELECT * FROM offset_commits ORDER BY record_offset DESC LIMIT 1"
-    )
+    newest = warehouse_of(config).table("offset_commits").select("*", "ORDER BY record_offset DESC LIMIT 1")
     lay(config, "committed_offsets", *({**row, "record_at": NOON, "commit_at": NOON} for row in newest))
 
 
-def write(spark: SparkSession, config: Config, scratch: str) -> None:
+def write(config: Config, warehouse: Warehouse, scratch: str) -> None:
     """Write all tables as the jobs do in a scratch folder, then rewrite each in one commit to keep them small."""
     own = config.model_copy(update={"warehouse": scratch})
-    land(spark, own)
+    written = warehouse_of(own, warehouse.session)
+    land(own, written)
     sample(own)
     for name in contracts.tables():
-        tables.ensure_table(spark, config, name)
-        if tables.table_exists(spark, own, name):
-            rows = tables.read(spark, own, name).coalesce(1)
-            rows.write.format("delta").mode("append").save(config.table_path(name))
+        table = warehouse.table(name)
+        table.ensure()
+        if written.table(name).exists():
+            rows = written.table(name).dataframe().coalesce(1)
+            rows.write.format("delta").mode("append").save(table.path)
 
 
 def thaw(config: Config) -> None:
@@ -156,11 +153,8 @@ def main(archive: str) -> None:
     """Write the archive."""
     with TemporaryDirectory() as folder, TemporaryDirectory() as scratch:
         config = load_config(None, {"warehouse": folder, "cluster": CLUSTER}, {})
-        spark = start_session(config, "frozen")
-        try:
-            write(spark, config, scratch)
-        finally:
-            spark.stop()
+        with warehouse_in_session(config, "frozen", silent) as warehouse:
+            write(config, warehouse, scratch)
         for checksum in Path(folder).rglob("*.crc"):
             checksum.unlink()
         shutil.make_archive(archive.removesuffix(".zip"), "zip", folder)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES
+from grouptrail.runtime.warehouses import warehouse_of
 from support.observed_groups import DescribedMember, GroupDescription, Partition, Partitions, StableState
 
 Row = dict[str, Any]
@@ -68,7 +69,7 @@ class History:
 
 def _rows(config: Config, table: str) -> list[Row]:
     """Return a table's rows sorted by its key."""
-    path = config.table_path(table)
+    path = warehouse_of(config).table(table).path
     if not (Path(path) / "_delta_log").is_dir():
         return []
     batches = QueryBuilder().register(table, DeltaTable(path)).execute(f"select * from {table}").read_all()

@@ -12,7 +12,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag import groups
-from grouptrail.storage.schema import table_schema, written_out
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sources import SourceVersion, noted
 from support import small_tables
 
@@ -30,7 +31,9 @@ def store_commits(config: Config, rows: pa.Table, *sources: SourceVersion) -> No
     """Store the newest commits, and of what they were made, as the lag job does."""
     noted_ = [json.loads(action)["txn"] for action in noted(sources, config.cluster)]
     of = CommitProperties(app_transactions=[Transaction(one["appId"], one["version"]) for one in noted_])
-    write_deltalake(config.table_path("committed_offsets"), rows, mode="overwrite", commit_properties=of)
+    write_deltalake(
+        warehouse_of(config).table("committed_offsets").path, rows, mode="overwrite", commit_properties=of
+    )
 
 
 def _at(seconds: float) -> datetime:
@@ -39,6 +42,12 @@ def _at(seconds: float) -> datetime:
 
 def _group_row(number: int) -> dict[str, Any]:
     return {"group_id": f"group-{number}", "record_partition": number % _PARTITIONS}
+
+
+def written_out(rows: pa.Table) -> pa.Table:
+    """Return rows with texts in place of dictionary codes."""
+    types = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in rows.schema]
+    return rows.cast(pa.schema(list(zip(rows.column_names, types, strict=True))))
 
 
 class LagCluster:
@@ -88,7 +97,7 @@ class LagCluster:
             for partition in range(_OF_TOPIC)
         ]
         sample = pa.Table.from_pylist(logs, LOGS)
-        write_deltalake(self._config.table_path("log_offsets"), sample, mode="append")
+        write_deltalake(warehouse_of(self._config).table("log_offsets").path, sample, mode="append")
         return sample
 
 

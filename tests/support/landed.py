@@ -16,7 +16,8 @@ from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.storage import tables
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.table import Table
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]
@@ -30,7 +31,7 @@ def config_of(bootstrap: str, folder: Path) -> Config:
 
 def rows(config: Config, table: str) -> list[dict[str, Any]]:
     """Return the cluster's rows of a table; none if the table does not exist yet."""
-    path, options = config.table_path(table), config.storage_options()
+    path, options = warehouse_of(config).table(table).path, config.storage_options()
     if not DeltaTable.is_deltatable(path, options):
         return []
     there = DeltaTable(path, storage_options=options).to_pyarrow_table()
@@ -82,15 +83,15 @@ def dying_before(table: str) -> Iterator[None]:
     """Fail before rows are written to a table, and assert that this happened."""
 
     def dying(write: Any) -> Any:
-        def dies(*given: Any, **how: Any) -> None:
-            if table in given:
+        def dies(written: Table, *given: Any, **how: Any) -> None:
+            if written.name == table:
                 raise RuntimeError("killed here")
-            write(*given, **how)
+            write(written, *given, **how)
 
         return dies
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("append", "append_made", "merge", "update", "replace", "replace_few"):
-            patch.setattr(tables, name, dying(getattr(tables, name)))
+        for name in ("append", "upsert", "replace", "replace_where"):
+            patch.setattr(Table, name, dying(getattr(Table, name)))
         with pytest.raises(RuntimeError, match="killed here"):
             yield

@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from grouptrail.config import Config
+from grouptrail.runtime.warehouses import warehouse_of
 from support.small_tables import lay
 
 TOPIC = "orders"
@@ -77,7 +78,7 @@ def _lay_groups(config: Config, now: datetime) -> None:
     checks = [("consumer_lag", False), ("offset_commits", True)]
     columns = {"cluster": "default", "table_name": "", "success": True, "checked_at": now}
     rows = [columns | {"table_name": table, "success": success} for table, success in checks]
-    write_deltalake(config.table_path("check_results"), pa.Table.from_pylist(rows))
+    write_deltalake(warehouse_of(config).table("check_results").path, pa.Table.from_pylist(rows))
 
 
 def _append(config: Config, now: datetime, number: int) -> None:

@@ -21,7 +21,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class RecordsInMemory:
-    """Reads ranges of some records; counts the reads on the driver.
+    """Reads ranges of some records.
 
     `transactional` are the partitions and offsets of those that were written in a transaction.
     """
@@ -35,7 +35,6 @@ class RecordsInMemory:
             ],
             RECORD_SCHEMA,
         )
-        self.reads = 0
 
     def __enter__(self) -> RecordsInMemory:
         return self
@@ -44,7 +43,6 @@ class RecordsInMemory:
 
     def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
         """Yield the records of some ranges of offsets by partition, a few at a time."""
-        self.reads += 1
         wanted: list[Any] = [
             ranges.get(partition, (0, 0))[0] <= offset < ranges.get(partition, (0, 0))[1]
             for partition, offset in zip(

@@ -13,8 +13,8 @@ from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.families import JobState
 from grouptrail.exporter.service import ClusterState
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.web.application import application
+from support.from_config import served_cluster, snapshot_reader
 
 LOCAL = "http://127.0.0.1:9308"
 
@@ -22,7 +22,7 @@ LOCAL = "http://127.0.0.1:9308"
 def state_of(config: Config, jobs: Mapping[str, JobState] = MappingProxyType({})) -> ClusterState:
     """Return the state of a cluster as an exporter has it after its first snapshot."""
     try:
-        snapshot = SnapshotReader(config).read()
+        snapshot = snapshot_reader(config).read()
     except GrouptrailError as error:
         return ClusterState(None, str(error), jobs)
     return ClusterState(snapshot, snapshot.not_ready, jobs)
@@ -48,7 +48,9 @@ class Site:
         """`states` replaces the state of a cluster by its name."""
         known = {config.cluster: states.get(config.cluster) or state_of(config) for config in configs}
         self.faults: list[str] = []
-        self._application = application(configs, known.__getitem__, self.faults.append)
+        self._application = application(
+            [served_cluster(config) for config in configs], configs[0].web, known.__getitem__, self.faults.append
+        )
         self.client = Client(self._application)
 
     def get(self, path: str, *, status: int = 200, **headers: str) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage import rows as storage_rows
-from grouptrail.storage.rows import AppendedRows
+from grouptrail.storage.rows import NewRows
 from support import small_tables
 
 COLUMNS = pa.schema({"record_offset": pa.int64(), "topic": pa.string(), "cluster": pa.string()})
 
 
-def offsets(rows: AppendedRows) -> list[int]:
+def offsets(rows: NewRows) -> list[int]:
     return sorted(offset for part in rows.fresh() for offset in part["record_offset"].to_pylist())
 
 
@@ -27,10 +27,10 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def rows(config: Config) -> AppendedRows:
+def rows(config: Config) -> NewRows:
     """The rows of a table that has one."""
     add(config, 1)
-    return AppendedRows(config.table_path("offset_commits"), COLUMNS, pc.field("cluster") == "c")
+    return warehouse_of(config).table("offset_commits").new_rows(COLUMNS)
 
 
 def add(config: Config, offset: int, cluster: str = "c") -> None:
@@ -38,10 +38,10 @@ def add(config: Config, offset: int, cluster: str = "c") -> None:
 
 
 def table(config: Config) -> DeltaTable:
-    return DeltaTable(config.table_path("offset_commits"))
+    return DeltaTable(warehouse_of(config).table("offset_commits").path)
 
 
-def test_appended_rows_returns_each_files_rows_once(config: Config, rows: AppendedRows) -> None:
+def test_new_rows_returns_each_files_rows_once(config: Config, rows: NewRows) -> None:
     """Only files that were added are read, and of them only the requested rows."""
     add(config, 9, "d")
     assert offsets(rows) == [1]
@@ -52,8 +52,8 @@ def test_appended_rows_returns_each_files_rows_once(config: Config, rows: Append
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 3])
-def test_appended_rows_of_more_files_than_are_open_at_a_time_come_once_and_together(
-    config: Config, rows: AppendedRows, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+def test_new_rows_of_more_files_than_are_open_at_a_time_come_once_and_together(
+    config: Config, rows: NewRows, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     monkeypatch.setattr(storage_rows, "_FILES_AT_A_TIME", at_a_time)
     for offset in (2, 3):
@@ -63,7 +63,7 @@ def test_appended_rows_of_more_files_than_are_open_at_a_time_come_once_and_toget
     assert offsets(rows) == []
 
 
-def test_appended_rows_reads_no_file_that_optimize_made_of_known_ones(config: Config, rows: AppendedRows) -> None:
+def test_new_rows_reads_no_file_that_optimize_made_of_known_ones(config: Config, rows: NewRows) -> None:
     """Also after several runs of OPTIMIZE, and with new rows between them."""
     add(config, 2)
     assert offsets(rows) == [1, 2]
@@ -79,14 +79,14 @@ def test_appended_rows_reads_no_file_that_optimize_made_of_known_ones(config: Co
     assert offsets(rows) == []
 
 
-def test_appended_rows_file_that_was_not_read_before_optimize_is_read(config: Config, rows: AppendedRows) -> None:
+def test_new_rows_file_that_was_not_read_before_optimize_is_read(config: Config, rows: NewRows) -> None:
     assert offsets(rows) == [1]
     add(config, 2)
     table(config).optimize.compact()
     assert offsets(rows) == [1, 2]
 
 
-def test_appended_rows_after_a_deletion_reads_what_was_rewritten(config: Config, rows: AppendedRows) -> None:
+def test_new_rows_after_a_deletion_reads_what_was_rewritten(config: Config, rows: NewRows) -> None:
     add(config, 2)
     table(config).optimize.compact()
     assert offsets(rows) == [1, 2]
@@ -94,13 +94,13 @@ def test_appended_rows_after_a_deletion_reads_what_was_rewritten(config: Config,
     assert offsets(rows) == [2]
 
 
-def test_appended_rows_commit_of_optimize_is_not_in_the_log_any_more_reads_its_files(
-    config: Config, rows: AppendedRows
+def test_new_rows_commit_of_optimize_is_not_in_the_log_any_more_reads_its_files(
+    config: Config, rows: NewRows
 ) -> None:
     add(config, 2)
     assert offsets(rows) == [1, 2]
     table(config).optimize.compact()
     newest = table(config)
     newest.create_checkpoint()
-    (Path(config.table_path("offset_commits")) / "_delta_log" / f"{newest.version():020}.json").unlink()
+    (Path(warehouse_of(config).table("offset_commits").path) / "_delta_log" / f"{newest.version():020}.json").unlink()
     assert offsets(rows) == [1, 2]

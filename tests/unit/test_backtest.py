@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from grouptrail.config import Config
+from grouptrail.config import Config, job_settings
 from grouptrail.lag.backtest import Alert, backtest
 from grouptrail.query.errors import QueryError
+from grouptrail.runtime.warehouses import warehouse_of
 from support import small_tables
 
 
@@ -42,7 +43,8 @@ def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float
     out = StringIO()
     config = config.model_copy(update={"lag": config.lag.model_copy(update=lag)})
     backtest(
-        config,
+        warehouse_of(config),
+        job_settings.lag(config),
         alert or Alert(),
         groups=groups,
         since=small_tables.at(0),
@@ -83,7 +85,16 @@ def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Co
     assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
     out = StringIO()
     alert = Alert(frozenset(), above_seconds=480)
-    backtest(config, alert, groups=(), since=small_tables.at(0), until=small_tables.at(12), format="table", out=out)
+    backtest(
+        warehouse_of(config),
+        job_settings.lag(config),
+        alert,
+        groups=(),
+        since=small_tables.at(0),
+        until=small_tables.at(12),
+        format="table",
+        out=out,
+    )
     assert "1 alerts on 1 partitions in 72 samples, 2026-03-04T12:00:00Z to 2026-03-04T12:11:50Z" in out.getvalue()
     assert "null" in out.getvalue()
 

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -21,7 +24,9 @@ from grouptrail.config import Config, load_config
 from grouptrail.quality import check
 from grouptrail.quality.results import TableResult
 from grouptrail.quality.snapshot import take
-from grouptrail.query.warehouse import Warehouse
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.table import Table
 from support.broken_tables import BROKEN, expected_names, lay_broken
 from support.frozen_warehouse import CLUSTER, thaw
 from support.small_tables import at, lay
@@ -35,20 +40,22 @@ def config(tmp_path: Path) -> Config:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def session(*_: Any) -> Iterator[None]:
+    def session(*_: Any, **__: Any) -> Iterator[None]:
         pytest.fail("Spark was started")
         yield
 
-    monkeypatch.setattr(check, "session", session)
+    monkeypatch.setattr("grouptrail.spark.session.session", session)
 
 
 def checked(config: Config, *names: str, **options: Any) -> dict[str, TableResult]:
-    found = check.run_with_delta_rs(config, names, take(config, patience_seconds=0), **options)
+    warehouse = warehouse_of(config)
+    options = {"start_spark": lambda: pytest.fail("Spark was started"), **options}
+    found = check.run_with_delta_rs(warehouse, names, take(warehouse, patience_seconds=0), **options)
     return {one.table: one for one in found}
 
 
 def stored(config: Config, where: str) -> list[dict[str, Any]]:
-    return Warehouse(config, ["check_results"]).rows(f"SELECT * FROM check_results WHERE {where}")
+    return SqlSnapshot(warehouse_of(config), ["check_results"]).rows(f"SELECT * FROM check_results WHERE {where}")
 
 
 def test_check_invalid_rows_fail_every_expectation(config: Config) -> None:
@@ -101,7 +108,7 @@ def test_check_wrong_type_of_a_column_fails(config: Config, monkeypatch: pytest.
 def test_check_missing_file_makes_its_table_unreadable_and_others_are_checked(config: Config) -> None:
     lay(config, "topic_names", {})
     lay(config, "rebalances", {"record_offset": 1, "cluster": CLUSTER})
-    for file in Path(config.table_path("rebalances")).rglob("*.parquet"):
+    for file in Path(warehouse_of(config).table("rebalances").path).rglob("*.parquet"):
         file.unlink()
     found = checked(config)
     assert not found["rebalances"].is_readable
@@ -113,7 +120,7 @@ def test_check_stored_results_have_the_contracts_table(config: Config) -> None:
     """Its comments and properties are those that Spark gives a table, but it is not clustered."""
     lay(config, "topic_names", {})
     checked(config)
-    table = DeltaTable(config.table_path("check_results"))
+    table = DeltaTable(warehouse_of(config).table("check_results").path)
     assert table.metadata().description == contracts.tables()["check_results"].about
     assert table.metadata().configuration["delta.checkpointInterval"] == "10"
     comments = [field.metadata.get("comment") for field in table.schema().fields]
@@ -125,14 +132,18 @@ def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypat
     """Only to append them: delta-rs does not write to tables with liquid clustering, as 0.1 made this one."""
     thaw(config)
     appended: list[int] = []
+    append = Table.append
 
-    @contextmanager
-    def session(*_: Any) -> Iterator[None]:
-        yield None
+    def append_in_session(table: Table, rows: pa.Table) -> None:
+        if table._spark is None:
+            append(table, rows)
+        else:
+            appended.append(len(rows))
 
-    monkeypatch.setattr(check, "session", session)
-    monkeypatch.setattr(check, "_append", lambda _spark, _config, rows: appended.append(len(rows)))
-    found = checked(config)
+    monkeypatch.setattr(Table, "append", append_in_session)
+    monkeypatch.setattr(Table, "ensure", lambda _: None)
+    in_session = replace(warehouse_of(config), spark=Mock())
+    found = checked(config, start_spark=lambda: nullcontext(in_session))
     assert appended == [sum(len(table.results) for table in found.values())]
 
 
@@ -183,7 +194,7 @@ def test_snapshot_of_a_batch_interrupted_long_ago_does_not_wait(
 ) -> None:
     thaw(config)
     monkeypatch.setattr(check.snapshot.time, "sleep", lambda _: pytest.fail("it waited"))
-    assert take(config, patience_seconds=30).versions
+    assert take(warehouse_of(config), patience_seconds=30).versions
 
 
 def test_check_of_a_table_too_large_for_memory_uses_spark(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,10 +202,10 @@ def test_check_of_a_table_too_large_for_memory_uses_spark(config: Config, monkey
     monkeypatch.setattr(check, "MOST_ROWS", 1)
 
     @contextmanager
-    def session(*_: Any) -> Iterator[None]:
+    def session(*_: Any, **__: Any) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(check, "session", session)
+    monkeypatch.setattr("grouptrail.spark.session.session", session)
     monkeypatch.setattr(check, "run", lambda *_, **__: [TableResult("topic_names", 0, 2, (), 0.0)])
     command = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER]
     assert CliRunner().invoke(cli.app, command).exit_code == 0

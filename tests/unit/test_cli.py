@@ -283,7 +283,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
     program = (
         "import sys; sys.argv = ['grouptrail', 'sql']; sys.stdin.isatty = lambda: {terminal}\n"
         "from grouptrail import cli; from grouptrail.query import prompt\n"
-        "prompt.prompt = lambda config, engine, out: print('prompted', file=out)\n"
+        "prompt.prompt = lambda context, out: print('prompted', file=out)\n"
         "cli.main()"
     )
     for terminal, ended in ((True, (0, "prompted\n")), (False, (EXIT_USAGE, ""))):

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from grouptrail import cli
 from grouptrail.config import Config, load_config
-from grouptrail.query.clusters import UnknownClusterError, with_stored_cluster
+from grouptrail.query.clusters import UnknownClusterError, stored_cluster
+from grouptrail.runtime.warehouses import warehouse_of
 from support.small_tables import at, lay
 
 NO_SUCH_CLUSTER = 'the warehouse has no cluster "x": it has "a", "b"; set --cluster'
@@ -26,36 +27,37 @@ def lay_cluster(folder: Path, *clusters: str) -> Config:
     return config
 
 
-def named(warehouse: Path, cluster: str | None = None) -> Config:
-    return load_config(None, {"warehouse": str(warehouse)} | ({"cluster": cluster} if cluster else {}), {})
+def stored(warehouse: Path, cluster: str | None = None) -> str:
+    config = load_config(None, {"warehouse": str(warehouse)} | ({"cluster": cluster} if cluster else {}), {})
+    return stored_cluster(warehouse_of(config), is_named=cluster is not None)
 
 
-def test_with_stored_cluster_takes_the_only_one_if_none_is_configured(tmp_path: Path) -> None:
+def test_stored_cluster_takes_the_only_one_if_none_is_configured(tmp_path: Path) -> None:
     lay_cluster(tmp_path, "a")
-    assert with_stored_cluster(named(tmp_path)).cluster == "a"
-    assert with_stored_cluster(named(tmp_path, "a")).cluster == "a"
+    assert stored(tmp_path) == "a"
+    assert stored(tmp_path, "a") == "a"
 
 
 @pytest.mark.parametrize("cluster", ["x", "default"])
-def test_with_stored_cluster_named_one_that_is_not_there_raises(tmp_path: Path, cluster: str) -> None:
+def test_stored_cluster_named_one_that_is_not_there_raises(tmp_path: Path, cluster: str) -> None:
     lay_cluster(tmp_path, "a")
     with pytest.raises(UnknownClusterError, match=f'no cluster "{cluster}": it has "a"; set --cluster'):
-        with_stored_cluster(named(tmp_path, cluster))
+        stored(tmp_path, cluster)
 
 
-def test_with_stored_cluster_finds_one_between_others_in_a_file(tmp_path: Path) -> None:
+def test_stored_cluster_finds_one_between_others_in_a_file(tmp_path: Path) -> None:
     """The statistics of a file name only its first and its last cluster."""
     lay_cluster(tmp_path, "a", "b", "c")
-    assert with_stored_cluster(named(tmp_path, "b")).cluster == "b"
+    assert stored(tmp_path, "b") == "b"
     with pytest.raises(UnknownClusterError, match='no cluster "default": it has "a", "b", "c"'):
-        with_stored_cluster(named(tmp_path))
+        stored(tmp_path)
 
 
-def test_with_stored_cluster_without_any_changes_nothing(tmp_path: Path) -> None:
+def test_stored_cluster_without_any_changes_nothing(tmp_path: Path) -> None:
     for warehouse in (tmp_path, tmp_path / "none"):
-        assert with_stored_cluster(named(warehouse, "x")).cluster == "x"
+        assert stored(warehouse, "x") == "x"
     lay_cluster(tmp_path)
-    assert with_stored_cluster(named(tmp_path)).cluster == "default"
+    assert stored(tmp_path) == "default"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,6 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from grouptrail.config import Config, ConfigError, is_secret, load_config, load_configs
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.spark.streams import kafka_options
 
 SECRET = "hunter2-in-clear"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="{SECRET}";'
@@ -88,7 +90,7 @@ def test_kafka_section_booleans_and_numbers_become_strings() -> None:
 def test_kafka_environment_variable_underscores_become_dots() -> None:
     """GROUPTRAIL_KAFKA__A_B is kafka."a.b"."""
     config = load_config(None, {}, {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": "b:1"})
-    assert config.spark_kafka_options() == {"kafka.bootstrap.servers": "b:1"}
+    assert kafka_options(config.kafka_settings()) == {"kafka.bootstrap.servers": "b:1"}
 
 
 def test_spark_settings_come_from_file_and_flags() -> None:
@@ -102,26 +104,27 @@ def test_relative_warehouse_in_file_is_resolved_from_the_files_folder(tmp_path: 
     """A command then works from any folder; paths in flags and environment are relative to the current folder."""
     file = write('warehouse = "tables"\ncheckpoints = "marks"', "etc/grouptrail.toml")
     config = load_config(file, {}, {})
-    assert config.table_path("offset_commits") == str(tmp_path / "etc/tables/offset_commits")
-    assert config.checkpoint_path("decode") == str(tmp_path / "etc/marks/default/decode")
+    assert warehouse_of(config).table("offset_commits").path == str(tmp_path / "etc/tables/offset_commits")
+    assert warehouse_of(config).checkpoint_path("decode") == str(tmp_path / "etc/marks/default/decode")
     assert load_config(file, {"warehouse": "here"}, {}).warehouse == str(tmp_path / "here")
 
 
 def test_remote_warehouse_uri_is_prefix_of_table_and_checkpoint_paths() -> None:
     """A URI is not made absolute; checkpoints are in the warehouse by default."""
     config = Config(warehouse="s3://bucket/lake/")
-    assert config.table_path("lag") == "s3://bucket/lake/lag"
-    assert config.checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
+    assert warehouse_of(config).table("lag").path == "s3://bucket/lake/lag"
+    assert warehouse_of(config).checkpoint_path("decode") == "s3://bucket/lake/_checkpoints/default/decode"
 
 
 @pytest.mark.parametrize("name", [".", "..", "...", "a/../..", "/", "%2E%2E"])
 def test_checkpoint_path_any_cluster_name_is_one_folder_of_its_own(tmp_path: Path, name: str) -> None:
     """None is the checkpoint folder itself or one of its parents."""
-    path = Path(Config(warehouse=str(tmp_path), cluster=name).checkpoint_path("decode"))
+    path = Path(Config(warehouse=str(tmp_path), cluster=name).checkpoints_folder(), "decode")
     assert path.resolve().parent.parent == tmp_path / "_checkpoints"
     assert path.parent.name not in (".", "..")
     others = [
-        Config(warehouse=str(tmp_path), cluster=other).checkpoint_path("decode") for other in (".", "..", "...")
+        f"{Config(warehouse=str(tmp_path), cluster=other).checkpoints_folder()}/decode"
+        for other in (".", "..", "...")
     ]
     assert len({str(path), *others}) == (3 if name in (".", "..", "...") else 4)
 
@@ -245,7 +248,7 @@ def test_config_secrets_are_redacted_except_in_client_settings(secret: str) -> N
     """repr, str and redacted() show stars; the options passed to clients hold the secret."""
     config = Config(kafka={secret: SECRET}, spark={"spark.hadoop.fs.s3a.secret.key": SECRET})
     assert SECRET not in f"{config!r} {config} {config.redacted()}"
-    assert config.spark_kafka_options()[f"kafka.{secret}"] == SECRET
+    assert kafka_options(config.kafka_settings())[f"kafka.{secret}"] == SECRET
     assert config.spark_settings()["spark.hadoop.fs.s3a.secret.key"] == SECRET
 
 
@@ -443,7 +446,7 @@ def test_load_configs_cluster_settings_override_shared_settings() -> None:
     assert (production.lag.exact_groups, eu.lag.exact_groups) == (("billing",), ())
     assert {config.lag.stop_seconds for config in (production, eu)} == {60}
     assert production.warehouse == eu.warehouse
-    assert eu.checkpoint_path("lag") == f"{eu.warehouse}/_checkpoints/eu-2/lag"
+    assert warehouse_of(eu).checkpoint_path("lag") == f"{eu.warehouse}/_checkpoints/eu-2/lag"
 
 
 def test_load_configs_cluster_settings_come_from_environment_and_flags() -> None:

@@ -23,6 +23,7 @@ from grouptrail.query.sql import run_sql
 from support import live_tables
 from support.certificates import self_signed
 from support.cli_process import Grouptrail
+from support.from_config import sql_context
 from support.prometheus_server import Prometheus, running
 from support.small_tables import lay
 
@@ -265,4 +266,4 @@ def test_runbook_sql_queries_run_without_errors(config: Config) -> None:
     questions = re.findall(r'^\$ grouptrail sql "(.*?)"$', text, re.MULTILINE | re.DOTALL)
     assert len(questions) > len(RULES)
     for question in questions:
-        run_sql(config, question.replace("billing", "stopped"), format="json", out=io.StringIO())
+        run_sql(sql_context(config), question.replace("billing", "stopped"), format="json", out=io.StringIO())

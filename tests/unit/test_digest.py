@@ -18,6 +18,8 @@ from grouptrail.report import webhook as sending
 from grouptrail.report.digest import Digest, Section, digest_of, render
 from grouptrail.report.digest_rows import DigestRows, read_digest
 from grouptrail.report.webhook import WebhookError, post
+from grouptrail.runtime.warehouses import warehouse_of
+from support.from_config import SAMPLE_SECONDS
 from support.small_tables import at, lay
 from support.terminal import on_terminal
 from support.web_hook import webhook
@@ -35,7 +37,7 @@ def names(rows: list[dict[str, str]] | None) -> list[str]:
 
 def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
     """The sample history: from its begin on, and without what came before a later time."""
-    rows = read_digest(shop, at(0.5))
+    rows = read_digest(warehouse_of(shop), at(0.5), sample_seconds=SAMPLE_SECONDS)
     assert names(rows.worst) == ["replay", "billing", "audit"]
     assert [(row["group_id"], row["rebalances"]) for row in rows.storms or ()] == [("billing", 4)]
     assert {(row["group_id"], row["kind"]) for row in rows.resets or ()} >= {
@@ -45,13 +47,13 @@ def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
     assert "gone" in names(rows.vanished)
     assert "silent" in names(rows.new)
     assert "billing" not in names(rows.new)
-    late = read_digest(shop, at(4))
+    late = read_digest(warehouse_of(shop), at(4), sample_seconds=SAMPLE_SECONDS)
     assert (late.storms, late.resets, names(late.vanished), late.new) == ([], [], ["gone"], [])
 
 
 def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(shop: Config) -> None:
     """All groups would seem to be new: compaction leaves only the newest records of each."""
-    rows = read_digest(shop, at(-60))
+    rows = read_digest(warehouse_of(shop), at(-60), sample_seconds=SAMPLE_SECONDS)
     assert rows.new is None
     assert "not known: the topic has been read only since then" in render(digest_of(rows), "markdown")
 
@@ -59,9 +61,14 @@ def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(shop: Co
 def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_path: Path) -> None:
     config = Config(warehouse=str(tmp_path))
     with pytest.raises(QueryError, match="nothing has landed of cluster default"):
-        read_digest(config, at(0))
+        read_digest(warehouse_of(config), at(0), sample_seconds=SAMPLE_SECONDS)
     lay(config, "ingest_progress", {"record_partition": 1})
-    assert render(digest_of(read_digest(config, at(0))), "markdown").count("nothing has landed in the tables") == 4
+    assert (
+        render(digest_of(read_digest(warehouse_of(config), at(0), sample_seconds=SAMPLE_SECONDS)), "markdown").count(
+            "nothing has landed in the tables"
+        )
+        == 4
+    )
 
 
 def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
@@ -105,13 +112,13 @@ def test_digest_post_after_the_newest_data_says_so_in_the_chat_and_fails(shop: C
 
 
 def test_digest_of_a_pipeline_that_stopped_says_when(shop: Config) -> None:
-    text = render(digest_of(read_digest(shop, at(0.5))), "markdown")
+    text = render(digest_of(read_digest(warehouse_of(shop), at(0.5), sample_seconds=SAMPLE_SECONDS)), "markdown")
     assert "2026-03-04 12:00 to 2026-03-04 12:05 UTC; as of 2026-03-04 12:05:00 UTC (" in text
     assert "nothing has been recorded since" in text
 
 
 def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(shop: Config) -> None:
-    text = render(digest_of(read_digest(shop, at(3))), "markdown")
+    text = render(digest_of(read_digest(warehouse_of(shop), at(3), sample_seconds=SAMPLE_SECONDS)), "markdown")
     assert "## Worst groups\n\nnot known: the newest samples of lag are as of 2026-03-04 12:02:06 UTC (" in text
 
 
@@ -132,7 +139,12 @@ def test_digest_says_that_no_group_is_behind_only_of_new_samples(
     lay(config, "consumer_lag", *samples)
     lay(config, "group_states", {"state": "Stable", "started_at": at(0)})
     lay(config, "ingest_progress", {"landed_at": datetime.now(UTC)})
-    text = render(digest_of(read_digest(config, datetime.now(UTC) - timedelta(days=1))), "markdown")
+    text = render(
+        digest_of(
+            read_digest(warehouse_of(config), datetime.now(UTC) - timedelta(days=1), sample_seconds=SAMPLE_SECONDS)
+        ),
+        "markdown",
+    )
     assert text.partition("## Worst groups")[2].splitlines()[2] == said
 
 

@@ -12,9 +12,9 @@ from grouptrail import contracts
 from grouptrail.config import ExporterConfig
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED, Alias, alias_families
 from grouptrail.exporter.families import group_families, pipeline_families
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.text import Family
 from support.exporter_tables import STRANGE, configured, figures, lag_row, lag_table, lay_everything
+from support.from_config import snapshot_reader
 
 EVERY = [alias for aliases in ALIASES.values() for alias in aliases]
 
@@ -25,7 +25,7 @@ each_alias = pytest.mark.parametrize("alias", EVERY, ids=lambda alias: alias.nam
 def served(tmp_path_factory: pytest.TempPathFactory) -> list[Family]:
     config = configured(tmp_path_factory.mktemp("lake"))
     lay_everything(config)
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     own = [*group_families(snapshot), *pipeline_families(snapshot, dropped={})]
     return list(alias_families(own, EVERY))
 
@@ -83,7 +83,7 @@ def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
         "UNKNOWN": None,
     }
     rows = [lag_row(group_id=verdict, status=verdict) for verdict in verdicts]
-    snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
+    snapshot = snapshot_reader(configured(tmp_path)).read(lag_table(*rows))
     found = list(alias_families(group_families(snapshot), ALIASES["burrow"]))
     partitions = figures(found, "burrow_kafka_topic_partition_status")
     assert {group: code for (group, _, _), code in partitions.items()} == {

@@ -15,6 +15,7 @@ from grouptrail.exporter.families import STATUSES, group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 from support.exporter_tables import configured, figures, lag_row, lag_table
+from support.from_config import snapshot_reader
 
 NAMES = st.sampled_from(["a", "b", 'c"', "d\n", "other"])
 PLACES = st.tuples(NAMES, st.sampled_from(["orders", "payments"]), st.integers(0, 2))
@@ -38,7 +39,7 @@ ROWS = st.dictionaries(
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> SnapshotReader:
     """A reader of a warehouse without tables."""
-    return SnapshotReader(configured(tmp_path_factory.mktemp("lake")))
+    return snapshot_reader(configured(tmp_path_factory.mktemp("lake")))
 
 
 def snapshot_of(reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]]) -> Snapshot:

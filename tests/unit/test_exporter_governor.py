@@ -17,9 +17,10 @@ from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
 from grouptrail.exporter.labels import shorten
 from grouptrail.exporter.page import ClusterPage, Page
-from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.exporter.text import Family
 from support.exporter_tables import LONG_TOPIC, OPEN, configured, figures, lag_row, lag_table, now
+from support.from_config import snapshot_reader
 from support.small_tables import lay
 
 EVERY_ALIAS = [alias for aliases in ALIASES.values() for alias in aliases]
@@ -39,7 +40,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
         for number, group in enumerate(GROUPS)
         for topic, partition in places
     ]
-    return SnapshotReader(config).read(lag_table(*rows))
+    return snapshot_reader(config).read(lag_table(*rows))
 
 
 def serve(snapshot: Snapshot, **settings: Any) -> tuple[list[Family], dict[str, int]]:
@@ -146,7 +147,7 @@ def topics(families: list[Family]) -> int:
 def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None:
     """No series appears twice."""
     rows = [lag_row(1, group_id=name, lag=lag) for name, lag in (("other", 9_000), ("a", 10), ("b", 1))]
-    snapshot = SnapshotReader(configured(tmp_path)).read(lag_table(*rows))
+    snapshot = snapshot_reader(configured(tmp_path)).read(lag_table(*rows))
     config = configured(tmp_path, series_budget=40)
     families = governed(snapshot, config.exporter).families
     assert figures(families, "kafka_consumer_group_sum_lag") == {("a",): 10, ("other",): 9_001}
@@ -161,7 +162,7 @@ def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None
 def test_governed_kept_group_is_replaced_only_by_one_with_much_more_lag(tmp_path: Path) -> None:
     """Small changes of lag do not make series appear and disappear."""
     config = configured(tmp_path, series_budget=37).exporter
-    reader, before, stayed = SnapshotReader(configured(tmp_path)), frozenset[str](), []
+    reader, before, stayed = snapshot_reader(configured(tmp_path)), frozenset[str](), []
     for one, other in ((100, 90), (100, 110), (100, 149), (100, 151), (110, 100), (160, 100)):
         rows = [lag_row(1, group_id="one", lag=one), lag_row(2, group_id="two", lag=other)]
         before = governed(reader.read(lag_table(*rows)), config, before=before).kept
@@ -182,7 +183,7 @@ HUGE_NAMES = [f"{'g' * 32_000}-{number}" for number in range(40)]
 
 
 def page_of(config: Config, *rows: dict[str, Any]) -> bytes:
-    snapshot = SnapshotReader(config).read(lag_table(*rows))
+    snapshot = snapshot_reader(config).read(lag_table(*rows))
     return b"".join(Page([ClusterPage(snapshot, config.exporter)]).text(openmetrics=False))
 
 

@@ -28,7 +28,9 @@ from grouptrail.exporter.page import ClusterPage
 from grouptrail.exporter.service import ClusterState, Exporter
 from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.summary import combine
+from grouptrail.runtime.warehouses import warehouse_of
 from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now, until
+from support.from_config import exporter_of, snapshot_reader
 from support.small_tables import lay
 from support.web_client import Site
 
@@ -111,7 +113,7 @@ def test_governed_large_published_sample_serves_what_all_rows_would(
     """For any rows, budgets, patterns and groups kept before, with lag in seconds as of now."""
     config = configured("nowhere", **settings(data.draw))
     lag = lag_table(*rows_of(seed, count, now() - timedelta(seconds=3)))
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     with still_time():
         small = serve(reader, config, lag, before)
         with few_rows():
@@ -125,7 +127,7 @@ def write(config: Config, rows: pa.Table, files: int = 1) -> None:
     """Add rows to consumer_lag in this many files, each with every n-th row."""
     for number in range(files):
         some = rows.take(pa.array(range(number, len(rows), files)))
-        write_deltalake(config.table_path("consumer_lag"), some, mode="append")
+        write_deltalake(warehouse_of(config).table("consumer_lag").path, some, mode="append")
 
 
 def budgeted(warehouse: Path, **exporter: Any) -> Config:
@@ -146,10 +148,10 @@ def test_governed_large_stored_sample_serves_what_all_rows_would(tmp_path: Path,
         rows = rows_of(seed if ago else seed + 100, 400, newest - timedelta(seconds=ago))
         theirs = lag_row(group_id="theirs", cluster="other", sampled_at=now(), lag=10**9)
         write(config, lag_table(*rows, theirs), files=3)
-    small = serve(SnapshotReader(config), config, None)
+    small = serve(snapshot_reader(config), config, None)
     with few_rows():
-        assert len(SnapshotReader(config).read().lag) == 0
-        assert_same(serve(SnapshotReader(config), config, None), small)
+        assert len(snapshot_reader(config).read().lag) == 0
+        assert_same(serve(snapshot_reader(config), config, None), small)
     assert small.kept
 
 
@@ -161,7 +163,7 @@ def test_snapshot_large_sample_newest_row_of_a_position_counts(tmp_path: Path) -
         rows = [lag_row(n, lag=lag, sampled_at=at - timedelta(seconds=ago)) for n in range(ago, 12)]
         write(config, lag_table(*rows, lag_row(group_id=f"ago-{ago}", sampled_at=at - timedelta(seconds=ago))))
     with few_rows():
-        snapshot = SnapshotReader(config).read()
+        snapshot = snapshot_reader(config).read()
         assert snapshot.newest["consumer_lag"] == at.timestamp()
     by_group = combine(snapshot.lag_by_group(), by=["group_id"])
     lag = dict(zip(by_group["group_id"].to_pylist(), by_group["lag"].to_pylist(), strict=True))
@@ -175,11 +177,11 @@ def test_snapshot_stale_samples_in_large_files_have_no_lag(tmp_path: Path) -> No
     old = [lag_row(number, sampled_at=now() - timedelta(hours=1)) for number in range(5)]
     write(config, lag_table(*old, *(lag_row(number, cluster="other") for number in range(5))))
     with few_rows():
-        snapshot = SnapshotReader(config).read()
+        snapshot = snapshot_reader(config).read()
         assert (len(snapshot.lag), len(snapshot.extent)) == (0, 0)
         assert "start `grouptrail run`" not in str(snapshot.not_ready)
         write(config, lag_table(lag_row(7)))
-        held = SnapshotReader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
+        held = snapshot_reader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
         assert held.lag["partition"].to_pylist() == [7]
 
 
@@ -189,9 +191,9 @@ def test_snapshot_few_rows_in_large_files_are_all_held(tmp_path: Path) -> None:
     for seconds in (100, 50, 0):
         at = now() - timedelta(seconds=seconds)
         write(config, lag_table(*(lag_row(number, sampled_at=at, group_id=f"g{number}") for number in range(5))))
-    DeltaTable(config.table_path("consumer_lag")).optimize.compact()
+    DeltaTable(warehouse_of(config).table("consumer_lag").path).optimize.compact()
     with few_rows():
-        snapshot = SnapshotReader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
+        snapshot = snapshot_reader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
     assert (len(snapshot.lag), len(snapshot.summary), len(snapshot.extent)) == (5, 0, 0)
 
 
@@ -199,7 +201,7 @@ def test_snapshot_large_sample_whose_file_is_gone_raises_one_line_error(tmp_path
     config = budgeted(tmp_path, series_budget=1)
     write(config, lag_table(*(lag_row(number) for number in range(5))))
     with few_rows():
-        reader = SnapshotReader(config)
+        reader = snapshot_reader(config)
         for file in (tmp_path / "consumer_lag").glob("*.parquet"):
             file.write_bytes(file.read_bytes()[:200])
         with pytest.raises(GrouptrailError, match="cannot be read") as caught:
@@ -227,7 +229,7 @@ def test_exporter_large_published_sample_keeps_its_groups(tmp_path: Path) -> Non
         until(lambda: sum(sums().values()) == 80 + one + other)
         return set(sums())
 
-    with few_rows(), Exporter([config], lambda _: None) as exporter:
+    with few_rows(), exporter_of([config], lambda _: None) as exporter:
         assert kept(exporter, 100, 90) == {("one",), ("other",)}
         assert kept(exporter, 100, 149) == {("one",), ("other",)}
         assert kept(exporter, 100, 151) == {("two",), ("other",)}
@@ -244,7 +246,7 @@ def test_pages_show_groups_of_a_large_sample_without_rows(tmp_path: Path, granul
     )
     lay(config, "group_states", {**OPEN, "group_id": "idle", "state": "Empty", "started_at": now()})
     with few_rows():
-        snapshot = SnapshotReader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
+        snapshot = snapshot_reader(config).read(choose=lambda one: groups_to_read(one, config.exporter))
     assert len(snapshot.extent) > 0
     site = Site(config, default=ClusterState(snapshot, None, {}))
     groups = json.loads(site.get("/api/v1/groups?per_page=100"))["groups"]
@@ -270,7 +272,7 @@ def test_large_sample_has_no_groups_that_were_deleted_since(tmp_path: Path) -> N
         {**deleted, "group_id": "again", "started_at": now() - timedelta(minutes=1)},
     )
     with few_rows():
-        snapshot = SnapshotReader(config).read()
+        snapshot = snapshot_reader(config).read()
     assert not len(snapshot.lag)
     for rows in (snapshot.summary, snapshot.extent):
         assert sorted(rows["group_id"].to_pylist()) == ["again", "here"]

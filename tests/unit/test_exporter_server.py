@@ -49,6 +49,7 @@ from support.exporter_tables import (
     progress,
     until,
 )
+from support.from_config import exporter_of
 from support.prometheus_server import tool
 from support.small_tables import lay
 
@@ -87,7 +88,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
     config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone)
     lay_everything(config)
-    with Exporter([config], lambda _: None) as running:
+    with exporter_of([config], lambda _: None) as running:
         until(lambda: running.page)
         yield running
 
@@ -143,7 +144,7 @@ def test_metrics_hostile_group_and_topic_names_stay_label_values(exporter: Expor
 def test_metrics_without_aliases_pass_promtool_check(tmp_path: Path) -> None:
     config = configured(tmp_path)
     lay_everything(config)
-    with Exporter([config], lambda _: None) as running:
+    with exporter_of([config], lambda _: None) as running:
         until(lambda: running.page)
         _, _, body = get(f"{running.url}/metrics")
     checked = subprocess.run([tool("promtool"), "check", "metrics"], input=body, capture_output=True, check=False)
@@ -188,7 +189,7 @@ def test_metrics_format_follows_the_accept_header(exporter: Exporter, accepted: 
 
 def test_metrics_duplicate_also_as_is_served_once(tmp_path: Path) -> None:
     """Otherwise its series would appear twice."""
-    with Exporter([configured(tmp_path, also_as="burrow,burrow")], lambda _: None) as running:
+    with exporter_of([configured(tmp_path, also_as="burrow,burrow")], lambda _: None) as running:
         until(lambda: running.page)
         _, _, body = get(f"{running.url}/metrics")
     assert body.count(b"# TYPE burrow_kafka_consumer_status ") == 1
@@ -225,7 +226,7 @@ def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
 def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Config) -> None:
     """It waits first for rows, then for the backlog; metrics are served in the meantime."""
     logged: list[str] = []
-    with Exporter([quiet], logged.append) as running:
+    with exporter_of([quiet], logged.append) as running:
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
@@ -242,7 +243,7 @@ def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_mean
     config = configured(tmp_path, refresh_seconds=3600)
     lay_everything(config)
     lay(config, "consumer_lag", lag_row(4, sampled_at=now()))
-    with Exporter([config], lambda _: None, awaits_lag=True) as running:
+    with exporter_of([config], lambda _: None, awaits_lag=True) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
         assert get(f"{running.url}/ready")[0] == 503
         assert b"lag is not sampled yet since the start" in get(f"{running.url}/ready")[2]
@@ -253,7 +254,7 @@ def test_ready_after_a_restart_waits_for_lag_of_this_run_and_serves_the_old_mean
 
 
 def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
-    with Exporter([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:
+    with exporter_of([configured(tmp_path, refresh_seconds=3600)], lambda _: None) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row(4)))
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
@@ -264,7 +265,7 @@ def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
 
 def test_tables_are_read_again_while_lag_is_published_without_a_pause(quiet: Config) -> None:
     lay_everything(quiet)
-    with Exporter([quiet], lambda _: None) as running:
+    with exporter_of([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_state" in scrape(running))
         lay(quiet, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
 
@@ -281,7 +282,7 @@ def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Pat
     ready does not delay the other."""
     config = configured(tmp_path, refresh_seconds=3600)
     lay(config, "ingest_progress", progress(0, 100))
-    with Exporter([config, config.model_copy(update={"cluster": "spare"})], lambda _: None) as running:
+    with exporter_of([config, config.model_copy(update={"cluster": "spare"})], lambda _: None) as running:
         until(lambda: running.page and len(running.page.snapshots) == 2)
         running.publish("default", lag_table(lag_row(4)))
         running.publish("spare", lag_table(lag_row(7, cluster="spare")))
@@ -299,7 +300,7 @@ def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) 
     """The failure is counted, logged once, and ends with the next snapshot that succeeds."""
     logged: list[str] = []
     lay_everything(quiet)
-    with Exporter([quiet], logged.append) as running:
+    with exporter_of([quiet], logged.append) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
@@ -320,7 +321,7 @@ def test_exporter_thread_that_accepts_connections_fails_and_continues(
     quiet: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: list[str] = []
-    with Exporter([quiet], logged.append) as running:
+    with exporter_of([quiet], logged.append) as running:
         until(lambda: running.page)
         faults = [MemoryError("no memory left")]
 
@@ -345,7 +346,7 @@ def test_exporter_thread_that_takes_snapshots_fails_and_continues(
 
     logged: list[str] = []
     faults = [PanicError("index out of bounds"), ValueError("no page")]
-    running = Exporter([quiet], logged.append)
+    running = exporter_of([quiet], logged.append)
     cluster = running._clusters["default"]
     refresh = cluster.refresh
 
@@ -366,7 +367,7 @@ def test_exporter_thread_that_takes_snapshots_fails_and_continues(
 
 
 def test_show_job_is_served_at_once(quiet: Config) -> None:
-    with Exporter([quiet], lambda _: None) as running:
+    with exporter_of([quiet], lambda _: None) as running:
         until(lambda: running.page)
         running.show_job("default", "lag", is_running=True, restarts=0)
         running.show_job("default", "log-offsets", is_running=False, restarts=3)
@@ -381,7 +382,7 @@ def test_show_job_is_served_at_once(quiet: Config) -> None:
 def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config) -> None:
     """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(quiet)
-    with Exporter([quiet], lambda _: None) as running:
+    with exporter_of([quiet], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: running.state("default").problem)
@@ -401,7 +402,7 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config) -> None:
 
 def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None:
     """The tables change during the scrape, and all partitions still come from one sample."""
-    with Exporter([quiet], lambda _: None) as running:
+    with exporter_of([quiet], lambda _: None) as running:
         stop = threading.Event()
 
         def publish() -> None:
@@ -456,11 +457,11 @@ def test_exporter_dropped_connections_do_not_affect_other_requests(
 LIMITED_PROCESS = """
 import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from grouptrail.exporter.service import Exporter
 from support.exporter_tables import configured, lay_everything
+from support.from_config import exporter_of
 config = configured(sys.argv[1], refresh_seconds=0.2)
 lay_everything(config)
-with Exporter([config], lambda _: None) as running:
+with exporter_of([config], lambda _: None) as running:
     while running.page is None:
         time.sleep(0.05)
     print(running.url, flush=True)
@@ -564,10 +565,10 @@ def test_exporter_port_in_use_or_unknown_host_raises(exporter: Exporter, tmp_pat
     """The message says what to do."""
     taken = exporter.url.removeprefix("http://")
     with pytest.raises(ExporterError, match=f"cannot listen on {taken} .*: choose another with --listen") as caught:
-        Exporter([configured(tmp_path, listen=taken)])
+        exporter_of([configured(tmp_path, listen=taken)])
     assert "\n" not in str(caught.value)
     with pytest.raises(ExporterError, match="cannot listen on"):
-        Exporter([configured(tmp_path, listen="no.such.host.invalid:9308")])
+        exporter_of([configured(tmp_path, listen="no.such.host.invalid:9308")])
 
 
 def test_exporter_listens_on_an_ipv6_address(tmp_path: Path) -> None:
@@ -576,14 +577,14 @@ def test_exporter_listens_on_an_ipv6_address(tmp_path: Path) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    with Exporter([configured(tmp_path, listen="[::1]:0")], lambda _: None) as running:
+    with exporter_of([configured(tmp_path, listen="[::1]:0")], lambda _: None) as running:
         assert running.url.startswith("http://[::1]:")
         assert get(f"{running.url}/healthz")[0] == 200
 
 
 def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> None:
     """Values of a job that hangs must not look current."""
-    with Exporter([configured(tmp_path)], lambda _: None) as running:
+    with exporter_of([configured(tmp_path)], lambda _: None) as running:
         running.publish("default", lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
         until(lambda: scrape(running).get("grouptrail_freshness_seconds"))
         found = scrape(running)
@@ -593,12 +594,12 @@ def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> No
 
 def test_exporter_stop_frees_the_port(tmp_path: Path) -> None:
     """Immediately, even before the first snapshot."""
-    running = Exporter([configured(tmp_path)], lambda _: None).start()
+    running = exporter_of([configured(tmp_path)], lambda _: None).start()
     running.stop()
     listen = running.url.removeprefix("http://")
-    with Exporter([configured(tmp_path, listen=listen)], lambda _: None) as again:
+    with exporter_of([configured(tmp_path, listen=listen)], lambda _: None) as again:
         assert get(f"{again.url}/healthz")[0] == 200
-    Exporter([configured(tmp_path)], lambda _: None).stop()
+    exporter_of([configured(tmp_path)], lambda _: None).stop()
 
 
 # --- who may ask --------------------------------------------------------------------------------------------
@@ -620,7 +621,7 @@ def guarded(warehouse: Path, **exporter: Any) -> Config:
 def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The response has no content but the request to log in; probes need no password."""
     logged: list[str] = []
-    with Exporter([guarded(tmp_path)], logged.append) as running:
+    with exporter_of([guarded(tmp_path)], logged.append) as running:
         until(lambda: running.page)
         metrics = f"{running.url}/metrics"
         assert get(metrics, login(USER, PASSWORD))[0] == 200
@@ -648,12 +649,12 @@ def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path
     """One line, once; none with TLS or without a password."""
     logged: list[str] = []
     certificate, key = certificates
-    Exporter(
+    exporter_of(
         [guarded(tmp_path, listen="0.0.0.0:0", tls_certificate=certificate, tls_key=key)], logged.append
     ).start().stop()
-    Exporter([configured(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    exporter_of([configured(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
     assert logged == []
-    Exporter([guarded(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
+    exporter_of([guarded(tmp_path, listen="0.0.0.0:0")], logged.append).start().stop()
     (warning,) = logged
     assert "set exporter.tls_certificate" in warning
     assert PASSWORD not in warning
@@ -671,7 +672,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_exporter_tls_idle_connection_does_not_block_others(certificates: tuple[Path, Path], tmp_path: Path) -> None:
     """A connection without a TLS handshake does not delay the next one."""
     certificate, key = certificates
-    with Exporter([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
+    with exporter_of([configured(tmp_path, tls_certificate=certificate, tls_key=key)], lambda _: None) as running:
         assert running.url.startswith("https://")
         host, port = running.url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port))):
@@ -685,7 +686,7 @@ def test_exporter_with_client_ca_rejects_clients_without_certificate(
     """A client with a certificate of the authority gets an answer."""
     certificate, key = certificates
     config = configured(tmp_path, tls_certificate=certificate, tls_key=key, tls_client_ca=certificate)
-    with Exporter([config], lambda _: None) as running:
+    with exporter_of([config], lambda _: None) as running:
         trusting = ssl.create_default_context(cafile=str(certificate))
         with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
             get(f"{running.url}/healthz", context=trusting)
@@ -699,5 +700,5 @@ def test_exporter_invalid_certificate_file_raises_one_line_error(tmp_path: Path)
     for make in (lambda: None, lambda: nothing.write_text("no PEM")):
         make()
         with pytest.raises(ExporterError, match=r"cannot be used: .*: give PEM files") as caught:
-            Exporter([configured(tmp_path, tls_certificate=nothing, tls_key=nothing)])
+            exporter_of([configured(tmp_path, tls_certificate=nothing, tls_key=nothing)])
         assert "\n" not in str(caught.value)

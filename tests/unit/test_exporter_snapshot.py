@@ -17,6 +17,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.families import JobState, group_families, momentary_families, pipeline_families
 from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
 from grouptrail.exporter.text import Family
+from grouptrail.runtime.warehouses import warehouse_of
 from support.exporter_tables import (
     LONG_TOPIC,
     OPEN,
@@ -30,6 +31,7 @@ from support.exporter_tables import (
     now,
     progress,
 )
+from support.from_config import snapshot_reader
 from support.small_tables import lay
 
 
@@ -43,15 +45,15 @@ def families(snapshot: Snapshot) -> list[Family]:
 
 
 def figure(config: Config, name: str, reader: SnapshotReader | None = None) -> dict[tuple[str, ...], float]:
-    return figures(families((reader or SnapshotReader(config)).read()), name)
+    return figures(families((reader or snapshot_reader(config)).read()), name)
 
 
 def test_families_cover_every_registered_metric_in_order(config: Config) -> None:
     """The metrics at the end of the page are added by the scrape itself."""
     lay_everything(config)
-    names = [family.name for family in families(SnapshotReader(config).read())]
+    names = [family.name for family in families(snapshot_reader(config).read())]
     jobs = {"lag": JobState(is_running=True, restarts=0)}
-    end = {family.name for family in momentary_families(SnapshotReader(config).read(), errors=0, jobs=jobs)}
+    end = {family.name for family in momentary_families(snapshot_reader(config).read(), errors=0, jobs=jobs)}
     assert names == [name for name in contracts.metrics() if name not in end]
     assert len(names) + len(end) == len(contracts.metrics())
 
@@ -59,7 +61,7 @@ def test_families_cover_every_registered_metric_in_order(config: Config) -> None
 def test_families_values_match_the_tables(config: Config) -> None:
     """Sums, maxima and the worst status of a group; null has no series."""
     lay_everything(config)
-    found = families(SnapshotReader(config).read())
+    found = families(snapshot_reader(config).read())
     assert figures(found, "kafka_consumer_group_lag") == {
         ("billing", "orders", str(number)): 5 * number for number in range(3)
     }
@@ -121,14 +123,14 @@ def test_snapshot_partition_only_in_the_sample_before_has_no_lag(
     newest = now()
     lay(config, "consumer_lag", lag_row(1, sampled_at=newest))
     lay(config, "consumer_lag", lag_row(2, sampled_at=newest - timedelta(seconds=12)))
-    partitions = SnapshotReader(config).read().lag["partition"].to_pylist()
+    partitions = snapshot_reader(config).read().lag["partition"].to_pylist()
     assert sorted(partitions) == ([1, 2] if is_kept else [1])
 
 
 def test_snapshot_stale_lag_is_omitted_but_its_time_is_kept(config: Config) -> None:
     """If the sampling job has stopped, its values are omitted and their age is kept."""
     lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(minutes=20)))
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     assert not len(snapshot.lag)
     assert snapshot.made_at - snapshot.newest["consumer_lag"] == pytest.approx(1200, abs=60)
 
@@ -143,22 +145,22 @@ def test_snapshot_lag_age_is_of_its_own_cluster_even_if_others_have_newer_rows_i
         *(lag_row(cluster=name) for name in ("another", "the-last")),
         lag_row(sampled_at=old),
     )
-    assert SnapshotReader(config).read().newest["consumer_lag"] == pytest.approx(old.timestamp(), abs=1)
+    assert snapshot_reader(config).read().newest["consumer_lag"] == pytest.approx(old.timestamp(), abs=1)
     absent = config.model_copy(update={"cluster": "nobody"})
-    assert SnapshotReader(absent).read().newest == {}
+    assert snapshot_reader(absent).read().newest == {}
 
 
 def test_snapshot_of_a_cluster_that_the_tables_lack_has_no_ages(config: Config) -> None:
     """History that waits for nothing is 0 seconds behind; history of nothing is not."""
     lay_everything(config)
     lay(config, "history_positions", {"told_to": 10})
-    assert SnapshotReader(config).read().newest["history_positions"] == math.inf
-    assert SnapshotReader(config.model_copy(update={"cluster": "absent"})).read().newest == {}
+    assert snapshot_reader(config).read().newest["history_positions"] == math.inf
+    assert snapshot_reader(config.model_copy(update={"cluster": "absent"})).read().newest == {}
 
 
 def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Config) -> None:
     """Batches with only commits do not count, nor those of another cluster; a rebuild makes all unprocessed."""
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
 
     def waits() -> float | None:
         snapshot = reader.read()
@@ -182,7 +184,7 @@ def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Con
     assert waits() == 20
     lay(config, "history_positions", {"told_to": 1, "record_partition": 3}, {"told_to": 31})
     assert waits() == 0
-    positions = config.table_path("history_positions")
+    positions = warehouse_of(config).table("history_positions").path
     write_deltalake(positions, DeltaTable(positions).to_pyarrow_table().slice(0, 0), mode="overwrite")
     lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
     assert waits() == 50
@@ -193,14 +195,14 @@ def test_snapshot_after_a_start_reads_no_batches_that_history_had_processed(conf
         landed_at = now() - timedelta(minutes=minutes_ago)
         lay(config, "ingest_progress", progress(10 * number, 10 * number + 10, landed_at=landed_at, group_metadata=1))
         if not number:
-            files = list(Path(config.table_path("ingest_progress")).glob("*.parquet"))
+            files = list(Path(warehouse_of(config).table("ingest_progress").path).glob("*.parquet"))
     lay(config, "history_positions", {"told_to": 20})
-    assert SnapshotReader(config).read().newest["history_positions"] == math.inf
+    assert snapshot_reader(config).read().newest["history_positions"] == math.inf
     for file in files:
         file.unlink()
     landed_at = now() - timedelta(minutes=5)
     lay(config, "ingest_progress", progress(20, 30, landed_at=landed_at, group_metadata=1))
-    assert SnapshotReader(config).read().newest["history_positions"] == pytest.approx(landed_at.timestamp(), abs=1)
+    assert snapshot_reader(config).read().newest["history_positions"] == pytest.approx(landed_at.timestamp(), abs=1)
 
 
 def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
@@ -224,12 +226,12 @@ def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
 def test_snapshot_dead_group_has_no_series_unless_its_lag_is_sampled_later(config: Config) -> None:
     """Its counters disappear too. A client without members may commit to a group of this name afterwards."""
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     assert ("billing",) in figure(config, "kafka_consumer_group_offset_commits_total", reader)
-    write_deltalake(config.table_path("group_states"), _dead(config), mode="overwrite")
+    write_deltalake(warehouse_of(config).table("group_states").path, _dead(config), mode="overwrite")
     later = reader.read(lag_table(lag_row()))
     assert ("billing",) in figures(families(later), "kafka_consumer_group_offset_commits_total")
-    found = families(SnapshotReader(config).read())
+    found = families(snapshot_reader(config).read())
     for name in (
         "group_status",
         "sum_lag",
@@ -245,7 +247,7 @@ def test_snapshot_dead_group_has_no_series_unless_its_lag_is_sampled_later(confi
 
 
 def _dead(config: Config) -> pa.Table:
-    rows = pa.table(DeltaTable(config.table_path("group_states")).to_pyarrow_table())
+    rows = pa.table(DeltaTable(warehouse_of(config).table("group_states").path).to_pyarrow_table())
     return rows.set_column(rows.column_names.index("state"), "state", pa.array(["Dead"] * len(rows)))
 
 
@@ -253,7 +255,7 @@ def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -
     """Also for a position with a single sample, whose lower bound was 0."""
     ago = {"sampled_at": now() - timedelta(seconds=11), "lag_seconds": 0.0, "lag_seconds_error": None}
     caught_up = lag_row(0, sampled_at=ago["sampled_at"], lag_seconds=0.0)
-    snapshot = SnapshotReader(config).read(lag_table(lag_row(7, **ago), caught_up))
+    snapshot = snapshot_reader(config).read(lag_table(lag_row(7, **ago), caught_up))
     seconds = figures(families(snapshot), "kafka_consumer_group_lag_seconds")
     assert seconds == {("billing", "orders", "7"): pytest.approx(11, abs=5), ("billing", "orders", "0"): 0}
     assert figures(families(snapshot), "kafka_consumer_group_lag_error_seconds") == {
@@ -262,13 +264,13 @@ def test_snapshot_published_lag_grows_older_where_records_wait(config: Config) -
     }
     assert figures(families(snapshot), "kafka_consumer_group_max_lag_error_seconds") == {("billing",): float("inf")}
     old = lag_table(lag_row(7, **ago | {"sampled_at": now() - timedelta(seconds=100)}))
-    seconds = figures(families(SnapshotReader(config).read(old)), "kafka_consumer_group_lag_seconds")
+    seconds = figures(families(snapshot_reader(config).read(old)), "kafka_consumer_group_lag_seconds")
     assert seconds == {("billing", "orders", "7"): 2 * config.log_offsets.interval_seconds}
 
 
 def test_snapshot_between_two_reads_of_the_tables_has_the_published_lag(config: Config) -> None:
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     reader.read(lag_table(lag_row(4)))
     lay(config, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
     between = reader.read(lag_table(lag_row(5)), reads_tables=False)
@@ -288,7 +290,7 @@ def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config:
     lay(config, "ingest_progress", progress(0, 10), progress(0, 5, record_partition=3))
     offsets = {"topic": "__consumer_offsets", "partition": 9, "asked_at": now(), "log_start_offset": 0}
     held = offsets | {"last_stable_offset": 10, "log_end_offset": 444}
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
 
     def held_back(seconds_ago: float, *rows: dict[str, Any]) -> tuple[dict[Any, float], dict[Any, float]]:
         time = {"sampled_at": now() - timedelta(seconds=seconds_ago)}
@@ -321,13 +323,13 @@ def test_snapshot_while_no_broker_answers_has_the_age_of_the_last_answer_and_is_
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "log_offsets", log_row(600), log_row(600, SILENT, partition=1))
     lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(seconds=600)))
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     reader.read()
     for seconds_ago in (20, 10):
         lay(config, "log_offsets", *(log_row(seconds_ago, SILENT, partition=number) for number in range(2)))
         unknown = lag_row(lag=None, lag_seconds=None, log_end_offset=None, status="UNKNOWN")
         lay(config, "consumer_lag", unknown | {"sampled_at": now() - timedelta(seconds=seconds_ago)})
-        for silent in (reader.read(), SnapshotReader(config).read()):
+        for silent in (reader.read(), snapshot_reader(config).read()):
             assert silent.made_at - silent.newest["consumer_lag"] == pytest.approx(600, abs=5)
             assert str(silent.not_ready).startswith("no broker has returned log offsets since ")
             assert f"UTC ({SILENT}): " in str(silent.not_ready)
@@ -346,7 +348,7 @@ def test_snapshot_before_any_broker_has_answered_has_no_age_of_lag(config: Confi
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "log_offsets", log_row(10, "the brokers refuse this principal"))
     lay(config, "consumer_lag", lag_row(lag=None, status="UNKNOWN"))
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     assert "consumer_lag" not in snapshot.newest
     assert str(snapshot.not_ready).startswith("no broker has returned log offsets yet (the brokers refuse")
 
@@ -355,7 +357,7 @@ def test_snapshot_of_topics_that_brokers_say_were_deleted_is_ready(config: Confi
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "log_offsets", log_row(10, "no such topic"), log_row(10, "topic deleted", partition=1))
     lay(config, "consumer_lag", lag_row(lag=None, status="UNKNOWN"))
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     assert snapshot.not_ready is None
     assert "consumer_lag" in snapshot.newest
 
@@ -363,18 +365,18 @@ def test_snapshot_of_topics_that_brokers_say_were_deleted_is_ready(config: Confi
 def test_snapshot_lag_argument_replaces_the_table(config: Config) -> None:
     """The other tables are read as usual."""
     lay_everything(config)
-    snapshot = SnapshotReader(config).read(lag_table(lag_row(7)))
+    snapshot = snapshot_reader(config).read(lag_table(lag_row(7)))
     assert figures(families(snapshot), "kafka_consumer_group_lag") == {("billing", "orders", "7"): 35}
     assert figures(families(snapshot), "kafka_consumer_group_members") == {("billing",): 2}
     with pytest.raises(GrouptrailError, match="without status: hand over all columns"):
-        SnapshotReader(config).read(lag_table(lag_row()).drop_columns("status"))
+        snapshot_reader(config).read(lag_table(lag_row()).drop_columns("status"))
 
 
 def test_counters_rise_with_the_tables_and_are_equal_after_restart(config: Config) -> None:
     """A reader reads each file once; a new reader counts all of them."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     assert figure(config, name, reader) == {("billing",): 4}
     lay(config, "offset_commits", *(commit(offset) for offset in (6, 7)))
     lay(config, "ingest_progress", progress(10, 20))
@@ -386,9 +388,9 @@ def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) ->
     """OPTIMIZE combines files, and rows deleted by retention do not lower the counter."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     assert figure(config, name, reader) == {("billing",): 4}
-    table = DeltaTable(config.table_path("offset_commits"))
+    table = DeltaTable(warehouse_of(config).table("offset_commits").path)
     table.optimize.compact()
     assert figure(config, name, reader) == {("billing",): 4}
     table.delete("record_offset < 2")
@@ -399,7 +401,7 @@ def test_commits_counter_optimize_and_delete_do_not_change_it(config: Config) ->
 def test_records_counter_batch_with_earlier_landed_at_is_counted(config: Config) -> None:
     """New batches are recognized by their offsets, not by `landed_at`."""
     lay(config, "ingest_progress", progress(0, 10))
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     reader.read()
     lay(config, "ingest_progress", progress(10, 20, landed_at=now() - timedelta(hours=1)))
     assert figure(config, "grouptrail_records_total", reader)[("offset_commit", "decoded")] == 18
@@ -409,9 +411,9 @@ def test_rebalances_counter_deleted_rows_do_not_lower_it(config: Config) -> None
     """As long as the process runs; new rows are added to the count."""
     name = "kafka_consumer_group_rebalances_total"
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     before = figure(config, name, reader)
-    DeltaTable(config.table_path("rebalances")).delete("cause = 'group_started'")
+    DeltaTable(warehouse_of(config).table("rebalances").path).delete("cause = 'group_started'")
     assert figure(config, name, reader) == before
     lay(config, "rebalances", {"cause": "group_started"}, {"cause": "member_left", "at": now()})
     assert figure(config, name, reader) == {**before, ("billing", "group_started"): 2, ("billing", "member_left"): 1}
@@ -421,7 +423,7 @@ def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tm
     """Its records begin at offset 0 again."""
     name = "kafka_consumer_group_offset_commits_total"
     lay_everything(config)
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     figure(config, name, reader)
     lay(configured(tmp_path / "new"), "offset_commits", commit(0))
     (tmp_path / "offset_commits").rename(tmp_path / "before")
@@ -439,7 +441,7 @@ def test_rebalance_interval_histogram_bounds_are_inclusive(config: Config) -> No
     intervals = [0.5, 10.0, 11.0, 60.0, 86401.0, None]
     lay(config, "group_states", {**OPEN, "state": "Stable"})
     lay(config, "rebalances", *({"cause": "unknown", "seconds_since_previous": apart} for apart in intervals))
-    found = families(SnapshotReader(config).read())
+    found = families(snapshot_reader(config).read())
     rows = next(family.rows for family in found if family.buckets).to_pylist()
     assert rows == [
         {"group": "billing", "le_0": 2, "le_1": 2, "le_2": 0, "le_3": 0, "le_4": 0, "le_5": 1, "seconds": 86482.5}
@@ -457,7 +459,7 @@ def test_expectation_failures_are_those_of_the_newest_check(config: Config) -> N
         "checked_at": [now().replace(microsecond=0) - timedelta(hours=ago) for _, ago, _ in rows],
     }
     table["checked_at"][1:] = [max(table["checked_at"])] * 3  # type: ignore[type-var]
-    write_deltalake(config.table_path("check_results"), pa.table(table))
+    write_deltalake(warehouse_of(config).table("check_results").path, pa.table(table))
     assert figure(config, "grouptrail_expectation_failures") == {("a",): 1, ("b",): 0}
 
 
@@ -466,7 +468,7 @@ def test_expectation_failures_are_those_of_the_newest_check(config: Config) -> N
 
 def test_snapshot_not_ready_until_the_initial_backlog_is_read(config: Config) -> None:
     """Records written in the meantime do not make it unready again."""
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     assert "nothing of __consumer_offsets has landed" in str(reader.read().not_ready)
     lay(config, "ingest_progress", progress(0, 10, stable=1_500), progress(0, 5, record_partition=3))
     assert reader.read().not_ready == "1,490 records of __consumer_offsets have not been read"
@@ -486,15 +488,15 @@ def test_snapshot_of_an_absent_cluster_is_not_ready_and_names_the_others_unless_
     lay(config, "ingest_progress", progress(0, 10))
     absent = config.model_copy(update={"cluster": "new"})
     others = 'the warehouse has no cluster "new": it has "default"; set --cluster'
-    assert SnapshotReader(absent).read().not_ready == others
-    assert "has landed" in str(SnapshotReader(absent, lag_since=now()).read().not_ready)
+    assert snapshot_reader(absent).read().not_ready == others
+    assert "has landed" in str(snapshot_reader(absent, lag_since=now()).read().not_ready)
 
 
 def test_snapshot_is_not_ready_until_lag_is_sampled_since_the_start(config: Config) -> None:
     """The previous run's lag is served in the meantime; without any commit there is no lag to wait for."""
-    reader = SnapshotReader(config, lag_since=now())
+    reader = snapshot_reader(config, lag_since=now())
     lay(config, "ingest_progress", progress(0, 10))
-    assert SnapshotReader(config, lag_since=now()).read().not_ready is None
+    assert snapshot_reader(config, lag_since=now()).read().not_ready is None
     lay(config, "offset_commits", commit(0))
     why = "lag is not sampled yet since the start: what is served is of the run before"
     assert reader.read().not_ready == why
@@ -509,7 +511,7 @@ def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> No
     """The pipeline was stopped for hours: that it had read everything then does not make it current."""
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "consumer_lag", lag_row(sampled_at=now() - timedelta(hours=3)))
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     assert "start `grouptrail run`" in str(reader.read().not_ready)
     lay(config, "consumer_lag", lag_row())
     assert reader.read().not_ready is None
@@ -517,7 +519,7 @@ def test_snapshot_with_only_stale_lag_samples_is_not_ready(config: Config) -> No
 
 def test_snapshot_partition_seen_later_is_part_of_the_initial_backlog(config: Config) -> None:
     """A first batch that is limited in size may omit whole partitions."""
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     lay(config, "ingest_progress", progress(0, 10, stable=20))
     assert reader.read().not_ready is not None
     lay(config, "ingest_progress", progress(10, 20), progress(0, 5, stable=50, record_partition=3))
@@ -528,7 +530,7 @@ def test_snapshot_unknown_log_end_is_ready_without_backlog_series(config: Config
     """The backlog is unknown, not 0, and does not delay readiness."""
     unknown: dict[str, Any] = {"last_stable_offset": None, "log_end_offset": None}
     lay(config, "ingest_progress", progress(0, 10, **unknown))
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     assert snapshot.not_ready is None
     assert figures(families(snapshot), "grouptrail_source_backlog_records") == {}
 
@@ -538,7 +540,7 @@ def test_snapshot_unknown_log_end_is_ready_without_backlog_series(config: Config
 
 def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
     """Every family is present, but without series of groups."""
-    snapshot = SnapshotReader(config).read()
+    snapshot = snapshot_reader(config).read()
     assert sum(family.series for family in group_families(snapshot)) == 0
     assert {family.name for family in families(snapshot)} < set(contracts.metrics())
 
@@ -546,9 +548,11 @@ def test_snapshot_without_tables_has_no_group_series(config: Config) -> None:
 @pytest.mark.parametrize("name", ["consumer_lag", "group_states", "generations", "rebalances", "offset_commits"])
 def test_snapshot_table_lacking_a_column_raises_one_line_error(config: Config, name: str) -> None:
     """The message names the missing column and what adds it."""
-    write_deltalake(config.table_path(name), pa.table({"cluster": ["default"], "group_id": ["billing"]}))
+    write_deltalake(
+        warehouse_of(config).table(name).path, pa.table({"cluster": ["default"], "group_id": ["billing"]})
+    )
     with pytest.raises(GrouptrailError, match=rf"{name} has no column \w+: an older grouptrail made it") as caught:
-        SnapshotReader(config).read()
+        snapshot_reader(config).read()
     assert "\n" not in str(caught.value)
 
 
@@ -557,7 +561,7 @@ def test_snapshot_unreadable_table_raises_one_line_error_and_is_retried(config: 
     log = tmp_path / "consumer_lag" / "_delta_log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.json").write_text("{no json")
-    reader = SnapshotReader(config)
+    reader = snapshot_reader(config)
     with pytest.raises(GrouptrailError, match="cannot be read") as caught:
         reader.read()
     assert "\n" not in str(caught.value)

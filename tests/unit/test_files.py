@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.storage import files
-from grouptrail.storage.files import TableLocation
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.schema import compact, table_schema
 
 TABLE = "offset_commits"
@@ -42,7 +42,7 @@ commits = st.fixed_dictionaries(
 
 
 def write(folder: Path, *batches: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> dict[str, Any] | None:
-    place = TableLocation(TABLE, str(folder), {}, {"cluster": "test", "source": None})
+    place = TableLocation(TABLE, str(folder), {}, "test", {"source": None})
     made = (pa.RecordBatch.from_pylist(rows, schema=SCHEMA).cast(schema) for rows in batches)
     added = list(files.write(made, place))
     return json.loads(added[0])["add"] if added else None
@@ -100,5 +100,5 @@ def test_write_rows_lacking_a_required_column_raises_and_writes_nothing(tmp_path
     """Before anything is written."""
     rows = pa.RecordBatch.from_pydict({"topic": ["orders"]})
     with pytest.raises(ValueError, match="rows of offset_commits lack record_partition"):
-        list(files.write([rows], TableLocation(TABLE, str(tmp_path), {}, {"cluster": "test"})))
+        list(files.write([rows], TableLocation(TABLE, str(tmp_path), {}, "test")))
     assert not list(tmp_path.iterdir())

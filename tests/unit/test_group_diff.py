@@ -13,13 +13,14 @@ from grouptrail import cli
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.group_diff import Difference, differences
+from grouptrail.runtime.warehouses import warehouse_of
 from support.sample_groups import KNOWN_UNTIL
 from support.small_tables import at
 from support.terminal import on_terminal
 
 
 def found(config: Config, first: float, second: float, group: str = "billing") -> dict[tuple[str, str], Difference]:
-    return {(one.what, one.name): one for one in differences(config, group, at(first), at(second))}
+    return {(one.what, one.name): one for one in differences(warehouse_of(config), group, at(first), at(second))}
 
 
 def values(one: Difference) -> tuple[str | int | None, str | int | None]:
@@ -56,9 +57,9 @@ def test_diff_before_the_history_or_of_an_unknown_group_raises(lake: Config) -> 
     with pytest.raises(
         QueryError, match="history of 'billing' begins after 2026-03-04 11:00:00 UTC: give a later time"
     ):
-        list(differences(lake, "billing", at(-60), at(5)))
+        list(differences(warehouse_of(lake), "billing", at(-60), at(5)))
     with pytest.raises(QueryError, match="did you mean billing"):
-        list(differences(lake, "biling", at(1), at(5)))
+        list(differences(warehouse_of(lake), "biling", at(1), at(5)))
 
 
 COMMAND = ["diff", "billing", "2026-03-04T12:20:00Z", "2026-03-04T12:23:00Z"]

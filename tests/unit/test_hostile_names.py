@@ -18,7 +18,9 @@ from grouptrail.query.show_group import show_group
 from grouptrail.query.show_lag import show_lag
 from grouptrail.query.sql import run_sql
 from grouptrail.report.timeline import timeline_page
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import datafusion_literal
+from support.from_config import SAMPLE_SECONDS, sql_context
 from support.small_tables import at, lay
 
 STRANGE = [
@@ -77,7 +79,7 @@ def _rows(name: str, number: int) -> dict[str, dict[str, Any]]:
 
 def asked(config: Config, query: str, format: TextFormat = "json") -> str:
     out = Terminal()
-    run_sql(config, query, format=format, out=out)
+    run_sql(sql_context(config), query, format=format, out=out)
     return out.getvalue()
 
 
@@ -114,10 +116,10 @@ def test_sql_output_to_terminal_has_no_control_characters(lake: Config, format: 
 def test_sql_output_to_file_keeps_every_character(lake: Config) -> None:
     """Programs read the names as they are."""
     out = io.StringIO()
-    run_sql(lake, "SELECT group_id FROM offset_commits", format="json", out=out)
+    run_sql(sql_context(lake), "SELECT group_id FROM offset_commits", format="json", out=out)
     assert {json.loads(line)["group_id"] for line in out.getvalue().splitlines()} == {*STRANGE, "bystander"}
     out = io.StringIO()
-    run_sql(lake, "SELECT group_id FROM offset_commits", format="csv", out=out)
+    run_sql(sql_context(lake), "SELECT group_id FROM offset_commits", format="csv", out=out)
     assert [name for name in STRANGE if '"' not in name and name not in out.getvalue()] == []
 
 
@@ -127,8 +129,10 @@ def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name
     as_table: Literal["table", "json"]
     for as_table in ("table", "json"):
         out = Terminal()
-        show_group(lake, name, at=None, generations=5, format=as_table, out=out)
-        show_lag(lake, groups=["*"], topics=[], format=as_table, out=out)
+        show_group(
+            warehouse_of(lake), name, at=None, generations=5, sample_seconds=SAMPLE_SECONDS, format=as_table, out=out
+        )
+        show_lag(warehouse_of(lake), groups=["*"], topics=[], sample_seconds=SAMPLE_SECONDS, format=as_table, out=out)
         assert_plain(out.getvalue())
         assert text.harmless(name)[:8] in out.getvalue() or as_table == "json"
 
@@ -155,7 +159,7 @@ def test_timeline_page_hostile_group_name_adds_no_html_tags(lake: Config, name: 
     """The page has as many elements for any name; browser tests check what it shows."""
 
     def page(group: str) -> str:
-        return timeline_page(lake, group, since=None, until=None)
+        return timeline_page(warehouse_of(lake), group, since=None, until=None)
 
     def tags(text: str) -> list[str]:
         return re.findall(r"<(?:/?script|img|iframe)\b", re.sub(r"<title>.*?</title>", "", text, flags=re.DOTALL))

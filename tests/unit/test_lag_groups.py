@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from grouptrail.config import Config
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import TABLES, GroupStatuses
+from grouptrail.runtime.warehouses import warehouse_of
 from support import small_tables
 
 OPEN = {"is_open": True, "open_bucket": 1}
@@ -24,7 +25,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def read(config: Config) -> GroupStatuses:
-    groups = GroupStatuses(config)
+    groups = GroupStatuses(warehouse_of(config))
     groups.refresh()
     return groups
 
@@ -168,7 +169,7 @@ def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: C
 def test_groups_last_owners_that_are_static_have_no_timeouts(config: Config) -> None:
     """They do not leave when they close: one that is gone early was removed, perhaps because it had died."""
     lay_empty_group(config, told_to=51)
-    DeltaTable(config.table_path("memberships")).update({"ended": "'expired_or_removed'"})
+    DeltaTable(warehouse_of(config).table("memberships").path).update({"ended": "'expired_or_removed'"})
     assert {(row["session_ms"], row["poll_ms"]) for row in last_owners(config)} == {(None, None)}
 
 
@@ -199,7 +200,7 @@ def test_groups_that_stay_empty_are_asked_for_until_the_history_has_written_all(
 def test_groups_that_are_no_longer_empty_have_no_last_owners(config: Config) -> None:
     lay_empty_group(config, told_to=51)
     groups = read(config)
-    DeltaTable(config.table_path("group_states")).delete()
+    DeltaTable(warehouse_of(config).table("group_states").path).delete()
     small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(7)} | OPEN)
     groups.refresh()
     assert (len(groups.last_owners), groups.by_id["billing"].endings) == (0, frozenset())

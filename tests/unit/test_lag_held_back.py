@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from grouptrail.config import Config
+from grouptrail.config import Config, job_settings
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.lag import groups, state
 from grouptrail.lag.backtest import Alert, replay
@@ -23,6 +23,7 @@ from grouptrail.lag.state import MOST_GROUPS_FETCHED, LagState
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
 from support import small_tables
+from support.contexts import lag_inputs
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")
@@ -102,7 +103,7 @@ def test_rules_of_tolerated_transactions_depend_on_when_a_group_has_stopped_and_
     stop: float, interval: float, tolerated: float
 ) -> None:
     config = Config(lag={"stop_seconds": stop}, log_offsets={"interval_seconds": interval})
-    assert state.rules_of(config).held_back_seconds == tolerated
+    assert state.rules_of(job_settings.lag(config)).held_back_seconds == tolerated
 
 
 def test_held_back_unchanged_last_stable_offset_is_held_back() -> None:
@@ -290,7 +291,7 @@ def lag_state(tmp_path: Path) -> LagState:
     tables = ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", "ingest_progress")
     for table in (*tables, *groups.TABLES):
         small_tables.lay(config, table)
-    return LagState(config, print)
+    return LagState(lag_inputs(config), print)
 
 
 class Coordinators:
@@ -371,7 +372,7 @@ def test_lag_batch_during_which_the_commits_after_the_transaction_land_uses_them
 
 def lay_held_group(lag_state: LagState, monkeypatch: pytest.MonkeyPatch) -> Config:
     """Lay the last commit of a group that landed before the transaction, and let its coordinator know a later one."""
-    config = lag_state._config
+    config = Config(warehouse=lag_state._warehouse.location)
     small_tables.lay(config, "offset_commits", commit(-900, 100, cluster="default"))
     small_tables.lay(config, "ingest_progress", {"record_partition": 7, "start_offset": 0, "end_offset": 501})
     monkeypatch.setattr(lag_state, "_coordinators", Coordinators({"billing": {ORDERS_0: 530}}))

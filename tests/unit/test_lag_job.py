@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,12 +17,12 @@ from grouptrail.lag.index import ints, moment
 from grouptrail.lag.job import LagHere, LagWriter, summary
 from grouptrail.lag.seconds import kept_times
 from grouptrail.lag.state import PUBLISHED, LagState, split_samples
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.table import Table
 from support import small_tables
+from support.contexts import lag_inputs
 from support.lag_cluster import lay_empty
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NOON = small_tables.NOON
 LOGS = table_schema("log_offsets")
@@ -62,22 +62,22 @@ def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
 
 
 def new_state(config: Config) -> LagState:
-    return LagState(config, lambda _: None)
+    return LagState(lag_inputs(config), lambda _: None)
 
 
 def landing(lag: LagState, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
-    write_deltalake(config.table_path("log_offsets"), rows, mode="append")
+    write_deltalake(warehouse_of(config).table("log_offsets").path, rows, mode="append")
     found = lag.lag(rows)
-    write_deltalake(config.table_path("consumer_lag"), found, mode="append")
+    write_deltalake(warehouse_of(config).table("consumer_lag").path, found, mode="append")
     return [dict(row) for row in found.to_pylist()]
 
 
 def store_committed(config: Config, **row: Any) -> None:
     where = {"cluster": "default", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 9}
     rows = pa.Table.from_pylist([where | row], COMMITTED)
-    write_deltalake(config.table_path("committed_offsets"), rows, mode="append")
+    write_deltalake(warehouse_of(config).table("committed_offsets").path, rows, mode="append")
 
 
 def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) -> None:
@@ -124,7 +124,9 @@ def test_lag_job_after_restart_knows_how_old_a_commit_of_the_last_week_is(config
     hours, day = 9 * 24, 24 * 3600
     logs = [log(hour * 3600, 1000 * hour) for hour in range(hours)]
     failed = [row | {"log_end_offset": None, "error": "timed out"} for row in logs[1::2]]
-    write_deltalake(config.table_path("log_offsets"), pa.Table.from_pylist(logs[::2] + failed, LOGS), mode="append")
+    write_deltalake(
+        warehouse_of(config).table("log_offsets").path, pa.Table.from_pylist(logs[::2] + failed, LOGS), mode="append"
+    )
     commit(config, -1, round((9 - days) * 24 * 1000) + 1)
     [row] = landing(new_state(config), config, log(hours * 3600, 1000 * hours))
     assert row["lag_seconds"] == pytest.approx(days * day, rel=0.12)
@@ -135,18 +137,20 @@ def test_lag_job_after_restart_opens_only_files_of_samples_that_it_keeps(config:
     hours = 100
     for hour in range(hours):
         rows = pa.Table.from_pylist([log(hour * 3600 + hour / 1000, 1000 * hour)], LOGS)
-        write_deltalake(config.table_path("log_offsets"), rows, mode="append")
+        write_deltalake(warehouse_of(config).table("log_offsets").path, rows, mode="append")
     micros = ints(pa.array([at(hour * 3600 + hour / 1000) for hour in range(hours)]))
     now = log(hours * 3600, 1000 * hours)
     kept = {moment(first) for first, _ in kept_times(micros, int(ints(pa.array([now["sampled_at"]]))[0]), 5)}
-    files = pa.table(DeltaTable(config.table_path("log_offsets")).get_add_actions(flatten=True)).to_pylist()
+    files = pa.table(
+        DeltaTable(warehouse_of(config).table("log_offsets").path).get_add_actions(flatten=True)
+    ).to_pylist()
     unneeded = [file["path"] for file in files if file["min.sampled_at"] and file["min.sampled_at"] not in kept]
     assert len(unneeded) > hours / 2
     commit(config, -1, 50_001)
     prepared = new_state(config)
     prepared.prepare()  # which looks whether there is a sample
     for path in unneeded:
-        (Path(config.table_path("log_offsets")) / path).unlink()
+        (Path(warehouse_of(config).table("log_offsets").path) / path).unlink()
     [row] = landing(prepared, config, now)
     assert row["lag_seconds"] == pytest.approx(50 * 3600, rel=0.12)
 
@@ -156,15 +160,15 @@ def test_lag_job_stores_the_newest_commits_only_if_there_are_new_ones(
 ) -> None:
     stored: list[int] = []
     monkeypatch.setattr(job, "_STORE_COMMITTED_EVERY_SECONDS", 0)
-    monkeypatch.setattr(job.tables, "append", lambda *_given, **_how: None)
-    monkeypatch.setattr(job.tables, "replace_files", lambda *_: stored.append(batch))
-    writer = LagWriter(LagHere(config, new_state(config)), app=lambda: "app", report=lambda _: None)
+    monkeypatch.setattr(Table, "append", lambda *_given: None)
+    monkeypatch.setattr(Table, "replace", lambda *_: stored.append(batch))
+    writer = LagWriter(LagHere(warehouse_of(config), new_state(config)), app=lambda: "app", log=lambda _: None)
     commit(config, -1, 100)
     for batch in (0, 1, 2):
         if batch == 2:
             commit(config, 19, 110)
         rows = pa.Table.from_pylist([log(10 * batch, 150)], LOGS)
-        writer.land(cast("SparkSession", None), rows, batch)
+        writer.process(rows, batch)
     assert stored == [0, 2]
 
 
@@ -174,13 +178,13 @@ def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_read
     commit(config, -1, 100)
     expected = landing(new_state(config), config, log(0, 150))
     read: list[str] = []
-    read_rows = state.read_rows
+    read_rows = Table.read
 
-    def recording(of: Config, table: str, *rest: Any) -> Any:
-        read.append(table)
-        return read_rows(of, table, *rest)
+    def recording(table: Table, *rest: Any) -> Any:
+        read.append(table.name)
+        return read_rows(table, *rest)
 
-    monkeypatch.setattr(state, "read_rows", recording)
+    monkeypatch.setattr(Table, "read", recording)
     prepared = new_state(config)
     prepared.prepare()
     prepared.prepare()
@@ -247,7 +251,7 @@ def test_lag_job_after_restart_knows_by_its_own_stored_lag_which_samples_are_ove
     until = new_state(config)._first_until()
     assert until is not None
     assert moment(until) == at(-kept)
-    path = config.table_path("consumer_lag")
+    path = warehouse_of(config).table("consumer_lag").path
     rows = DeltaTable(path).to_pyarrow_table()
     days_later = {"cluster": "another", "sampled_at": at(864_000)}
     others = pa.Table.from_pylist([row | days_later for row in rows.to_pylist()], rows.schema)
@@ -280,7 +284,7 @@ def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config
     for number in range(3):
         commit(config, number * 10 - 1, 100 + number)
         landing(lag, config, log(number * 10, 150))
-    DeltaTable(config.table_path("offset_commits")).optimize.compact()
+    DeltaTable(warehouse_of(config).table("offset_commits").path).optimize.compact()
     [row] = landing(lag, config, log(30, 150))
     assert (row["committed_offset"], row["lag"]) == (102, 48)
 
@@ -339,7 +343,7 @@ def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None
     lines: list[str] = []
     config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
     commit(config, -5, 100)
-    lag = LagState(config, lines.append)
+    lag = LagState(lag_inputs(config), lines.append)
     [row] = landing(lag, config, log(0, 150))
     assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
     assert len(lines) == 1

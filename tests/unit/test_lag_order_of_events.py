@@ -85,9 +85,8 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
                 yield self._tables.pop()
 
     processor: Any = object.__new__(LagState)
-    interval = type("LogOffsets", (), {"interval_seconds": 10.0})()
-    processor._config = type("Config", (), {"cluster": "c", "log_offsets": interval})()
-    processor._groups, processor._calculator, processor._report = GroupStatuses(), new_calculator(), print
+    processor._settings = SimpleNamespace(sample_seconds=10.0)
+    processor._groups, processor._calculator, processor._log = GroupStatuses(), new_calculator(), print
     processor._has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
     processor._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))

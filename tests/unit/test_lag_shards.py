@@ -19,8 +19,9 @@ from grouptrail.config import Config
 from grouptrail.lag import shards
 from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenLag
 from grouptrail.lag.state import LagState
-from grouptrail.storage.files import TableLocation
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import table_schema
+from support.contexts import lag_inputs
 from support.kafka_clients import await_that
 from support.lag_cluster import LagCluster, in_order, lay_empty, store_commits
 
@@ -36,14 +37,14 @@ def config(tmp_path: Path) -> Config:
 
 
 def state_of(config: Config, shard: Shard) -> LagState:
-    return LagState(config, print, shard)
+    return LagState(lag_inputs(config), print, shard)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_lag_of_all_shards_is_that_of_one_state_also_after_a_restart_of_some(config: Config, seed: int) -> None:
     """States, owned positions without a commit, rates and verdicts are those of all samples."""
     cluster, count = LagCluster(config, seed), 3
-    whole = LagState(config, print)
+    whole = LagState(lag_inputs(config), print)
     parts = [state_of(config, Shard(number, count)) for number in range(count)]
     for sample in range(12):
         rows = cluster.sample(10 * sample)
@@ -53,7 +54,7 @@ def test_lag_of_all_shards_is_that_of_one_state_also_after_a_restart_of_some(con
         found = [part.lag(rows) for part in parts]
         assert in_order(pa.concat_tables(found)) == in_order(expected)
         assert all(len(part) for part in found)
-        write_deltalake(config.table_path("consumer_lag"), expected, mode="append")
+        write_deltalake(warehouse_of(config).table("consumer_lag").path, expected, mode="append")
         if sample == 6:
             tables, sources = zip(*(part.commits() for part in parts), strict=True)
             commits, (of_whole, _) = pa.concat_tables(tables), whole.commits()
@@ -77,7 +78,7 @@ class Process:
         self._config = config
         self._parent = parent
         self._last = ""
-        self.location = TableLocation("consumer_lag", config.table_path("consumer_lag"), {}, {"cluster": "default"})
+        self.location = warehouse_of(config).table("consumer_lag").location
         popen = subprocess.Popen
         self.started: list[subprocess.Popen[bytes]] = []
 
@@ -88,7 +89,7 @@ class Process:
         monkeypatch.setattr(shards.subprocess, "Popen", noting)
 
     def ask(self, request: Samples | Commits | None) -> Any:
-        return shards.ask(self._config, Shard(0, 2), request, parent=self._parent.pid)
+        return shards.ask(lag_inputs(self._config), Shard(0, 2), request, parent=self._parent.pid)
 
     def lag(self, rows: pa.Table, request: str) -> tuple[pa.Table, Mapping[str, int]]:
         """Return the rows of the files that it writes for a sample, and its counts."""
@@ -121,7 +122,7 @@ def test_process_keeps_its_state_and_a_new_one_restores_it_from_the_tables(confi
             assert sum(counts.values()) == len(expected)
         else:
             process._last = "another process has answered"
-        write_deltalake(config.table_path("consumer_lag"), expected, mode="append")
+        write_deltalake(warehouse_of(config).table("consumer_lag").path, expected, mode="append")
     assert len(process.started) == 2
 
 
@@ -135,13 +136,13 @@ def test_process_asked_again_for_the_same_sample_gives_the_same_rows(config: Con
         process._last = last
         again, _ = process.lag(rows, str(sample))
         assert in_order(again) == in_order(first)
-        write_deltalake(config.table_path("consumer_lag"), again, mode="append")
+        write_deltalake(warehouse_of(config).table("consumer_lag").path, again, mode="append")
 
 
 def test_process_writes_the_newest_commits(config: Config, process: Process) -> None:
     rows = LagCluster(config, 3).sample(0)
     assert process.ask(Samples(rows, process.location, "1", after="")).has_new_commits
-    location = TableLocation("committed_offsets", config.table_path("committed_offsets"), {}, {"cluster": "default"})
+    location = warehouse_of(config).table("committed_offsets").location
     written = process.ask(Commits(location))
     [file] = written.files
     stored = pq.read_table(f"{location.path}/{json.loads(file)['add']['path']}", partitioning=None)
@@ -163,7 +164,7 @@ def test_process_ends_with_its_parent(process: Process, parent: subprocess.Popen
 def test_failure_of_a_process_is_one_line_that_names_the_shard(config: Config, process: Process) -> None:
     """And the next request gets an answer."""
     rows = LagCluster(config, 4).sample(0)
-    logs = Path(config.table_path("offset_commits"), "_delta_log")
+    logs = Path(warehouse_of(config).table("offset_commits").path, "_delta_log")
     logs.rename(logs.with_name("gone"))
     with pytest.raises(ShardError, match=r"^the process of lag shard 1 of 2: [^\n]+$"):
         process.ask(Samples(rows, process.location, "1", after=""))

@@ -13,12 +13,14 @@ import pytest
 
 from grouptrail.config import Config, load_config
 from grouptrail.runtime.lease import EXPIRE_SECONDS, AlreadyRunningError, Lease, sole_driver
+from grouptrail.runtime.warehouses import warehouse_of
 
 HOLD = """
 import sys
 from grouptrail.config import load_config
 from grouptrail.runtime.lease import sole_driver
-with sole_driver(None, load_config(None, {"warehouse": sys.argv[1]}, {}), ["decode", "lag"], print):
+from grouptrail.runtime.warehouses import warehouse_of
+with sole_driver(warehouse_of(load_config(None, {"warehouse": sys.argv[1]}, {})), ["decode", "lag"], print):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -29,7 +31,7 @@ def config(folder: Path) -> Config:
 
 
 def hold(folder: Path, *jobs: str) -> None:
-    with sole_driver(None, config(folder), jobs, print):  # type: ignore[arg-type]
+    with sole_driver(warehouse_of(config(folder)), jobs, print):
         pass
 
 
@@ -48,8 +50,8 @@ def test_local_lock_refuses_second_driver_of_a_job_until_sigkill(tmp_path: Path)
 
 
 def test_local_lock_foreign_content_is_not_shown_in_the_error(tmp_path: Path) -> None:
-    lock = Path(f"{config(tmp_path).checkpoint_path('lag')}.lock")
-    with sole_driver(None, config(tmp_path), ["lag"], print):  # type: ignore[arg-type]
+    lock = Path(f"{warehouse_of(config(tmp_path)).checkpoint_path('lag')}.lock")
+    with sole_driver(warehouse_of(config(tmp_path)), ["lag"], print):
         lock.write_text('{"pid": "\x1b[31mrm"}')
         with pytest.raises(AlreadyRunningError, match="is already run by another driver") as refusal:
             hold(tmp_path, "lag")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.config import Config
 from grouptrail.decode import live
 from grouptrail.decode.live import LiveCommits
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.new_records import NewRecords
+
+NOWHERE = {"bootstrap.servers": "nowhere:9092"}
 
 
 def test_live_commits_without_a_broker_are_none_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,12 +21,12 @@ def test_live_commits_without_a_broker_are_none_and_say_so_once(monkeypatch: pyt
         raise KafkaUnreachableError("no Kafka broker answers at nowhere:9092: start it")
 
     monkeypatch.setattr(NewRecords, "poll", poll)
-    commits = LiveCommits(Config(kafka={"bootstrap.servers": "nowhere:9092"}), lines.append)
+    commits = LiveCommits(NOWHERE, 1_000_000, lines.append)
     assert not len(commits.fresh())
     assert not len(commits.fresh())
     assert len(tries) == 1  # the next one is after a pause
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0.0)
-    commits = LiveCommits(Config(kafka={"bootstrap.servers": "nowhere:9092"}), lines.append)
+    commits = LiveCommits(NOWHERE, 1_000_000, lines.append)
     assert [len(commits.fresh()) for _ in range(3)] == [0, 0, 0]
     assert len(tries) == 4
     why = "no Kafka broker answers at nowhere:9092: start it"

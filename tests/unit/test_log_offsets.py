@@ -10,14 +10,15 @@ from typing import Any, Self
 import pytest
 
 from grouptrail import contracts
-from grouptrail.config import Config
+from grouptrail.config import Config, job_settings
 from grouptrail.kafka.cluster import bounds_or_reason, partitions_of
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions
-from grouptrail.log_offsets.job import NO_ANSWER, summary, which_partitions
+from grouptrail.log_offsets.job import which_partitions
 from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, OptionError, by_leader, sample
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import arrow_type
 from support import small_tables
 
@@ -286,12 +287,17 @@ def commit(offset: int, group: str, topic: str, partition: int, *, deleted: bool
     return {"key_type": 1, "record_offset": offset, "is_tombstone": deleted, **of}
 
 
+def selection_of(config: Config) -> dict[str, str]:
+    """Return the data source's options for the partitions of a configuration."""
+    return which_partitions(warehouse_of(config), job_settings.log_offsets(config))
+
+
 def test_committed_partitions_follow_commits_and_tombstones(tmp_path: Path) -> None:
     """A partition counts while at least one group has a committed offset there."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     lay = small_tables.lay
     lay(config, "offset_commits", commit(1, "a", "orders", 1), commit(2, "a", "orders", 0), commit(3, "b", "old", 0))
-    committed = CommittedPartitions(config.table_path("offset_commits"), "c")
+    committed = CommittedPartitions(warehouse_of(config).table("offset_commits"))
     assert committed.partitions() == {"old": [0], "orders": [0, 1]}
     assert committed.partitions() == {"old": [0], "orders": [0, 1]}
     lay(config, "offset_commits", commit(7, "b", "old", 0, deleted=True), commit(8, "b", "orders", 1, deleted=True))
@@ -301,14 +307,17 @@ def test_committed_partitions_follow_commits_and_tombstones(tmp_path: Path) -> N
     assert committed.partitions() == {"orders": [0, 1]}
     lay(config, "offset_commits", commit(9, "b", "old", 0))
     assert committed.partitions() == {"old": [0], "orders": [0, 1]}
-    assert CommittedPartitions(config.table_path("offset_commits"), "c").partitions() == committed.partitions()
+    assert CommittedPartitions(warehouse_of(config).table("offset_commits")).partitions() == committed.partitions()
 
 
 def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -> None:
     """The job creates the table if the decode job has not run yet."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
-    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    options = {
+        "kafka.bootstrap.servers": "kafka:9092",
+        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
+    }
     del options["held_back"]
     assert rows_of(options) == {}
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
@@ -321,7 +330,10 @@ def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_
     """Also before any commit; a partition that a group commits to always has a row."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
-    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    options = {
+        "kafka.bootstrap.servers": "kafka:9092",
+        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
+    }
     rows = rows_of(options)
     assert {at[1]: (row["last_stable_offset"], row["error"]) for at, row in rows.items()} == {
         1: (5, None),
@@ -337,7 +349,14 @@ def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
     cluster.states = {"kafka:9092": KafkaUnreachableError("down")}
-    assert set(rows_of({"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)})) == {("orders", 0)}
+    assert set(
+        rows_of(
+            {
+                "kafka.bootstrap.servers": "kafka:9092",
+                **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
+            }
+        )
+    ) == {("orders", 0)}
 
 
 def owned(topic: str, partition: int, **more: object) -> dict[str, object]:
@@ -348,7 +367,10 @@ def test_log_offsets_partitions_that_members_own_are_sampled_without_a_commit(tm
     """Clients commit only where they have read; a Connect task is no partition."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
-    options = {"kafka.bootstrap.servers": "kafka:9092", **which_partitions(config)}
+    options = {
+        "kafka.bootstrap.servers": "kafka:9092",
+        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
+    }
     del options["held_back"]
     assert set(rows_of(options)) == {("orders", 0)}  # there is no history yet
     generation = {"group_kind": "classic", "cluster": "c", "is_open": True, "open_bucket": 1}
@@ -367,7 +389,7 @@ def test_log_offsets_partitions_that_members_own_are_sampled_without_a_commit(tm
 def test_owned_partitions_are_read_again_when_the_history_has_changed(tmp_path: Path) -> None:
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "partition_ownership", owned("orders", 1))
-    partitions = OwnedPartitions(config.warehouse, "c")
+    partitions = OwnedPartitions(warehouse_of(config))
     assert partitions.partitions() == {}
     small_tables.lay(
         config, "generations", {"group_kind": "consumer", "cluster": "c", "is_open": True, "open_bucket": 1}
@@ -377,25 +399,13 @@ def test_owned_partitions_are_read_again_when_the_history_has_changed(tmp_path: 
     assert partitions.partitions() == {"orders": [0, 1]}
 
 
+def chosen(**settings: Any) -> dict[str, str]:
+    return selection_of(Config.model_validate({"warehouse": "/lake", "cluster": "c", **settings}))
+
+
 def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> None:
-    config = Config(warehouse="/lake", cluster="c")
     committed = {"committed": "/lake/offset_commits", "newest": "/lake/committed_offsets", "cluster": "c"}
     committed |= {"warehouse": "/lake"}
-    assert which_partitions(config) == committed | {"held_back": "__consumer_offsets"}
-    assert which_partitions(config.model_copy(update={"source": "admin"})) == committed
-    assert which_partitions(Config.model_validate({"log_offsets": {"all_topics": True}})) == {}
-
-
-def test_summary_counts_partitions_and_errors() -> None:
-    found = {None: 1200, "no such topic": 3, "broker 2 did not answer": 40}
-    line = "log-offsets batch 4: 1,243 partitions in 0.5 s; 40 broker 2 did not answer; 3 no such topic"
-    assert summary(4, found, 0.51) == line
-    assert summary(0, {}, 0.1) == "log-offsets batch 0: 0 partitions in 0.1 s"
-
-
-def test_summary_of_a_sample_without_any_answer_says_what_is_wrong_and_what_to_do() -> None:
-    """That a topic is gone is an answer."""
-    found = {"no broker answered": 3, "leader not available": 1}
-    line = "log-offsets batch 4: 4 partitions in 0.5 s; 3 no broker answered; 1 leader not available"
-    assert summary(4, found, 0.5) == f"{line}{NO_ANSWER}"
-    assert summary(4, {"no such topic": 3}, 0.5) == "log-offsets batch 4: 3 partitions in 0.5 s; 3 no such topic"
+    assert chosen() == committed | {"held_back": "__consumer_offsets"}
+    assert chosen(source="admin") == committed
+    assert chosen(log_offsets={"all_topics": True}) == {}

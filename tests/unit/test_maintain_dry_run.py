@@ -15,6 +15,7 @@ import pytest
 from grouptrail.config import Config, MaintainConfig
 from grouptrail.maintenance import maintain
 from grouptrail.maintenance.sources import DeltaRsSource
+from grouptrail.runtime.warehouses import warehouse_of
 from support.frozen_warehouse import CLUSTER, thaw
 from support.frozen_warehouse import NOON as WRITTEN
 from support.small_tables import NOON, lay
@@ -27,9 +28,9 @@ def config(tmp_path: Path) -> Config:
 
 def shown(config: Config, *names: str, at: Any, **settings: Any) -> dict[str, list[int]]:
     """Return the rows that would be deleted by table, one number for each rule."""
-    config = config.model_copy(update={"maintain": MaintainConfig(**settings)})
+    source, keep = DeltaRsSource(warehouse_of(config)), MaintainConfig(**settings)
     out = io.StringIO()
-    maintain.write_removals(maintain.removals_found(DeltaRsSource(config), config, names, at), out, "json")
+    maintain.write_removals(maintain.removals_found(source, keep, names, at), out, "json")
     found: dict[str, list[int]] = {}
     for row in map(json.loads, out.getvalue().splitlines()):
         found.setdefault(row["table"], []).append(row["rows"])
@@ -93,9 +94,16 @@ def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -
 
 def test_dry_run_of_several_clusters_has_one_header_and_names_them(config: Config) -> None:
     thaw(config)
-    configs = [config.model_copy(update={"cluster": name}) for name in (CLUSTER, "another")]
+    warehouses = [warehouse_of(config).of_cluster(name) for name in (CLUSTER, "another")]
     out = io.StringIO()
-    maintain.dry_run(configs, ("consumer_lag",), format="csv", out=out)
+    maintain.dry_run(
+        warehouses,
+        MaintainConfig(),
+        ("consumer_lag",),
+        start_spark=lambda: pytest.fail("Spark was started"),
+        format="csv",
+        out=out,
+    )
     header, *lines = out.getvalue().splitlines()
     assert header.startswith("cluster,table,rows")
     assert {line.split(",")[0] for line in lines} == {CLUSTER, "another"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeGroupsResponse
 
-from grouptrail.config import Config, load_config
+from grouptrail.config.model import AdminConfig
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poller
@@ -192,16 +192,9 @@ class FakeBroker:
         """Do nothing: no connection is open."""
 
 
-@pytest.fixture
-def config() -> Config:
-    return load_config(None, {"source": "admin", "admin.deny_groups": "tmp-*"}, {})
-
-
-def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group is gone if its coordinator listed its groups without it."""
-    poller = Poller(config)
+    poller = Poller(AdminConfig(deny_groups=("tmp-*",)), {"bootstrap.servers": "nowhere:9092"})
     nodes = {
         1: FakeBroker(1, [classic_group("Stable"), PolledGroup("tmp-1", "classic", "", "Empty")]),
         2: FakeBroker(2, KafkaUnreachableError("no Kafka broker answers at b:9092")),

@@ -14,7 +14,7 @@ from prompt_toolkit.output import DummyOutput
 
 from grouptrail.config import Config
 from grouptrail.query.prompt import Names, candidates, prompt
-from grouptrail.query.sql import DeltaRs
+from support.from_config import sql_context
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def typed(config: Config, keys: str) -> str:
     out = io.StringIO()
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         pipe.send_text(keys)
-        prompt(config, DeltaRs(config), out)
+        prompt(sql_context(config), out)
     return out.getvalue()
 
 

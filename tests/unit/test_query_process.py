@@ -18,9 +18,11 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.query import process
-from grouptrail.query.formats import rows
 from grouptrail.query.process import BusyError, LimitError, Limits, QueryProcesses, QueryResult
-from grouptrail.query.sql import DeltaRs, run_query
+from grouptrail.query.sql import run_query
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.result_rows import rows
+from support.from_config import SAMPLE_SECONDS, sql_context
 
 LIMITS = Limits(max_rows=1000, max_result_bytes=1_000_000, max_memory_bytes=1_000_000_000, timeout_seconds=60)
 ENDLESS = (
@@ -29,7 +31,7 @@ ENDLESS = (
 
 
 def run(config: Config, text: str, **limits: Any) -> QueryResult:
-    return QueryProcesses(replace(LIMITS, **limits), 1).run(config, text)
+    return QueryProcesses(replace(LIMITS, **limits), 1).run(warehouse_of(config), text, sample_seconds=SAMPLE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def run(config: Config, text: str, **limits: Any) -> QueryResult:
     ],
 )
 def test_result_is_that_of_grouptrail_sql(shop: Config, text: str) -> None:
-    schema, batches = run_query(shop, text, DeltaRs(shop))
+    schema, batches = run_query(sql_context(shop), text)
     found = run(shop, text)
     assert found.schema.names == schema.names
     assert list(rows(found.batches())) == list(rows(batches))
@@ -61,7 +63,7 @@ def test_result_is_that_of_grouptrail_sql(shop: Config, text: str) -> None:
 )
 def test_wrong_query_gets_the_line_of_grouptrail_sql(shop: Config, text: str) -> None:
     messages = []
-    for answer in (lambda: list(run_query(shop, text, DeltaRs(shop))[1]), lambda: run(shop, text)):
+    for answer in (lambda: list(run_query(sql_context(shop), text)[1]), lambda: run(shop, text)):
         with pytest.raises(GrouptrailError) as caught:
             answer()
         messages.append(str(caught.value))
@@ -139,14 +141,14 @@ def test_query_that_needs_too_much_memory_is_stopped(shop: Config, text: str) ->
 def test_only_tables_and_views_are_read_and_nothing_is_written(shop: Config, tmp_path: Path, text: str) -> None:
     (tmp_path / "secret.csv").write_text("password\nhunter2\n")
     with pytest.raises(GrouptrailError) as caught:
-        list(run_query(shop, text.format(folder=tmp_path), DeltaRs(shop))[1])
+        list(run_query(sql_context(shop), text.format(folder=tmp_path))[1])
     assert "hunter2" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
 
 def test_process_cannot_write_files_whatever_the_engine_does(shop: Config, tmp_path: Path) -> None:
     code = "import re\nfrom grouptrail.query import process, sql\nsql._QUERY = re.compile('')\nprocess.main()\n"
-    request = process._request(shop, f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", LIMITS)
+    request = process._request(warehouse_of(shop), f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", SAMPLE_SECONDS, LIMITS)
     ran = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, check=True, timeout=60)
     assert "finalizing writes" in json.loads(ran.stdout.partition(b"\n")[0])["problem"]
     assert [path for path in tmp_path.iterdir() if path.stat().st_size] == []
@@ -163,7 +165,7 @@ def test_secrets_are_on_no_command_line_and_in_no_variable(shop: Config, monkeyp
 
     monkeypatch.setattr(process.subprocess, "Popen", popen)
     assert run(config, "SELECT 1 AS one").table.to_pylist() == [{"one": 1}]
-    assert b"hunter2" in process._request(config, "", LIMITS)
+    assert b"hunter2" in process._request(warehouse_of(config), "", SAMPLE_SECONDS, LIMITS)
     [(command, options)] = started
     assert "hunter2" not in str(command)
     assert "hunter2" not in str(options)
@@ -174,7 +176,11 @@ def test_process_whose_caller_is_gone_ends(shop: Config) -> None:
     limits = replace(LIMITS, timeout_seconds=0.5)
     command = [sys.executable, "-P", "-m", "grouptrail.query.process"]
     ran = subprocess.run(
-        command, input=process._request(shop, ENDLESS, limits), capture_output=True, check=False, timeout=60
+        command,
+        input=process._request(warehouse_of(shop), ENDLESS, SAMPLE_SECONDS, limits),
+        capture_output=True,
+        check=False,
+        timeout=60,
     )
     assert ran.returncode == -signal.SIGALRM
 
@@ -201,7 +207,7 @@ def test_queries_beyond_the_number_at_a_time_are_refused(shop: Config, monkeypat
 
     def endless() -> None:
         try:
-            queries.run(shop, ENDLESS)
+            queries.run(warehouse_of(shop), ENDLESS, sample_seconds=SAMPLE_SECONDS)
         except GrouptrailError as error:
             outcomes.append(str(error))
 
@@ -210,17 +216,17 @@ def test_queries_beyond_the_number_at_a_time_are_refused(shop: Config, monkeypat
     while queries._free is None or queries._free._value:
         pass
     with pytest.raises(BusyError, match="1 query runs already, which is the limit: try again"):
-        queries.run(shop, "SELECT 1")
+        queries.run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
     first.join()
     assert "longer than 3 s" in outcomes[0]
-    assert queries.run(shop, "SELECT 1").table.num_rows == 1
+    assert queries.run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS).table.num_rows == 1
 
 
 def test_no_queries_at_a_time_disable_sql(shop: Config) -> None:
     with pytest.raises(
         GrouptrailError, match=r"SQL is disabled here: use `grouptrail sql`, or set web\.sql_max_queries"
     ):
-        QueryProcesses(LIMITS, 0).run(shop, "SELECT 1")
+        QueryProcesses(LIMITS, 0).run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
 
 
 def test_process_leaves_the_processor_and_memory_to_others() -> None:

@@ -23,8 +23,7 @@ from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
 from grouptrail.spark import session
 from grouptrail.spark.session import is_lost
-from grouptrail.storage import checkpoints
-from grouptrail.storage.checkpoints import CheckpointError, CheckpointGoneError
+from grouptrail.storage.checkpoints import Checkpoint, CheckpointError, CheckpointGoneError
 from grouptrail.storage.errors import TableError, TableVersionError
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
@@ -153,7 +152,10 @@ class OneJob:
         self.queries: list[Query] = []
         self.start_faults: list[Exception] = []
 
-    def check(self, _config: Config) -> None:
+    def settings(self, _config: Config) -> None:
+        pass
+
+    def check(self, _context: Any) -> None:
         pass
 
     def start(self, *_arguments: Any, **_options: Any) -> Query:
@@ -201,10 +203,10 @@ class Run:
         patch.setattr(pipeline, "time", SimpleNamespace(sleep=step))
         patch.setattr(pipeline, "stopped_at_exit", lambda *_: pipeline.contextlib.nullcontext([]))
         patch.setattr(pipeline, "is_lost", lambda *_: False)
-        patch.setattr(checkpoints, "refuse_gone", lambda *_: None)
+        patch.setattr(Checkpoint, "refuse_gone", lambda *_: None)
         patch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.0)
         patch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 0.0)
-        pipeline._run_on(cast("Any", None), self.clusters, cast("Any", self), signals, self.printed.append)
+        pipeline._run_on(cast("Any", object()), self.clusters, cast("Any", self), signals, self.printed.append)
         for cluster in self.clusters:
             cluster.release()
 

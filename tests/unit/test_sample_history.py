@@ -12,8 +12,9 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
-from grouptrail.query.sql import DeltaRs, run_query, run_sql
+from grouptrail.query.sql import run_query, run_sql
 from grouptrail.storage.schema import arrow_type
+from support.from_config import sql_context
 from support.sample_history import ASKED
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
@@ -21,7 +22,7 @@ each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: v
 
 def asked(config: Config, text: str) -> list[dict[str, Any]]:
     out = io.StringIO()
-    run_sql(config, text, format="json", out=out)
+    run_sql(sql_context(config), text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -36,7 +37,7 @@ def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
 @each_view
 def test_view_example_columns_match_the_contract(shop: Config, view: View) -> None:
     """Names and types in order, also for the documented example, which is executed as it is."""
-    schema, _ = run_query(shop, view.example, DeltaRs(shop))
+    schema, _ = run_query(sql_context(shop), view.example)
     assert schema.names == [column.name for column in view.columns]
     types = [_plain(field.type) for field in pa.schema(schema)]
     assert types == [arrow_type(column.type) for column in view.columns]

@@ -127,7 +127,7 @@ def test_serve_sql_command_refuses_to_listen_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(server, "start_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(server, "session", lambda *_: pytest.fail("Spark was started"))
     result = CliRunner().invoke(cli.app, ["serve-sql", "--warehouse", str(tmp_path), *arguments])
     assert result.exit_code == status
     assert message in result.output.replace("\n", " ").replace("│ ", "")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import load_config
+from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark import session
 from grouptrail.spark.java import Java
 from grouptrail.spark.session import collector_options, settings_of
@@ -28,7 +29,7 @@ def test_collector_options_few_cores_use_the_serial_collector(
     monkeypatch: pytest.MonkeyPatch, cores: int | None, small: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert ("UseSerialGC" in collector_options(load_config(None, {}, {}))) is small
+    assert ("UseSerialGC" in collector_options(session_settings(load_config(None, {}, {})))) is small
 
 
 @pytest.mark.parametrize("way", ["configuration", "environment"])
@@ -37,12 +38,14 @@ def test_collector_options_user_chosen_collector_is_kept(monkeypatch: pytest.Mon
     given = {OPTIONS: "-Xss8m -XX:+UseZGC"} if way == "configuration" else {}
     if way == "environment":
         monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseParallelGC")
-    assert collector_options(load_config(None, given, {})) == ""
+    assert collector_options(session_settings(load_config(None, given, {}))) == ""
 
 
 def test_collector_options_other_java_options_keep_the_serial_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert "UseSerialGC" in collector_options(load_config(None, {OPTIONS: "-XX:+UseStringDeduplication"}, {}))
+    assert "UseSerialGC" in collector_options(
+        session_settings(load_config(None, {OPTIONS: "-XX:+UseStringDeduplication"}, {}))
+    )
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize(("ui", "kept"), [("false", "20"), ("true", None)])
 def test_spark_settings_limit_retained_executions_only_without_the_ui(ui: str, kept: str | None) -> None:
-    settings = settings_of(load_config(None, {"spark.spark.ui.enabled": ui}, {}))
+    settings = settings_of(session_settings(load_config(None, {"spark.spark.ui.enabled": ui}, {})))
     assert settings.get("spark.sql.ui.retainedExecutions") == kept
 
 
@@ -72,10 +75,10 @@ def test_begun_session_of_run_on_few_cores_does_without_the_second_compiler(
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(session.jvm, "start", started.append)
     if is_run:
-        with session.begun_session(load_config(None, {}, {})) as begun:
+        with session.begun_session(session_settings(load_config(None, {}, {}))) as begun:
             begun.result()
     else:
-        session._start_jvm(load_config(None, {}, {}), lambda _: None)
+        session._start_jvm(session_settings(load_config(None, {}, {})), lambda _: None)
     [settings] = started
     assert ("TieredStopAtLevel=1" in settings["spark.driver.defaultJavaOptions"]) is is_quick
 
@@ -87,7 +90,7 @@ def test_embedded_session_java_and_workers_return_freed_memory(given: dict[str, 
     for name in ("MALLOC_ARENA_MAX", "MIMALLOC_PURGE_DELAY"):
         os.environ.pop(name, None)
     os.environ.update(given)
-    settings_of(load_config(None, {}, {}))
+    settings_of(session_settings(load_config(None, {}, {})))
     assert (os.environ["MALLOC_ARENA_MAX"], os.environ["MIMALLOC_PURGE_DELAY"]) == (arenas, "0")
 
 
@@ -96,11 +99,12 @@ def test_begun_session_pyspark_is_imported_by_one_thread() -> None:
     code = """
 import sys
 from grouptrail.config import load_config
+from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark import session
 loaded = []
 session._start_jvm = lambda *_, **__: loaded.append("pyspark.sql" in sys.modules) or {}
 before = "pyspark" in sys.modules
-with session.begun_session(load_config(None, {}, {})) as begun:
+with session.begun_session(session_settings(load_config(None, {}, {}))) as begun:
     begun.result()
 print(before, *loaded)
 """

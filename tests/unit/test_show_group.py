@@ -15,6 +15,8 @@ from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition, java_hash
 from grouptrail.query.errors import QueryError
 from grouptrail.query.show_group import describe_group, ranges, show_group
+from grouptrail.runtime.warehouses import warehouse_of
+from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import memberless
 from support.small_tables import at, lay
 
@@ -85,7 +87,15 @@ def _assigned(name: str, *numbers: int) -> dict[str, Any]:
 
 def shown(config: Config, time: datetime | None = None, *, generations: int = 10) -> str:
     out = io.StringIO()
-    show_group(config, "billing", at=time, generations=generations, format="table", out=out)
+    show_group(
+        warehouse_of(config),
+        "billing",
+        at=time,
+        generations=generations,
+        sample_seconds=SAMPLE_SECONDS,
+        format="table",
+        out=out,
+    )
     return "\n".join(" ".join(line.split()) for line in out.getvalue().splitlines())
 
 
@@ -121,14 +131,22 @@ def test_show_group_inferred_state_is_marked(warehouse: Config) -> None:
 
 
 def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
-    found = describe_group(warehouse, "billing", at=None, generations=2)
+    found = describe_group(warehouse_of(warehouse), "billing", at=None, generations=2)
     assert [row["generation"] for row in found["generations"]] == [5, 4]
 
 
 def test_show_group_json_is_one_object(warehouse: Config) -> None:
     """JSON has full timestamps and the values behind the texts."""
     out = io.StringIO()
-    show_group(warehouse, "billing", at=at(7), generations=1, format="json", out=out)
+    show_group(
+        warehouse_of(warehouse),
+        "billing",
+        at=at(7),
+        generations=1,
+        sample_seconds=SAMPLE_SECONDS,
+        format="json",
+        out=out,
+    )
     found = json.loads(out.getvalue())
     assert (found["at"], found["state_since"]) == ("2026-03-04T12:07:00Z", "2026-03-04T12:05:00Z")
     assert (found["record_partition"], found["coordinator_partition"], found["offsets_partitions"]) == (9, 9, 50)
@@ -189,32 +207,40 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, warehouse: Config) -> C
 def test_show_group_without_members_prints_its_committed_offsets(standalone: Config) -> None:
     """As of a time, too; a deleted offset is not among them."""
     out = io.StringIO()
-    show_group(standalone, "standalone", at=None, generations=10, format="table", out=out)
+    show_group(
+        warehouse_of(standalone),
+        "standalone",
+        at=None,
+        generations=10,
+        sample_seconds=SAMPLE_SECONDS,
+        format="table",
+        out=out,
+    )
     text = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert text[0].startswith(
         "standalone: group of cluster default; it has no members in its history: its offsets are"
     )
     assert text[-4:-2] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
-    found = describe_group(standalone, "standalone", at=at(1.2), generations=10)
+    found = describe_group(warehouse_of(standalone), "standalone", at=at(1.2), generations=10)
     assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [
         (0, 100),
         (1, 100),
         (2, 100),
     ]
     assert (found["members"], found["generations"]) == ([], [])
-    assert describe_group(standalone, "billing", at=None, generations=1)["committed"] is None
+    assert describe_group(warehouse_of(standalone), "billing", at=None, generations=1)["committed"] is None
 
 
 def test_show_group_without_members_before_its_first_commit_raises(standalone: Config) -> None:
     with pytest.raises(
         QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"
     ):
-        describe_group(standalone, "standalone", at=at(-1), generations=1)
+        describe_group(warehouse_of(standalone), "standalone", at=at(-1), generations=1)
 
 
 def test_show_group_unknown_group_suggests_one_without_members(standalone: Config) -> None:
     with pytest.raises(QueryError, match="'standalon' in cluster default: did you mean standalone"):
-        describe_group(standalone, "standalon", at=None, generations=1)
+        describe_group(warehouse_of(standalone), "standalon", at=None, generations=1)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.show_lag import show_lag
+from grouptrail.runtime.warehouses import warehouse_of
 from support import small_tables
 from support.deadlines import scaled
+from support.from_config import SAMPLE_SECONDS
 from support.terminal import on_terminal
 
 NOTE = re.compile(
@@ -73,7 +75,9 @@ def config(tmp_path: Path) -> Config:
 def shown(config: Config, *groups: str, topics: tuple[str, ...] = ()) -> list[list[str]]:
     """Return the cells of each line: first the header, last the time of the sample."""
     out = StringIO()
-    show_lag(config, groups=groups, topics=topics, format="table", out=out)
+    show_lag(
+        warehouse_of(config), sample_seconds=SAMPLE_SECONDS, groups=groups, topics=topics, format="table", out=out
+    )
     return [
         [word for word in line.strip().split("  ") if word] for line in out.getvalue().splitlines() if "─" not in line
     ]
@@ -113,7 +117,9 @@ def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: C
 def test_show_lag_json_prints_one_object_per_partition(config: Config) -> None:
     """One line per partition, with the values of the table."""
     out = StringIO()
-    show_lag(config, groups=("billing",), topics=(), format="json", out=out)
+    show_lag(
+        warehouse_of(config), sample_seconds=SAMPLE_SECONDS, groups=("billing",), topics=(), format="json", out=out
+    )
     first, second = map(json.loads, out.getvalue().splitlines())
     assert (first["status"], first["lag"], first["lag_seconds"]) == ("STOP", 1200, 95.0)
     assert (second["partition"], second["catch_up_seconds"]) == (1, None)
@@ -139,7 +145,7 @@ def test_show_lag_old_samples_are_called_old_in_every_format(
 ) -> None:
     """On stderr where only programs read the output."""
     out = StringIO()
-    show_lag(config, groups=(), topics=(), format=format, out=out)
+    show_lag(warehouse_of(config), sample_seconds=SAMPLE_SECONDS, groups=(), topics=(), format=format, out=out)
     printed = {"out": out.getvalue(), "err": capsys.readouterr().err}
     assert NOTE.fullmatch(printed[where].splitlines()[-1].replace("\\", ""))
 

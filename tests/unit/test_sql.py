@@ -21,7 +21,9 @@ from grouptrail.config import Config
 from grouptrail.query import formats
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import whole_file
-from grouptrail.query.sql import DeltaRs, list_tables, print_columns, print_tables, run_sql, save_sql
+from grouptrail.query.sql import list_tables, print_columns, print_tables, run_sql, save_sql
+from grouptrail.runtime.warehouses import warehouse_of
+from support.from_config import sql_context
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
 MEMBERS = pa.list_(
@@ -48,17 +50,17 @@ def warehouse(tmp_path: Path) -> Config:
         }
     )
     config = Config(warehouse=str(tmp_path / "lake"))
-    write_deltalake(config.table_path("offset_commits"), commits.slice(0, 2))
-    write_deltalake(config.table_path("offset_commits"), commits.slice(2), mode="append")
+    write_deltalake(warehouse_of(config).table("offset_commits").path, commits.slice(0, 2))
+    write_deltalake(warehouse_of(config).table("offset_commits").path, commits.slice(2), mode="append")
     members = pa.array([[{"member_id": "m", "user_data": b"ab", "ports": [1, 2]}]], MEMBERS)
     metadata = {"record_at": pa.array([AT], pa.timestamp("us", "UTC")), "members": members}
-    write_deltalake(config.table_path("group_metadata"), pa.table(metadata))
+    write_deltalake(warehouse_of(config).table("group_metadata").path, pa.table(metadata))
     return config
 
 
 def asked(config: Config, text: str, format: formats.TextFormat = "json") -> str:
     out = io.StringIO()
-    run_sql(config, text, format=format, out=out)
+    run_sql(sql_context(config), text, format=format, out=out)
     return out.getvalue()
 
 
@@ -129,7 +131,9 @@ def test_sql_table_too_wide_for_the_terminal_prints_one_column_per_line(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     out = Terminal()
-    run_sql(warehouse, "SELECT * FROM offset_commits WHERE committed_offset = 7", format="table", out=out)
+    run_sql(
+        sql_context(warehouse), "SELECT * FROM offset_commits WHERE committed_offset = 7", format="table", out=out
+    )
     assert "committed_offset  7\n" in out.getvalue()
 
 
@@ -174,13 +178,13 @@ def test_sql_statement_that_is_not_a_query_is_rejected_and_writes_nothing(
     """Nothing is written, not even by way of EXPLAIN or behind comments."""
     assert "only queries are answered" in refused(warehouse, text.format(folder=tmp_path))
     assert not (tmp_path / "out.csv").exists()
-    assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
+    assert DeltaTable(warehouse_of(warehouse).table("offset_commits").path).version() == 1
 
 
 def test_sql_insert_after_with_is_rejected_and_writes_nothing(warehouse: Config) -> None:
     """The engine rejects it, because it has no such statement."""
     refused(warehouse, "WITH x AS (SELECT 1) INSERT INTO offset_commits SELECT * FROM x")
-    assert DeltaTable(warehouse.table_path("offset_commits")).version() == 1
+    assert DeltaTable(warehouse_of(warehouse).table("offset_commits").path).version() == 1
 
 
 @pytest.mark.parametrize(
@@ -206,11 +210,11 @@ def test_save_sql_writes_parquet_and_csv_files(warehouse: Config, tmp_path: Path
         "SELECT a.group_id, b.group_id, committed_offset FROM offset_commits a "
         "JOIN offset_commits b USING (committed_offset) ORDER BY committed_offset"
     )
-    save_sql(warehouse, query, format="parquet", path=tmp_path / "a.parquet", engine=DeltaRs(warehouse))
+    save_sql(sql_context(warehouse), query, format="parquet", path=tmp_path / "a.parquet")
     table = pq.read_table(tmp_path / "a.parquet")
     assert table.column_names == ["group_id", "group_id_2", "committed_offset"]
     assert table["committed_offset"].to_pylist() == [7, 8]
-    save_sql(warehouse, "SELECT 1 AS one", format="csv", path=tmp_path / "a.csv", engine=DeltaRs(warehouse))
+    save_sql(sql_context(warehouse), "SELECT 1 AS one", format="csv", path=tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "one\n1\n"
 
 
@@ -222,7 +226,7 @@ def test_save_sql_failed_query_keeps_the_existing_file(warehouse: Config, tmp_pa
     (folder / "file").write_text("before")
     query = "SELECT committed_offset / 0 FROM offset_commits"
     with pytest.raises(QueryError, match="Divide by zero"):
-        save_sql(warehouse, query, format=format, path=folder / "file", engine=DeltaRs(warehouse))  # type: ignore[arg-type]
+        save_sql(sql_context(warehouse), query, format=format, path=folder / "file")  # type: ignore[arg-type]
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("file", "before")]
 
 
@@ -230,14 +234,14 @@ def test_save_sql_type_unknown_to_parquet_raises_and_leaves_no_file(warehouse: C
     """The error suggests a cast."""
     query = "SELECT INTERVAL '1 month' AS length"
     with pytest.raises(QueryError, match="cast the column"):
-        save_sql(warehouse, query, format="parquet", path=tmp_path / "a.parquet", engine=DeltaRs(warehouse))
+        save_sql(sql_context(warehouse), query, format="parquet", path=tmp_path / "a.parquet")
     assert not list(tmp_path.glob("*parquet*"))
 
 
 def test_save_sql_unwritable_path_raises_naming_the_out_option(warehouse: Config, tmp_path: Path) -> None:
     """The error names the option to change."""
     with pytest.raises(QueryError, match="--out"):
-        save_sql(warehouse, "SELECT 1", format="csv", path=tmp_path / "no" / "folder", engine=DeltaRs(warehouse))
+        save_sql(sql_context(warehouse), "SELECT 1", format="csv", path=tmp_path / "no" / "folder")
 
 
 def test_sql_reset_offsets_prints_topic_partition_offset(warehouse: Config) -> None:
@@ -281,7 +285,7 @@ def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, m
 
 def test_list_tables_reports_rows_files_and_size(warehouse: Config) -> None:
     """Rows, files and the newest time come from Delta's log."""
-    found = {table.name: table for table in list_tables(warehouse)}
+    found = {table.name: table for table in list_tables(warehouse_of(warehouse))}
     commits = found["offset_commits"]
     assert (commits.rows, commits.files) == (3, 2)
     assert commits.size_bytes is not None
@@ -291,7 +295,7 @@ def test_list_tables_reports_rows_files_and_size(warehouse: Config) -> None:
 
 def test_list_tables_newest_at_is_the_latest_record_time(warehouse: Config) -> None:
     """A file without statistics is counted by a query; both ways agree."""
-    found = {table.name: table for table in list_tables(warehouse)}
+    found = {table.name: table for table in list_tables(warehouse_of(warehouse))}
     assert found["group_metadata"].newest_at == "2026-03-04T05:06:07.890Z"
     assert found["offset_commits"].newest_at == "2026-03-04T05:06:07.890Z"
 
@@ -299,7 +303,7 @@ def test_list_tables_newest_at_is_the_latest_record_time(warehouse: Config) -> N
 def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: Config) -> None:
     """One line per table."""
     out = io.StringIO()
-    print_tables(warehouse, out)
+    print_tables(warehouse_of(warehouse), out)
     [line] = [line for line in out.getvalue().splitlines() if line.startswith("offset_commits")]
     assert line.split()[1:3] == ["3", "2"]
     assert "One OffsetCommit record or its tombstone" in line
@@ -308,7 +312,7 @@ def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: C
 def test_print_tables_empty_warehouse_suggests_grouptrail_run(tmp_path: Path) -> None:
     """An empty list is no error."""
     out = io.StringIO()
-    print_tables(Config(warehouse=str(tmp_path)), out)
+    print_tables(warehouse_of(Config(warehouse=str(tmp_path))), out)
     assert "run `grouptrail run`" in out.getvalue()
 
 
@@ -365,7 +369,7 @@ def test_whole_file_failure_leaves_nothing_and_taken_name_is_refused(
 def test_sql_markdown_is_a_table_in_which_nothing_is_markup(warehouse: Config) -> None:
     text = "SELECT 1 AS one, '<b>|[x](http://evil)`*' AS \"a|b\", 'line\n\x1b[2J' AS c"
     out = io.StringIO()
-    run_sql(warehouse, text, format="markdown", out=out)
+    run_sql(sql_context(warehouse), text, format="markdown", out=out)
     assert out.getvalue().splitlines() == [
         "| one | a\\|b | c |",
         "| --- | --- | --- |",
@@ -376,7 +380,7 @@ def test_sql_markdown_is_a_table_in_which_nothing_is_markup(warehouse: Config) -
 @pytest.mark.parametrize(("format", "begins"), [("json", '{"name":'), ("csv", "name,"), ("markdown", "| name |")])
 def test_tables_other_formats_have_a_row_for_each_table(warehouse: Config, format: Any, begins: str) -> None:
     out = io.StringIO()
-    print_tables(warehouse, out, format=format)
+    print_tables(warehouse_of(warehouse), out, format=format)
     lines = out.getvalue().splitlines()
     assert lines[0].startswith(begins)
     assert len(lines) >= len(contracts.tables())

@@ -12,15 +12,15 @@ from deltalake import write_deltalake
 from demo.object_store import BUCKET, object_store
 from grouptrail import contracts
 from grouptrail.config import Config, ConfigError, load_config
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.quality import snapshot
-from grouptrail.query.warehouse import Warehouse
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark import object_stores
-from grouptrail.storage import tables
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.reader import open_table, store_fault
+from grouptrail.storage.reader import store_fault
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from support.from_config import snapshot_reader
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +72,28 @@ def test_object_store_is_read_by_every_reader_without_a_jvm(config: Config, opti
     row = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 3, "is_tombstone": False}
     whole = {column.name: row.get(column.name) for column in contracts.tables()["offset_commits"].columns}
     rows = pa.Table.from_pylist([whole | {"record_partition": 1, "record_offset": 7}], table_schema("offset_commits"))
-    path = config.table_path("offset_commits")
+    path = warehouse_of(config).table("offset_commits").path
     write_deltalake(path, rows, storage_options=options)
-    assert Warehouse(config, ["offset_commits"]).rows("SELECT topic FROM offset_commits") == [{"topic": "orders"}]
-    assert CommittedPartitions(path, "c", options).partitions() == {"orders": [3]}
-    assert snapshot.take(config, patience_seconds=0).versions["offset_commits"].version == 0
-    table = open_table(config, "offset_commits")
-    assert SnapshotReader(config)._commits.now(table)["count"].to_pylist() == [1]
+    tables = SqlSnapshot(warehouse_of(config), ["offset_commits"])
+    assert tables.rows("SELECT topic FROM offset_commits") == [{"topic": "orders"}]
+    assert CommittedPartitions(warehouse_of(config).table("offset_commits")).partitions() == {"orders": [3]}
+    assert snapshot.take(warehouse_of(config), patience_seconds=0).versions["offset_commits"].version == 0
+    table = warehouse_of(config).table("offset_commits").open()
+    assert snapshot_reader(config)._commits.now(table)["count"].to_pylist() == [1]
 
 
 def test_check_warehouse_unreachable_object_store_raises_one_line_error(config: Config) -> None:
     """The bucket is missing or the server does not answer; stores unknown to delta-rs are not checked."""
-    tables.check_warehouse(config)
+    warehouse_of(config).check()
     absent = config.model_copy(update={"warehouse": "s3a://nobodys/grouptrail"})
     with pytest.raises(
         TableError, match=r"s3a://nobodys/grouptrail cannot be reached \(The specified bucket"
     ) as caught:
-        tables.check_warehouse(absent)
+        warehouse_of(absent).check()
     assert "\n" not in str(caught.value)
     nowhere = config.model_copy(update={"storage": config.storage | {"aws_endpoint_url": "http://127.0.0.1:1"}})
     with pytest.raises(TableError, match=r"cannot be reached \(.*refused") as caught:
-        tables.check_warehouse(nowhere)
+        warehouse_of(nowhere).check()
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert store_fault("hdfs://name-node/x", {}) is None

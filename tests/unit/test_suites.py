@@ -18,6 +18,7 @@ from grouptrail.quality.check import ExpectationError, Result, TableResult, prin
 from grouptrail.quality.docs import Entry, index, offline
 from grouptrail.quality.snapshot import tables_being_written, take
 from grouptrail.query.formats import console_on
+from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.reader import Commit
 from support.small_tables import HISTORY, lay
 
@@ -114,26 +115,26 @@ def test_snapshot_waits_for_the_batch_until_its_patience_ends(
     """After that it takes the tables as they are."""
     lay(config, "ingest_progress", {})
     lay(config, "offset_commits", {})
-    late = take(config, patience_seconds=0)
+    late = take(warehouse_of(config), patience_seconds=0)
     assert {name: commit.version for name, commit in late.versions.items()} == {
         "ingest_progress": 0,
         "offset_commits": 0,
     }
     monkeypatch.setattr(snapshot.time, "sleep", lambda _: lay(config, "ingest_progress", {}))
-    assert take(config, patience_seconds=60).versions["ingest_progress"].version == 1
+    assert take(warehouse_of(config), patience_seconds=60).versions["ingest_progress"].version == 1
 
 
 def test_snapshot_lists_the_contract_columns_a_table_lacks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in HISTORY:
         lay(config, table, {})
-    assert {commit.lacking for commit in take(config, patience_seconds=0).versions.values()} == {()}
+    assert {commit.lacking for commit in take(warehouse_of(config), patience_seconds=0).versions.values()} == {()}
     whole = contracts.tables()["generations"]
     grown = {
         **contracts.tables(),
         "generations": contracts.Table(**{**vars(whole), "columns": (*whole.columns, NEW)}),
     }
     monkeypatch.setattr(contracts, "tables", lambda: grown)
-    assert take(config, patience_seconds=0).versions["generations"].lacking == ("coolness",)
+    assert take(warehouse_of(config), patience_seconds=0).versions["generations"].lacking == ("coolness",)
 
 
 NEW = contracts.Column("coolness", "double", "how cool it was", null_means="written before version 9")
@@ -141,10 +142,10 @@ NEW = contracts.Column("coolness", "double", "how cool it was", null_means="writ
 
 def test_snapshot_unreadable_table_is_reported_and_others_are_taken(config: Config) -> None:
     lay(config, "rebalances", {})
-    log = Path(config.table_path("generations")) / "_delta_log"
+    log = Path(warehouse_of(config).table("generations").path) / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("nonsense\n")
-    taken = take(config, patience_seconds=0)
+    taken = take(warehouse_of(config), patience_seconds=0)
     assert taken.versions.keys() == {"rebalances"}
     assert taken.unreadable.keys() == {"generations"}
     assert "\n" not in taken.unreadable["generations"]
@@ -161,7 +162,7 @@ BREACH = Result("led_to", "it led to a generation", False, 3, (f'{{"group_id": "
 def test_print_checked_failure_is_printed_without_control_codes(config: Config) -> None:
     """Names from the log must not control the terminal."""
     out = io.StringIO()
-    print_checked([checked(HOLDS, BREACH)], config, console_on(out))
+    print_checked([checked(HOLDS, BREACH)], warehouse_of(config), console_on(out))
     assert "rebalances.led_to: 3 rows; expected: it led to a generation" in out.getvalue()
     assert "\x1b" not in out.getvalue()
     assert "\\x1b[2J" in out.getvalue()
@@ -171,7 +172,7 @@ def test_expectation_that_could_not_be_evaluated_is_a_failure(config: Config) ->
     """The result contains the reason."""
     result = Result("led_to", "it led to a generation", False, None, problem="no such column")
     out = io.StringIO()
-    print_checked([checked(result)], config, console_on(out))
+    print_checked([checked(result)], warehouse_of(config), console_on(out))
     assert "rebalances.led_to: not counted" in out.getvalue()
     assert "no such column" in out.getvalue()
     with pytest.raises(ExpectationError, match=r"^1 expectation failed, in rebalances: docs/operations.md"):

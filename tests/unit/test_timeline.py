@@ -20,13 +20,15 @@ from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
+from grouptrail.runtime.warehouses import warehouse_of
+from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import KNOWN_UNTIL, billing, memberless, shared
 from support.small_tables import at, lay
 
 
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:
     """Return the data that the browser gets for a group."""
-    found = read_group(config, group, since=between.get("since"), until=between.get("until"))
+    found = read_group(warehouse_of(config), group, since=between.get("since"), until=between.get("until"))
     return arrange(found)
 
 
@@ -183,15 +185,15 @@ def test_read_group_interval_outside_the_history_raises(
     with pytest.raises(
         QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
     ):
-        read_group(lake, "billing", since=since, until=until)
+        read_group(warehouse_of(lake), "billing", since=since, until=until)
 
 
 def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw them."""
     monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
-        read_group(lake, "billing", since=None, until=None)
-    assert len(read_group(lake, "billing", since=at(30), until=at(31)).spans) == 9
+        read_group(warehouse_of(lake), "billing", since=None, until=None)
+    assert len(read_group(warehouse_of(lake), "billing", since=at(30), until=at(31)).spans) == 9
 
 
 def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_timeline_and_report_commands_invalid_input_exits_with_message(
 
 def test_timeline_page_loads_no_external_resources(lake: Config) -> None:
     """No scripts, styles, images or fonts."""
-    text = timeline_page(lake, "billing", since=None, until=None)
+    text = timeline_page(warehouse_of(lake), "billing", since=None, until=None)
     assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
 
@@ -321,7 +323,7 @@ def test_colour_slots_many_members_reuses_those_of_departed_members() -> None:
 
 def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
     """Also one that only commits; the status is that of the worst partition."""
-    data = arrange_report(read_cluster(lake))
+    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
     groups = {row["group_id"]: row for row in table(data["groups"])}
     assert sorted(groups) == ["audit", "billing", "campaign-2025", "ledger", "mirror", "notifications"]
     assert {name: row["status"] for name, row in groups.items() if row["status"]} == {
@@ -359,7 +361,7 @@ def test_report_last_commit_is_each_groups_own_newest(tmp_path: Path) -> None:
         {**commits["quiet"], "record_at": at(2), "is_tombstone": True},
         {**commits["new"], "record_at": at(1.5), "commit_at": at(1.5), "is_tombstone": False},
     )
-    data = arrange_report(read_cluster(config))
+    data = arrange_report(read_cluster(warehouse_of(config), sample_seconds=SAMPLE_SECONDS))
     assert {row["group_id"]: moment(data, row["last_commit"]) for row in table(data["groups"])} == {
         "billing": at(1.9),
         "quiet": at(0),
@@ -374,7 +376,10 @@ def test_report_deleted_group_is_dead_and_has_no_verdict(tmp_path: Path) -> None
     lay(config, "group_states", *deleted)
     samples = [{"group_id": name, "sampled_at": at(0.9), "status": "OK", "lag": 8} for name in ("gone", "again")]
     lay(config, "consumer_lag", *samples, {**samples[1], "sampled_at": at(1.1)})
-    groups = {row["group_id"]: row for row in table(arrange_report(read_cluster(config))["groups"])}
+    groups = {
+        row["group_id"]: row
+        for row in table(arrange_report(read_cluster(warehouse_of(config), sample_seconds=SAMPLE_SECONDS))["groups"])
+    }
     assert {name: (row["state"], row["status"], row["lag"]) for name, row in groups.items()} == {
         "gone": ("Dead", None, None),
         "again": (None, "OK", 8),
@@ -382,7 +387,7 @@ def test_report_deleted_group_is_dead_and_has_no_verdict(tmp_path: Path) -> None
 
 
 def test_report_of_a_pipeline_that_stopped_says_when(lake: Config) -> None:
-    data = arrange_report(read_cluster(lake))
+    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
     assert data["stale"].startswith("written 20")
     assert " ago): nothing has been recorded since" in data["stale"]
     assert data["staleLag"].startswith("as of 2026-03-04 ")
@@ -390,7 +395,7 @@ def test_report_of_a_pipeline_that_stopped_says_when(lake: Config) -> None:
 
 def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
     """Each storm has the command that draws its interval."""
-    data = arrange_report(read_cluster(lake))
+    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
     [storm] = table(data["storms"])
     assert (storm["group_id"], storm["rebalances"]) == ("billing", 17)
     assert storm["command"] == "grouptrail timeline --from 2026-03-04T12:30:00Z --to 2026-03-04T13:05:00Z billing"

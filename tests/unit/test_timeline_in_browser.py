@@ -11,7 +11,9 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.report.report import report_page
 from grouptrail.report.timeline import timeline_page
+from grouptrail.runtime.warehouses import warehouse_of
 from support.chromium import Browser, Page
+from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import crowd, hostile, memberless, shared
 from support.small_tables import at, lay
 
@@ -74,7 +76,7 @@ def shown_seconds(page: Page) -> float:
 
 
 def timeline(config: Config, group: str) -> str:
-    return timeline_page(config, group, since=None, until=None)
+    return timeline_page(warehouse_of(config), group, since=None, until=None)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -242,7 +244,10 @@ def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> 
     """They create no element, script or style; invisible characters are shown."""
     config = Config(warehouse=str(tmp_path / "lake"))
     group = hostile(config)
-    for name, text in (("timeline", timeline(config, group)), ("report", report_page(config))):
+    for name, text in (
+        ("timeline", timeline(config, group)),
+        ("report", report_page(warehouse_of(config), sample_seconds=SAMPLE_SECONDS)),
+    ):
         page = opened(text)
         page.screenshot(f"hostile-{name}")
         assert page.value("window.taken") is None
@@ -255,7 +260,9 @@ def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_page_shows_groups_and_filters_them_by_status(lake: Config, opened: Open, scheme: str) -> None:
     """Verdicts, groups, storms, causes and dormant groups; selecting a verdict shows only its groups."""
-    page = opened(report_page(lake), dark=scheme == "dark", size=(1400, 1500))
+    page = opened(
+        report_page(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS), dark=scheme == "dark", size=(1400, 1500)
+    )
     page.screenshot(f"report-{scheme}")
     assert texts(page, "#verdicts .tile") == ["1 STOP", "1 OK", "4 no lag sampled"]
     assert texts(page, "#groups tbody strong")[0] == "ledger"
@@ -274,7 +281,7 @@ def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opene
     sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
     lay(config, "consumer_lag", *({**sample, "group_id": f"service-{number:03}"} for number in range(600)))
     lay(config, "group_states")
-    page = opened(report_page(config), size=(1280, 900))
+    page = opened(report_page(warehouse_of(config), sample_seconds=SAMPLE_SECONDS), size=(1280, 900))
     assert count(page, "#groups tbody tr") == 500
     assert box(page, "#worst-lag")["top"] < 900
     page.value("document.querySelector('.tall').scrollTop = 3000")

@@ -20,6 +20,8 @@ from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import print_columns, print_tables, run_sql
 from grouptrail.query.views import DELTA_RS, SPARK, Dialect, expand, filled, view_query
+from grouptrail.runtime.warehouses import warehouse_of
+from support.from_config import sql_context
 from support.small_tables import at, lay
 
 
@@ -80,7 +82,7 @@ def _rebalance(generation: int, when: object, cause: str, **more: Any) -> dict[s
 
 def asked(config: Config, text: str) -> list[dict[str, Any]]:
     out = io.StringIO()
-    run_sql(config, text, format="json", out=out)
+    run_sql(sql_context(config), text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -154,7 +156,7 @@ def test_sql_over_views_says_how_old_the_newest_data_are(
 ) -> None:
     """Only if they end before the time that the view is asked for; in a table below it, otherwise on stderr."""
     out = io.StringIO()
-    run_sql(shop, f"SELECT count(*) FROM {call}", format="table", out=out)
+    run_sql(sql_context(shop), f"SELECT count(*) FROM {call}", format="table", out=out)
     note = out.getvalue().splitlines()[-1]
     asked(shop, f"SELECT count(*) FROM {call}")
     if newest is None:
@@ -408,7 +410,7 @@ def test_views_read_only_the_configured_cluster(warehouse: Config) -> None:
 def test_print_tables_and_columns_describe_the_views(tmp_path: Path) -> None:
     """The list has the first sentence of each view; `print_columns` describes one view in full."""
     out = io.StringIO()
-    print_tables(Config(warehouse=str(tmp_path)), out)
+    print_tables(warehouse_of(Config(warehouse=str(tmp_path))), out)
     assert re.search(r"rebalance_storms\(window\[, more_than\]\) +One rebalance storm of a group", out.getvalue())
     out = io.StringIO()
     print_columns("rebalance_storms", out)

@@ -34,6 +34,7 @@ from grouptrail.web.security import HEADERS, is_own_host
 from grouptrail.web.texts import page_of
 from support.certificates import self_signed
 from support.exporter_tables import configured, lag_row, lay_everything
+from support.from_config import served_cluster
 from support.small_tables import lay
 from support.web_client import Site, fetched, state_of
 
@@ -242,7 +243,7 @@ def test_pages_under_way_do_not_keep_metrics_from_being_served(
     monkeypatch.setattr(pages, "_WAIT_SECONDS", 0.05)
     config = configured(tmp_path)
     lay_everything(config)
-    site = Pages([config], lambda _: state_of(config), lambda _: None)
+    site = Pages([served_cluster(config)], config.web, lambda _: state_of(config), lambda _: None)
     for _ in range(pages._AT_A_TIME):
         site._free.acquire()
     statuses: list[str] = []

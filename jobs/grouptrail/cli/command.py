@@ -57,7 +57,12 @@ def _parameters(owner: Callable[..., object]) -> dict[str, inspect.Parameter]:
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool) -> Iterator[None]:
-    """Turn an exception into one line on stderr and an exit status; print the stack trace, too, with `debug`."""
+    """Turn an exception into one line on stderr and an exit status.
+
+    With `debug` also print the stack trace, and which engine does what meanwhile.
+    """
+    if debug:
+        _log_choices()
     try:
         yield
         sys.stdout.flush()
@@ -74,6 +79,17 @@ def report_errors(*, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         typer.echo(f"grouptrail: {harmless(_message(error), keep_lines=True)}", err=True)
         raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
+
+
+def _log_choices() -> None:
+    """Write to stderr which engine reads or writes how many rows (`storage.engines.choice`)."""
+    import logging
+
+    lines = logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("engine: %(message)s"))
+    choices = logging.getLogger("grouptrail.engine")
+    choices.addHandler(lines)
+    choices.setLevel(logging.DEBUG)
 
 
 def _message(error: Exception) -> str:

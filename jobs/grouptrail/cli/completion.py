@@ -84,11 +84,11 @@ def _without_stderr() -> Iterator[None]:
 
 def _names(context: typer.Context, column: str, tables: tuple[str, ...], prefix: str) -> set[str]:
     from grouptrail.config import load_config
-    from grouptrail.query.clusters import with_stored_cluster
+    from grouptrail.runtime.warehouses import stored
     from grouptrail.storage.sql import datafusion_literal
 
     options = context.params
-    config = with_stored_cluster(load_config(options.get("config"), overrides(options)))
+    config = stored(load_config(options.get("config"), overrides(options)))
     return _distinct(config, column, tables, prefix, f"AND cluster = {datafusion_literal(config.cluster)}")
 
 
@@ -102,12 +102,11 @@ def _clusters(context: typer.Context, prefix: str) -> set[str]:
 
 
 def _distinct(config: Config, column: str, tables: tuple[str, ...], prefix: str, where: str) -> set[str]:
-    from grouptrail.query.warehouse import Warehouse
+    from grouptrail.runtime.warehouses import warehouse_of
     from grouptrail.storage.sql import datafusion_literal
+    from grouptrail.storage.sql_snapshot import SqlSnapshot
 
-    warehouse = Warehouse(config, tables)
+    there = SqlSnapshot(warehouse_of(config), tables)
     begins = f"starts_with({column}, {datafusion_literal(prefix)})"
-    queries = [
-        f"SELECT DISTINCT {column} AS name FROM {table} WHERE {begins} {where}" for table in warehouse.versions
-    ]
-    return {row["name"] for query in queries for row in warehouse.rows(f"{query} LIMIT {_MOST_OFFERED}")}
+    queries = [f"SELECT DISTINCT {column} AS name FROM {table} WHERE {begins} {where}" for table in there.versions]
+    return {row["name"] for query in queries for row in there.rows(f"{query} LIMIT {_MOST_OFFERED}")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from grouptrail.cli.options import (
     parse_time,
 )
 from grouptrail.console.progress import print_now
+from grouptrail.runtime.warehouses import warehouse_of
 
 
 def group(
@@ -43,7 +45,16 @@ def group(
     from grouptrail.query.show_group import show_group
 
     time = parse_past_time(at, "--at")
-    show_group(options.load_stored(), name, at=time, generations=generations, format=format, out=sys.stdout)
+    config = options.load_stored()
+    show_group(
+        warehouse_of(config),
+        name,
+        at=time,
+        generations=generations,
+        sample_seconds=config.log_offsets.interval_seconds,
+        format=format,
+        out=sys.stdout,
+    )
 
 
 def lag(
@@ -59,10 +70,15 @@ def lag(
     from grouptrail.query.show_lag import show_lag, watch_lag
 
     config = options.load_stored()
-    if watch:
-        watch_lag(config, groups=group or (), topics=topic or (), every_seconds=every, format=format, out=sys.stdout)
-    else:
-        show_lag(config, groups=group or (), topics=topic or (), format=format, out=sys.stdout)
+    show = partial(watch_lag, every_seconds=every) if watch else show_lag
+    show(
+        warehouse_of(config),
+        groups=group or (),
+        topics=topic or (),
+        sample_seconds=config.log_offsets.interval_seconds,
+        format=format,
+        out=sys.stdout,
+    )
 
 
 def backtest(
@@ -92,6 +108,7 @@ def backtest(
 ) -> None:
     """Evaluate an alert on stored lag: when would it have fired? Try thresholds: --set lag.stop_seconds=600."""
     from grouptrail import contracts
+    from grouptrail.config import job_settings
     from grouptrail.lag.backtest import Alert
     from grouptrail.lag.backtest import backtest as run_backtest
 
@@ -101,9 +118,9 @@ def backtest(
     since, until = parse_time(from_, "--from"), parse_time(to, "--to")
     assert since is not None
     assert until is not None
-    run_backtest(
-        options.load_stored(), alert, groups=group or (), since=since, until=until, format=format, out=sys.stdout
-    )
+    config = options.load_stored()
+    of_cluster = (warehouse_of(config), job_settings.lag(config))
+    run_backtest(*of_cluster, alert, groups=group or (), since=since, until=until, format=format, out=sys.stdout)
 
 
 def timeline(
@@ -120,11 +137,11 @@ def timeline(
     since, until = parse_time(from_, "--from"), parse_time(to, "--to")
     if since and until and since >= until:
         raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
-    config = options.load_stored()
+    warehouse = warehouse_of(options.load_stored())
     from grouptrail.report.page import write
     from grouptrail.report.timeline import timeline_page
 
-    write(timeline_page(config, group, since=since, until=until), out)
+    write(timeline_page(warehouse, group, since=since, until=until), out)
     print_now(f"{out}: open it in a browser")
 
 
@@ -137,7 +154,7 @@ def report(
     from grouptrail.report.page import write
     from grouptrail.report.report import report_page
 
-    write(report_page(config), out)
+    write(report_page(warehouse_of(config), sample_seconds=config.log_offsets.interval_seconds), out)
     print_now(f"{out}: open it in a browser")
 
 
@@ -157,7 +174,9 @@ def diff(
         raise typer.BadParameter(f"'{second}' is not after T1", param_hint="T2")
     from grouptrail.query.group_diff import diff_group
 
-    diff_group(options.load_stored(), group, before, after, format=format, out=sys.stdout)
+    config = options.load_stored()
+    seconds = config.log_offsets.interval_seconds
+    diff_group(warehouse_of(config), group, before, after, sample_seconds=seconds, format=format, out=sys.stdout)
 
 
 def digest(
@@ -184,15 +203,16 @@ def digest(
     from grouptrail.report.webhook import post as post_to
 
     try:
-        found = digest_of(read_digest(config, begin))
+        rows = read_digest(warehouse_of(config), begin, sample_seconds=config.log_offsets.interval_seconds)
+        summary = digest_of(rows)
     except NothingRecordedError as error:
         if url is not None:  # where silence would look as if all were well
             post_to(url, render(nothing_recorded(config.cluster, str(error)), "chat"))
         raise
     if url is None:
-        sys.stdout.write(render(found, format))
+        sys.stdout.write(render(summary, format))
     else:
-        post_to(url, render(found, "chat"))
+        post_to(url, render(summary, "chat"))
         print_now("the digest was posted")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_past_time, parse_tables
+from grouptrail.console.progress import print_now
+from grouptrail.runtime.warehouses import warehouse_in_session, warehouse_of
 
 
 def check(
@@ -29,7 +32,17 @@ def check(
     names, time = parse_tables(table), parse_past_time(since, "--since")
     from grouptrail.quality.check import check as run_check
 
-    run_check(options.load_stored(), names, since=time, docs=docs, format=format, out=sys.stdout)
+    config = options.load_stored()
+    run_check(
+        warehouse_of(config),
+        names,
+        since=time,
+        docs=docs,
+        sample_seconds=config.log_offsets.interval_seconds,
+        start_spark=partial(warehouse_in_session, config, "check", print_now),
+        format=format,
+        out=sys.stdout,
+    )
 
 
 def maintain(
@@ -46,8 +59,12 @@ def maintain(
     from grouptrail.maintenance import maintain as maintenance
 
     configs = options.load_all()
+    start_spark = partial(warehouse_in_session, configs[0], "maintain", print_now)
     if dry_run:
-        maintenance.dry_run(configs, names, format=format, out=sys.stdout)
+        warehouses = [warehouse_of(config) for config in configs]
+        of = (warehouses, configs[0].maintain, names)
+        maintenance.dry_run(*of, start_spark=start_spark, format=format, out=sys.stdout)
         return
-    for config in configs:
-        maintenance.maintain(config, names)
+    with start_spark() as started:
+        for config in configs:
+            maintenance.maintain(warehouse_of(config, started.session), config.maintain, names)

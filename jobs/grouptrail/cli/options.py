@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 CONFIGURATION = "Configuration"
 
 Debug = Annotated[
-    bool, typer.Option("--debug", rich_help_panel=CONFIGURATION, help="Show the stack trace of an error.")
+    bool,
+    typer.Option(
+        "--debug", rich_help_panel=CONFIGURATION, help="Show the stack trace of an error, and which engine does what."
+    ),
 ]
 Groups = Annotated[
     list[str] | None,
@@ -97,9 +100,9 @@ class ConfigOptions:
 
     def load_stored(self) -> Config:
         """Load the configuration of one cluster that the warehouse has: the only one there, if none is configured."""
-        from grouptrail.query.clusters import with_stored_cluster
+        from grouptrail.runtime.warehouses import stored
 
-        return with_stored_cluster(self.load())
+        return stored(self.load())
 
     def load_all(self) -> tuple[Config, ...]:
         """Load the configuration of every cluster, or of the one named by `--cluster`."""

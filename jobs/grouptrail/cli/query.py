@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,10 +12,6 @@ from grouptrail.cli.completion import complete_table
 from grouptrail.cli.options import ConfigOptions, RowsFormat
 from grouptrail.console.progress import print_now
 from grouptrail.console.text import harmless
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
-    from grouptrail.query.sql import Engine
 
 
 def sql(
@@ -45,29 +39,21 @@ def sql(
     query = None if text is None and file is None and sys.stdin.isatty() else _read_query(text, file)
     config = options.load()
     from grouptrail.query.sql import run_sql, save_sql
+    from grouptrail.runtime.warehouses import query_context
 
-    with _open_engine(config, engine) as opened:
+    with query_context(config, engine, _log) as context:
         if query is None:
             from grouptrail.query.prompt import prompt
 
-            prompt(config, opened, sys.stdout)
+            prompt(context, sys.stdout)
         elif out is not None:
-            save_sql(config, query, format=format, path=out, engine=opened)
+            save_sql(context, query, format=format, path=out)
         elif format != "parquet":
-            run_sql(config, query, format=format, out=sys.stdout, engine=opened)
+            run_sql(context, query, format=format, out=sys.stdout)
 
 
-@contextlib.contextmanager
-def _open_engine(config: Config, name: str) -> Iterator[Engine]:
-    if name == "spark":
-        from grouptrail.query.spark.engine import spark_engine
-
-        with spark_engine(config, lambda line: typer.echo(harmless(line, keep_lines=True), err=True)) as engine:
-            yield engine
-    else:
-        from grouptrail.query.sql import DeltaRs
-
-        yield DeltaRs(config)
+def _log(line: str) -> None:
+    typer.echo(harmless(line, keep_lines=True), err=True)
 
 
 def _read_query(text: str | None, file: Path | None) -> str:
@@ -94,7 +80,9 @@ def tables(
     from grouptrail.query.sql import print_columns, print_tables
 
     if name is None:
-        print_tables(options.load(), sys.stdout, format=format)
+        from grouptrail.runtime.warehouses import warehouse_of
+
+        print_tables(warehouse_of(options.load()), sys.stdout, format=format)
     else:
         print_columns(name, sys.stdout, format=format)
 
@@ -105,8 +93,10 @@ def install(
 ) -> None:
     """Register the tables, views and table functions in Spark's catalog. Repeat after an upgrade."""
     from grouptrail.query.spark.catalog import install_views
+    from grouptrail.runtime.warehouses import warehouse_in_session
 
-    install_views(options.load_stored(), schema=schema, report=print_now)
+    with warehouse_in_session(options.load_stored(), "views", print_now) as warehouse:
+        install_views(warehouse, schema=schema, report=print_now)
 
 
 def serve_sql(
@@ -144,6 +134,7 @@ def serve_sql(
     from grouptrail.config.tokens import read_token
     from grouptrail.query.spark.access import Access, Tls
     from grouptrail.query.spark.server import Listening, serve_sql
+    from grouptrail.runtime.warehouses import session_settings, warehouse_of
 
     token = None if token_file is None else read_token(token_file, "--token-file")
     tls = None if tls_certificate is None or tls_key is None else Tls(tls_certificate, tls_key)
@@ -153,4 +144,5 @@ def serve_sql(
         thrift_port if thrift else None,
         allow_writes=allow_writes,
     )
-    serve_sql(options.load_stored(), listening, print_now)
+    config = options.load_stored()
+    serve_sql(warehouse_of(config), session_settings(config), listening, print_now)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from grouptrail.cli.options import ConfigOptions
+from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
+from grouptrail.runtime.warehouses import warehouse_in_session, warehouse_of
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
@@ -67,7 +69,9 @@ def redecode(options: ConfigOptions) -> None:
     """Decode the rows of undecodable_records again after an upgrade, and move those that now decode."""
     from grouptrail.decode.redecode import redecode as run_redecode
 
-    run_redecode(options.load())
+    config = options.load()
+    with warehouse_in_session(config, "redecode", print_now, is_varied=True) as warehouse:
+        run_redecode(warehouse, config.decode.max_record_bytes, print_now)
 
 
 def ingest_segments(
@@ -78,8 +82,19 @@ def ingest_segments(
 ) -> None:
     """Ingest records from log segments of __consumer_offsets, on a broker's disk or in a backup, each record once."""
     from grouptrail.decode.sources.ingest import ingest_segments as run_ingest
+    from grouptrail.decode.sources.segments import partition_folders
 
-    run_ingest(options.load(), folder)
+    config = options.load()
+    folders = partition_folders(folder)
+    warehouse_of(config).check()
+    with warehouse_in_session(config, "ingest-segments", print_now, is_varied=True) as warehouse:
+        run_ingest(
+            warehouse,
+            folders,
+            print_now,
+            max_batch_bytes=config.decode.max_segment_batch_bytes,
+            max_record_bytes=config.decode.max_record_bytes,
+        )
 
 
 def rebuild(

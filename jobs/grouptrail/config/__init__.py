@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from grouptrail.config.loading import ConfigError, load_config, load_configs
 from grouptrail.config.model import Config, ExporterConfig, MaintainConfig
-from grouptrail.config.paths import is_uri
 from grouptrail.config.secrets import is_secret
 from grouptrail.config.sources import without_settings
+from grouptrail.locations import is_uri
 
 __all__ = [
     "Config",

@@ -265,15 +265,11 @@ class Config(Section):
     ) -> dict[str, str | SecretStr]:
         return hide_secrets(section.field_name or "", settings)
 
-    def table_path(self, name: str) -> str:
-        """Return the location of a Delta table."""
-        return f"{self.warehouse}/{name}"
-
-    def checkpoint_path(self, job: str) -> str:
-        """Return the location of a job's checkpoint."""
+    def checkpoints_folder(self) -> str:
+        """Return the folder of the cluster's checkpoints."""
         # `quote` leaves dots, and a folder of that name is this or the parent folder.
         cluster = quote(self.cluster, safe="") if self.cluster.strip(".") else "%2E" * len(self.cluster)
-        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}/{job}"
+        return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}"
 
     def kafka_settings(self) -> dict[str, str]:
         """Return the settings of Kafka's client, with secrets in clear text."""
@@ -286,10 +282,6 @@ class Config(Section):
     def storage_options(self) -> dict[str, str]:
         """Return the options of delta-rs for the warehouse, with secrets in clear text."""
         return revealed(self.storage)
-
-    def spark_kafka_options(self) -> dict[str, str]:
-        """Return the settings of Kafka's client as options of Spark's Kafka source, with secrets in clear text."""
-        return {f"kafka.{name}": value for name, value in self.kafka_settings().items()}
 
     def redacted(self) -> dict[str, Any]:
         """Return all settings for display, with stars in place of secrets."""

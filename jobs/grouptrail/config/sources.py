@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grouptrail.config.model import CLIENT_SECTIONS
-from grouptrail.config.paths import is_uri
+from grouptrail.locations import is_uri
 
 DEFAULT_FILE = "grouptrail.toml"
 CLUSTERS = "clusters"

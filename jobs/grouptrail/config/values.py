@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr
 
-from grouptrail.config.paths import normalized
+from grouptrail.locations import normalized
 
 _LISTEN_ADDRESS = re.compile(r"(\[[\w.:%]+\]|[\w.-]+):\d{1,5}")
 

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.tasks import PartitionCounts
-from grouptrail.decode.writer import append_progress, in_tasks, land_records
+from grouptrail.decode.writer import TaskRecords, append_progress, in_tasks, write_records
+from grouptrail.jobs import Log
 from grouptrail.kafka.record_ranges import RecordRanges
 from grouptrail.kafka.record_schema import RECORD_DDL
-from grouptrail.storage import tables
+from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.progress import counted_records
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 _COORDINATES = ["record_partition", "record_offset"]
 
 
 def complete(
-    spark: SparkSession, config: Config, known: Mapping[int, int], report: Callable[[str], None]
+    warehouse: Warehouse, kafka: Mapping[str, str], known: Mapping[int, int], *, max_record_bytes: int, log: Log
 ) -> dict[int, int]:
     """Read the topic again from the known positions to the last row beyond them, and write the rows that are missing.
 
@@ -34,31 +33,30 @@ def complete(
     beyond = (
         " AND ".join(f"(record_partition <> {at} OR record_offset >= {to})" for at, to in known.items()) or "true"
     )
-    ends = {row.record_partition: row.end_offset for row in counted_records(spark, config, TABLES, beyond).collect()}
+    ends = {row.record_partition: row.end_offset for row in counted_records(warehouse, TABLES, beyond).collect()}
     if not ends:
         return dict(known)
-    app = f"recover-{uuid.uuid4()}"
-    with RecordRanges(config.kafka_settings()) as topic:
+    once = Once(f"recover-{uuid.uuid4()}", 0)
+    with RecordRanges(kafka) as topic:
         bounds = topic.bounds()
         ranges = {at: (known.get(at, bounds[at].log_start_offset), end) for at, end in ends.items()}
-        tasks, read = in_tasks(spark, topic, ranges)
-    records = tasks.mapInArrow(read, RECORD_DDL)
-    written = (tables.read(spark, config, table).where(beyond).select(_COORDINATES) for table in TABLES)
+        shared = in_tasks(warehouse.session, topic, ranges)
+    records = shared.frame.mapInArrow(shared.read, RECORD_DDL)
+    written = (table.dataframe().where(beyond).select(_COORDINATES) for table in warehouse.tables(TABLES))
     missing = records.join(reduce(type(records).unionByName, written), _COORDINATES, "left_anti")
     missing = missing.select(*records.columns).persist()
     try:
         count = missing.count()
-        land_records(missing, config, app=app, batch=0)
+        write_records(TaskRecords(missing), warehouse, once, max_record_bytes=max_record_bytes)
     finally:
         missing.unpersist()
-    counts = _counts(spark, config, beyond)
-    progress = list(batch_progress(counts, start=known, end=ends, bounds=bounds))
-    append_progress(spark, config, progress, app=app, batch=0)
-    report(f"decode: a batch was interrupted: {count:,} of its records were missing and have been written")
+    progress = list(batch_progress(_counts(warehouse, beyond), start=known, end=ends, bounds=bounds))
+    append_progress(warehouse, progress, once)
+    log(f"decode: a batch was interrupted: {count:,} of its records were missing and have been written")
     return {**known, **ends}
 
 
-def _counts(spark: SparkSession, config: Config, where: str) -> dict[int, PartitionCounts]:
+def _counts(warehouse: Warehouse, where: str) -> dict[int, PartitionCounts]:
     """Return, by partition, what a batch's tasks would have reported of these rows."""
     return {
         row.record_partition: PartitionCounts(
@@ -66,5 +64,5 @@ def _counts(spark: SparkSession, config: Config, where: str) -> dict[int, Partit
             row.first_offset,
             *(round(time.timestamp() * 1_000_000) for time in (row.earliest_record_at, row.latest_record_at)),
         )
-        for row in counted_records(spark, config, TABLES, where).collect()
+        for row in counted_records(warehouse, TABLES, where).collect()
     }

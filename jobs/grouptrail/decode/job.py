@@ -5,37 +5,34 @@ Spark's Kafka source plans the micro-batches; their records are read by `kafka.r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grouptrail.decode import incomplete_batch, limits
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.writer import DecodeBatchWriter
-from grouptrail.jobs import DECODE, Progress, Start
+from grouptrail.jobs import DECODE, JobContext
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.record_ranges import RecordRanges
-from grouptrail.spark.streams import batch_end_offsets, query_id, read_offsets_topic, start_query
-from grouptrail.storage import checkpoints, tables
+from grouptrail.spark.streams import read_offsets_topic, start_query
+from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.progress import decoded_to, read_ends, segment_ends
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import DecodeSettings
+    from grouptrail.storage.following import Query
 
 # A denied read fails at once; a log may have nothing left to read after compaction.
 _FIRST_READ_SECONDS = 2.0
 
 
-def check(config: Config) -> None:
+def check(context: JobContext[DecodeSettings]) -> None:
     """Check that the topic can be read and the warehouse written, before Spark is started."""
-    if config.source == "admin":
-        polling.check(config)
+    if context.settings.is_polled:
+        polling.check(context)
         return
-    tables.check_warehouse(config)
-    with OffsetsTopic(config.kafka_settings()) as topic:
+    context.warehouse.check()
+    with OffsetsTopic(context.kafka) as topic:
         bounds = topic.bounds()
         filled = (partition for partition, log in bounds.items() if log.last_stable_offset > log.log_start_offset)
         if (partition := next(filled, None)) is not None:
@@ -43,33 +40,54 @@ def check(config: Config) -> None:
         topic.answering_group()
 
 
-def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+def start(context: JobContext[DecodeSettings]) -> Query:
     """Start the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
-    if config.source == "admin":
-        return polling.start(spark, config, once=once, report=report)
-    tables.ensure_tables(spark, config, DECODE.writes)
-    refuse_other_source(spark, config, is_polled=False)
-    begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})
+    if context.settings.is_polled:
+        return polling.start(context)
+    warehouse, settings = context.warehouse, context.settings.decode
+    warehouse.ensure(DECODE.writes)
+    refuse_other_source(warehouse, is_polled=False)
+    checkpoint = warehouse.checkpoint(DECODE.name)
+    begun = checkpoint.begin(warehouse.tables(DECODE.writes)).get("offsets", {})
     begin = {int(at): offset for at, offset in begun.items()}
-    if not checkpoints.has_finished_batch(spark, config, DECODE.name):
+    if not checkpoint.has_finished_batch():
         # What was read from log segments, or before `recover`, is not read again.
-        begin = segment_ends(read_ends(spark, config)) | begin
-    topic = RecordRanges(config.kafka_settings())
-    planned = read_offsets_topic(spark, config, topic.partitions(), begin, group=topic.answering_group())
-    writer = DecodeBatchWriter(
-        spark,
-        config,
-        records=topic,
-        app=lambda: query_id(spark, config, DECODE.name),
-        end_offsets=lambda batch: batch_end_offsets(spark, config, DECODE.name, batch) if batch >= 0 else begin,
-        bounds=topic.bounds,
-        report=report,
-        max_record_bytes=limits.begin(spark, config),
+        begin = segment_ends(read_ends(warehouse)) | begin
+    topic = RecordRanges(context.kafka)
+    planned = read_offsets_topic(
+        warehouse.session,
+        context.kafka,
+        topic.partitions(),
+        begin,
+        group=topic.answering_group(),
+        max_records_per_batch=settings.max_records_per_batch,
     )
-    return start_query(planned, config, DECODE.name, land=lambda _, batch: writer.land(batch), once=once)
+    writer = DecodeBatchWriter(
+        warehouse,
+        records=topic,
+        app=checkpoint.query_id,
+        end_offsets=lambda batch: checkpoint.end_offsets(batch) if batch >= 0 else begin,
+        bounds=topic.bounds,
+        max_record_bytes=limits.begin(checkpoint, settings.max_record_bytes),
+        log=context.log,
+    )
+    return start_query(
+        planned,
+        checkpoint.query_name,
+        checkpoint.folder,
+        process=lambda _, batch: writer.write(batch),
+        once=context.once,
+        every_seconds=settings.trigger_seconds,
+    )
 
 
-def start_after_loss(spark: SparkSession, config: Config, report: Progress) -> Start:
+def start_after_loss(context: JobContext[DecodeSettings]) -> Start:
     """Return the offsets that have been decoded, after a batch that was interrupted has been completed."""
-    known = incomplete_batch.complete(spark, config, decoded_to(read_ends(spark, config)), report)
-    return {"offsets": {str(partition): offset for partition, offset in known.items()}}
+    ends = incomplete_batch.complete(
+        context.warehouse,
+        context.kafka,
+        decoded_to(read_ends(context.warehouse)),
+        max_record_bytes=context.settings.decode.max_record_bytes,
+        log=context.log,
+    )
+    return {"offsets": {str(partition): offset for partition, offset in ends.items()}}

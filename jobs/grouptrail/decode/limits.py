@@ -10,33 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from grouptrail.jobs import DECODE
-from grouptrail.spark import hadoop
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+    from grouptrail.storage.checkpoints import Checkpoint
 
 # Of batches that were tried by a version without a limit.
 _NO_LIMIT = (1 << 31) - 1
 
 
-def begin(spark: SparkSession, config: Config) -> Callable[[int], int]:
+def begin(checkpoint: Checkpoint, max_record_bytes: int) -> Callable[[int], int]:
     """Let the configured limit apply to all batches that have not been tried; return the limit of a batch."""
-    folder = config.checkpoint_path(DECODE.name)
     limits = {-1: _NO_LIMIT}
-    for name in hadoop.names(spark, f"{folder}/limits"):
-        text = hadoop.read_text(spark, f"{folder}/limits/{name}") if name.isdigit() else None
+    for name in checkpoint.names("limits"):
+        text = checkpoint.text(f"limits/{name}") if name.isdigit() else None
         if text:  # a file without text was being written: no batch was tried with it
             limits[int(name)] = int(text)
 
     def limit_of(batch: int) -> int:
         return limits[max(first for first in limits if first <= batch)]
 
-    tried = (int(name) for name in hadoop.names(spark, f"{folder}/offsets") if name.isdigit())
-    following = max(tried, default=-1) + 1
-    if limit_of(following) != config.decode.max_record_bytes:
-        limits[following] = config.decode.max_record_bytes
-        hadoop.write_text(spark, f"{folder}/limits/{following}", str(config.decode.max_record_bytes))
+    tried = checkpoint.newest("offsets")
+    following = 0 if tried is None else tried + 1
+    if limit_of(following) != max_record_bytes:
+        limits[following] = max_record_bytes
+        checkpoint.write_text(f"limits/{following}", str(max_record_bytes))
     return limit_of

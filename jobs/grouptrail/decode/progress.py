@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.times import to_time
 from grouptrail.errors import GrouptrailError
-from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.schema import ADMIN
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
     from grouptrail.decode.tasks import PartitionCounts
     from grouptrail.kafka.log import LogBounds
+    from grouptrail.storage.warehouse import Warehouse
 
 
 def batch_progress(
@@ -35,12 +32,12 @@ def batch_progress(
     """
     for partition, end_offset in sorted(end.items()):
         log = bounds.get(partition)
-        found = counts.get(partition)
-        rows = found.rows if found else dict.fromkeys(TABLES, 0)
-        first_read = found.first_offset if found else end_offset
+        counted = counts.get(partition)
+        rows = counted.rows if counted else dict.fromkeys(TABLES, 0)
+        first_read = counted.first_offset if counted else end_offset
         log_start = log.log_start_offset if log else 0
         start_offset = start.get(partition, min(log_start, first_read))
-        if partition in start and end_offset == start_offset and found is None:
+        if partition in start and end_offset == start_offset and counted is None:
             continue
         lost = max(0, min(log_start, first_read) - start_offset)
         holes = end_offset - start_offset - lost - sum(rows.values())
@@ -57,8 +54,8 @@ def batch_progress(
             **rows,
             "holes": holes,
             "lost": lost,
-            "earliest_record_at": to_time(found.earliest // 1000) if found else None,
-            "latest_record_at": to_time(found.latest // 1000) if found else None,
+            "earliest_record_at": to_time(counted.earliest // 1000) if counted else None,
+            "latest_record_at": to_time(counted.latest // 1000) if counted else None,
             "log_start_offset": log.log_start_offset if log else None,
             "last_stable_offset": log.last_stable_offset if log else None,
             "log_end_offset": log.log_end_offset if log else None,
@@ -87,15 +84,15 @@ class SourceChangedError(GrouptrailError):
     """The tables have rows of this cluster from another source, whose offsets differ."""
 
 
-def refuse_other_source(spark: SparkSession, config: Config, *, is_polled: bool) -> None:
+def refuse_other_source(warehouse: Warehouse, *, is_polled: bool) -> None:
     """Raise SourceChangedError if the cluster was polled and its topic is to be read, or the other way round.
 
-    One row tells: because of this check a cluster never has both.
+    One row is enough: because of this check a cluster never has both.
     """
-    rows = tables.select(spark, config, PROGRESS, "source", "LIMIT 1")
+    rows = warehouse.table(PROGRESS).select("source", "LIMIT 1")
     if any((row["source"] == ADMIN) != is_polled for row in rows):
         had, wanted = ("read from the topic", "polled") if is_polled else ("polled", "read")
         raise SourceChangedError(
-            f"cluster {config.cluster} was {had} before, and cannot be {wanted} into the same rows: give it another "
-            "name (cluster = ...), or another warehouse and checkpoints"
+            f"cluster {warehouse.cluster} was {had} before, and cannot be {wanted} into the same rows: give it "
+            "another name (cluster = ...), or another warehouse and checkpoints"
         )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from grouptrail.console.progress import print_now
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
-from grouptrail.spark.session import session
-from grouptrail.storage.tables import ensure_table, move, read_all, table_exists
+from grouptrail.jobs import Log
+from grouptrail.storage.upkeep import move
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 UNDECODABLE = "undecodable_records"
 
@@ -24,49 +20,48 @@ class NothingToDecodeError(GrouptrailError):
     """There is no table of undecodable records."""
 
 
-def redecode(config: Config, report: Callable[[str], None] = print_now) -> None:
-    """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and report it."""
-    with session(config, "grouptrail-redecode", report, is_varied=True) as spark:
-        if not table_exists(spark, config, UNDECODABLE):
-            raise NothingToDecodeError(
-                f"there is no table {config.table_path(UNDECODABLE)}: check --warehouse, or run the decode job first"
-            )
-        ensure_table(spark, config, UNDECODABLE)
-        origins = read_all(spark, config, UNDECODABLE).select("cluster", "source").distinct().collect()
-        moved = sum(_redecode(spark, config, row.cluster, row.source) for row in origins)
-        left = read_all(spark, config, UNDECODABLE).count()
-        report(f"{moved:,} records decoded, {left:,} still undecodable")
+def redecode(warehouse: Warehouse, max_record_bytes: int, log: Log) -> None:
+    """Move records that can be decoded now from `undecodable_records` to the other decoded tables, and log how many.
+
+    The warehouse has a session. Records of all clusters are moved.
+    """
+    table = warehouse.table(UNDECODABLE)
+    if not table.exists():
+        raise NothingToDecodeError(f"there is no table {table.path}: check --warehouse, or run the decode job first")
+    table.ensure()
+    origins = table.all_clusters().select("cluster", "source").distinct().collect()
+    moved = sum(_redecode(warehouse, row.cluster, row.source, max_record_bytes) for row in origins)
+    log(f"{moved:,} records decoded, {table.all_clusters().count():,} still undecodable")
 
 
-def _redecode(spark: SparkSession, config: Config, cluster: str, source: str | None) -> int:
+def _redecode(warehouse: Warehouse, cluster: str, source: str | None, max_record_bytes: int) -> int:
     """Move one cluster's records of one source; return how many.
 
     Rows are added to their new table by key before they are deleted, so an interrupted run can be repeated.
     """
     from pyspark.sql import functions as F
 
+    undecodable = warehouse.table(UNDECODABLE)
     records = (
-        read_all(spark, config, UNDECODABLE)
+        undecodable.all_clusters()
         .where((F.col("cluster") == cluster) & F.col("source").eqNullSafe(F.lit(source)))
         .withColumn("is_transactional", F.lit(None).cast("boolean"))  # not kept with undecodable records
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
     moved = 0
-    for table in TABLES:
-        if table == UNDECODABLE:
-            continue
+    for table in warehouse.tables([name for name in TABLES if name != UNDECODABLE]):
         origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
         origin["not_before"] = F.lit(None).cast("timestamp")  # only polled rows have one, and they are decodable
-        if table != COMMITS:
+        if table.name != COMMITS:
             origin["read_at"] = F.current_timestamp()
         decoded = (
-            records.mapInArrow(rows_of(table, config.decode.max_record_bytes), row_ddl(table))
+            records.mapInArrow(rows_of(table.name, max_record_bytes), row_ddl(table.name))
             .withColumns(origin)
             .persist()
         )
         if count := decoded.count():
-            ensure_table(spark, config, table)
-            move(decoded, config, source=UNDECODABLE, target=table)
+            table.ensure()
+            move(decoded, source=undecodable, target=table)
         moved += count
         decoded.unpersist()
     return moved

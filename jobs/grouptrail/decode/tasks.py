@@ -19,7 +19,7 @@ from pyspark import Accumulator, AccumulatorParam, TaskContext
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
 from grouptrail.kafka.log import Ranges
-from grouptrail.storage.files import Rows
+from grouptrail.storage.files import RowsFunction
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class TaskReport:
     If `too_many` is set, these were too many to send, and `rare` is incomplete.
     """
 
-    landed: dict[int, PartitionCounts] = field(default_factory=dict)
+    counts: dict[int, PartitionCounts] = field(default_factory=dict)
     rare: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     rare_bytes: int = 0
     too_many: bool = False
@@ -65,11 +65,11 @@ class TaskReport:
         times = rows.column("record_at").cast(pa.int64()).to_numpy()
         for partition in np.unique(partitions).tolist():
             own = partitions == partition
-            found = PartitionCounts(
+            counts = PartitionCounts(
                 first_offset=int(offsets[own].min()), earliest=int(times[own].min()), latest=int(times[own].max())
             )
-            found.rows[table] = int(own.sum())
-            self.landed.setdefault(partition, PartitionCounts()).add(found)
+            counts.rows[table] = int(own.sum())
+            self.counts.setdefault(partition, PartitionCounts()).add(counts)
 
     def keep(self, table: str, rows: pa.RecordBatch) -> None:
         """Keep rows of a rare table while the report is small."""
@@ -110,22 +110,22 @@ class RecordReader(Protocol):
 def shares(ranges: Ranges, count: int) -> list[dict[int, tuple[int, int]]]:
     """Divide ranges of offsets by partition into at most `count` shares of nearly the same size."""
     total = sum(end - start for start, end in ranges.values())
-    found: list[dict[int, tuple[int, int]]] = [{}]
+    parts: list[dict[int, tuple[int, int]]] = [{}]
     left = most = -(-total // count)
     for partition, (start, end) in sorted(ranges.items()):
         at = start
         while at < end:
             if not left:
-                found.append({})
+                parts.append({})
                 left = most
             upto = min(end, at + left)
-            found[-1][partition] = (at, upto)
+            parts[-1][partition] = (at, upto)
             left -= upto - at
             at = upto
-    return found
+    return parts
 
 
-def reading(reader: RecordReader, shared: Sequence[Ranges]) -> Rows:
+def reading(reader: RecordReader, shared: Sequence[Ranges]) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that reads the share of each number it gets."""
 
     def records(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,7 +137,7 @@ def reading(reader: RecordReader, shared: Sequence[Ranges]) -> Rows:
     return records
 
 
-def commits_reporting(reports: Accumulator[Reports], max_record_bytes: int) -> Rows:
+def commits_reporting(reports: Accumulator[Reports], max_record_bytes: int) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that yields rows of `offset_commits` and reports the others."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -155,11 +155,11 @@ def commits_reporting(reports: Accumulator[Reports], max_record_bytes: int) -> R
     return rows
 
 
-def rows_of(table: str, max_record_bytes: int) -> Rows:
+def rows_of(table: str, max_record_bytes: int) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that yields the rows of one table."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (decoded for found, decoded in decode_batches(batches, max_record_bytes) if found == table)
+        return (decoded for name, decoded in decode_batches(batches, max_record_bytes) if name == table)
 
     return rows
 
@@ -168,24 +168,24 @@ def rows_of(table: str, max_record_bytes: int) -> Rows:
 class BatchReport:
     """The combined reports of all tasks of a micro-batch."""
 
-    landed: dict[int, PartitionCounts]
+    counts: dict[int, PartitionCounts]
     rare: dict[str, pa.Table]
     too_many: bool
 
     @classmethod
     def of(cls, reports: Reports) -> BatchReport:
         """Combine the tasks' reports; a partition of the topic may be read by several tasks."""
-        landed: dict[int, PartitionCounts] = {}
+        counts: dict[int, PartitionCounts] = {}
         for report in reports.values():
-            for partition, found in report.landed.items():
-                landed.setdefault(partition, PartitionCounts()).add(found)
+            for partition, of_task in report.counts.items():
+                counts.setdefault(partition, PartitionCounts()).add(of_task)
         rare = {
             table: pa.Table.from_batches(batches)
             for table in RARE_TABLES
             if (batches := [batch for report in reports.values() for batch in report.rare.get(table, [])])
         }
-        return cls(landed, rare, any(report.too_many for report in reports.values()))
+        return cls(counts, rare, any(report.too_many for report in reports.values()))
 
     def has(self, table: str) -> bool:
         """Return whether the micro-batch has rows of the table."""
-        return any(found.rows[table] for found in self.landed.values())
+        return any(counted.rows[table] for counted in self.counts.values())

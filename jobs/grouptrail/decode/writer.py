@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -22,20 +23,21 @@ from grouptrail.decode.tasks import (
     rows_of,
     shares,
 )
+from grouptrail.jobs import Log
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.log import LogBounds, Ranges
-from grouptrail.storage import tables
-from grouptrail.storage.files import Rows
+from grouptrail.storage.engines.engine import Once, Rows, TaskRows
+from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.progress import PROGRESS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
-# So many records and bytes are decoded on the driver: a Spark job takes longer than that.
-_FEW_RECORDS = 50_000
-_FEW_BYTES = 32 << 20
+# Decoding a record takes about as long as writing so many rows, and its rows take up to so many times its bytes.
+_ROWS_A_RECORD = 4
+_BYTES_A_BYTE = 8
 
 
 class DecodeBatchWriter:
@@ -43,44 +45,42 @@ class DecodeBatchWriter:
 
     `records` reads the topic, `app` returns the query's id in the tables' transaction logs, `end_offsets` a
     micro-batch's end offsets by partition, `bounds` the current bounds of the topic's logs, `max_record_bytes` the
-    limit that a micro-batch was or is to be decoded with (default: the configured one).
+    limit that a micro-batch was or is to be decoded with. `log` gets one line for each micro-batch.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
-        config: Config,
+        warehouse: Warehouse,
         *,
         records: RecordReader,
         app: Callable[[], str],
         end_offsets: Callable[[int], Mapping[int, int]],
         bounds: Callable[[], Mapping[int, LogBounds]],
-        report: Callable[[str], None],
-        max_record_bytes: Callable[[int], int | None] = lambda _batch: None,
+        max_record_bytes: Callable[[int], int],
+        log: Log,
     ) -> None:
-        self._spark = spark
-        self._config = config
+        self._warehouse = warehouse
         self._records = records
         self._app = app
         self._end_offsets = end_offsets
         self._bounds = bounds
-        self._report = report
         self._max_record_bytes = max_record_bytes
+        self._log = log
 
-    def land(self, batch: int) -> None:
+    def write(self, batch: int) -> None:
         """Read, decode and write the records of one micro-batch."""
         started = time.monotonic()
-        app, most = self._app(), self._max_record_bytes(batch)
+        once = Once(self._app(), batch)
         start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
-        ranges = self._ranges(start, end)
-        if (records := self._few(ranges)) is not None:
-            found = land_few(self._spark, records, self._config, app=app, batch=batch, max_record_bytes=most)
-        else:
-            tasks, read = in_tasks(self._spark, self._records, ranges)
-            found = land_records(tasks, self._config, app=app, batch=batch, max_record_bytes=most, read=read)
-        progress = list(batch_progress(found.landed, start=start, end=end, bounds=self._known_bounds()))
-        append_progress(self._spark, self._config, progress, app=app, batch=batch)
-        self._report(summary(batch, progress, time.monotonic() - started))
+        report = write_records(
+            self._read(self._ranges(start, end)),
+            self._warehouse,
+            once,
+            max_record_bytes=self._max_record_bytes(batch),
+        )
+        progress = list(batch_progress(report.counts, start=start, end=end, bounds=self._known_bounds()))
+        append_progress(self._warehouse, progress, once)
+        self._log(summary(batch, progress, time.monotonic() - started))
 
     def _ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> Ranges:
         """Return the offsets to read; of a partition that is new to the query, all from its log's start."""
@@ -90,17 +90,27 @@ class DecodeBatchWriter:
             for partition, end_offset in end.items()
         }
 
-    def _few(self, ranges: Ranges) -> list[pa.RecordBatch] | None:
-        """Return the records if they are few."""
-        if sum(end - start for start, end in ranges.values()) > _FEW_RECORDS:
+    def _read(self, ranges: Ranges) -> Records:
+        """Read the records on the driver if they are few; otherwise let tasks read them."""
+        records = self._on_driver(ranges)
+        return in_tasks(self._warehouse.session, self._records, ranges) if records is None else records
+
+    def _on_driver(self, ranges: Ranges) -> DriverRecords | None:
+        """Return the records if the driver has room for them; it reads no more than that."""
+        count = sum(end - start for start, end in ranges.values())
+        if not self._has_room(count):
             return None
-        found, size = [], 0
+        batches, size = [], 0
         for records in self._records.read(ranges):
-            found.append(records)
+            batches.append(records)
             size += records.nbytes
-            if size > _FEW_BYTES:
+            if not self._has_room(count, size):
                 return None
-        return found
+        return DriverRecords(batches)
+
+    def _has_room(self, records: int, size_bytes: int = 0) -> bool:
+        engine = self._warehouse.choose(rows=_ROWS_A_RECORD * records, size_bytes=_BYTES_A_BYTE * size_bytes)
+        return engine == "delta-rs"
 
     def _known_bounds(self) -> Mapping[int, LogBounds]:
         """Return no bounds if the broker does not answer: the batch's records are read and must be written."""
@@ -110,92 +120,100 @@ class DecodeBatchWriter:
             return {}
 
 
-def in_tasks(spark: SparkSession, reader: RecordReader, ranges: Ranges) -> tuple[DataFrame, Rows]:
-    """Return a row for each task, one per core, and the function that reads the task's share of the records.
+class Records(Protocol):
+    """Records to decode, wherever they are."""
+
+    def append_commits(self, append: Callable[[Rows], None], max_record_bytes: int) -> BatchReport:
+        """Decode all records and append the commits; return counts of all rows and, if they are few, the others."""
+
+    def rare_rows(self, report: BatchReport, max_record_bytes: int) -> Mapping[str, Rows]:
+        """Return the rows of each table other than that of commits, for a report of `append_commits`."""
+
+
+@dataclass(frozen=True)
+class DriverRecords:
+    """Batches of `RECORD_SCHEMA` on the driver."""
+
+    batches: Iterable[pa.RecordBatch]
+
+    def append_commits(self, append: Callable[[Rows], None], max_record_bytes: int) -> BatchReport:
+        """Do what `Records` describes."""
+        report, commits = TaskReport(), []
+        for table, rows in decode_batches(self.batches, max_record_bytes):
+            report.count(table, rows)
+            if table == COMMITS:
+                commits.append(rows)
+            else:
+                report.rare.setdefault(table, []).append(rows)
+        if commits:
+            append(pa.Table.from_batches(commits))
+        return BatchReport.of({0: report})
+
+    def rare_rows(self, report: BatchReport, max_record_bytes: int) -> Mapping[str, Rows]:  # noqa: ARG002
+        """Do what `Records` describes."""
+        return report.rare
+
+
+@dataclass(frozen=True)
+class TaskRecords:
+    """Records in Spark: rows with the columns of `RECORD_SCHEMA`, or with what `read` makes these of in the tasks."""
+
+    frame: DataFrame
+    read: RowsFunction = iter
+
+    def append_commits(self, append: Callable[[Rows], None], max_record_bytes: int) -> BatchReport:
+        """Do what `Records` describes."""
+        reports = self.frame.sparkSession.sparkContext.accumulator({}, BY_TASK)
+        commits = self._rows(COMMITS, commits_reporting(reports, max_record_bytes))
+        append(commits)
+        if not reports.value:  # they were written before
+            commits.records.mapInArrow(commits.function, commits.ddl).write.format("noop").mode("append").save()
+        return BatchReport.of(reports.value)
+
+    def rare_rows(self, report: BatchReport, max_record_bytes: int) -> Mapping[str, Rows]:
+        """Do what `Records` describes."""
+        if not report.too_many:
+            return report.rare
+        return {
+            table: self._rows(table, rows_of(table, max_record_bytes)) for table in filter(report.has, RARE_TABLES)
+        }
+
+    def _rows(self, table: str, decode: RowsFunction) -> TaskRows:
+        read = self.read  # without the data frame, which tasks cannot have
+        return TaskRows(self.frame, lambda given: decode(read(given)), row_ddl(table))
+
+
+def in_tasks(spark: SparkSession, reader: RecordReader, ranges: Ranges) -> TaskRecords:
+    """Return the records for tasks to read, one for each core.
 
     Cores are counted for each batch, as a cluster's executors come and go.
     """
     shared = shares(ranges, spark.sparkContext.defaultParallelism)
-    return spark.range(0, len(shared), numPartitions=len(shared)), reading(reader, shared)
+    return TaskRecords(spark.range(0, len(shared), numPartitions=len(shared)), reading(reader, shared))
 
 
-def append_progress(
-    spark: SparkSession, config: Config, progress: Sequence[Mapping[str, Any]], *, app: str, batch: int
-) -> None:
-    """Append rows of `batch_progress` to `ingest_progress`."""
-    shared = {"batch_id": batch, "query_id": app, "landed_at": datetime.now(UTC)}
-    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], row_schema(PROGRESS))
-    tables.append(spark, rows, config, PROGRESS, app=app, version=batch)
-
-
-def land_few(
-    spark: SparkSession,
-    records: Iterable[pa.RecordBatch],
-    config: Config,
-    *,
-    app: str,
-    batch: int,
-    max_record_bytes: int | None = None,
-) -> BatchReport:
-    """Do `land_records` on the driver."""
-    report, commits = TaskReport(), []
-    for table, rows in decode_batches(records, max_record_bytes or config.decode.max_record_bytes):
-        report.count(table, rows)
-        if table == COMMITS:
-            commits.append(rows)
-        else:
-            report.rare.setdefault(table, []).append(rows)
-    same: dict[str, Any] = {"source": None}
-    if commits:
-        tables.append(spark, pa.Table.from_batches(commits), config, COMMITS, same=same, app=app, version=batch)
-    found = BatchReport.of({0: report})
-    _append_rare(spark, found, config, same=same, app=app, batch=batch)
-    return found
-
-
-def land_records(
-    records: DataFrame,
-    config: Config,
-    *,
-    app: str,
-    batch: int,
-    source: str | None = None,
-    max_record_bytes: int | None = None,
-    read: Rows = iter,
+def write_records(
+    records: Records, warehouse: Warehouse, once: Once, *, max_record_bytes: int, source: str | None = None
 ) -> BatchReport:
     """Decode records and append each to its table.
 
-    In: the columns of `RECORD_SCHEMA`, or what `read` makes these of in the tasks. Each append is done once for an
-    `app` and a `batch`, which must always have the same records and the same `max_record_bytes` (default: the
-    configured one). `source` is the column's value.
+    Each append is done once for a `once`, which must always have the same records and the same `max_record_bytes`.
+    `source` is the column's value.
     """
-    most = max_record_bytes or config.decode.max_record_bytes
-    spark = records.sparkSession
-    same: dict[str, Any] = {"source": source}
-    reports = spark.sparkContext.accumulator({}, BY_TASK)
-    reported = commits_reporting(reports, most)
 
-    def append_made(table: str, rows: Rows) -> None:
-        tables.append_made(
-            records, lambda given: rows(read(given)), row_ddl(table), config, table, same=same, app=app, version=batch
-        )
+    def append(table: str, rows: Rows, shared: Mapping[str, Any]) -> None:
+        warehouse.table(table).append(rows, once, shared=shared)
 
-    append_made(COMMITS, reported)
-    if not reports.value:  # they were written before
-        rows = records.mapInArrow(lambda given: reported(read(given)), row_ddl(COMMITS))
-        rows.write.format("noop").mode("append").save()
-    found = BatchReport.of(reports.value)
-    if found.too_many:
-        for table in filter(found.has, RARE_TABLES):
-            append_made(table, rows_of(table, most))
-    else:
-        _append_rare(spark, found, config, same=same, app=app, batch=batch)
-    return found
+    shared = {"source": source}
+    report = records.append_commits(lambda rows: append(COMMITS, rows, shared), max_record_bytes)
+    with_time = {**shared, "read_at": datetime.now(UTC)}
+    for table, rows in records.rare_rows(report, max_record_bytes).items():
+        append(table, rows, with_time)
+    return report
 
 
-def _append_rare(
-    spark: SparkSession, found: BatchReport, config: Config, *, same: Mapping[str, Any], app: str, batch: int
-) -> None:
-    read_at = {"read_at": datetime.now(UTC)}
-    for table, rows in found.rare.items():
-        tables.append(spark, rows, config, table, same={**same, **read_at}, app=app, version=batch)
+def append_progress(warehouse: Warehouse, progress: Sequence[Mapping[str, Any]], once: Once) -> None:
+    """Append rows of `batch_progress` to `ingest_progress`."""
+    shared = {"batch_id": once.version, "query_id": once.app, "landed_at": datetime.now(UTC)}
+    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], row_schema(PROGRESS))
+    warehouse.table(PROGRESS).append(rows, once)

@@ -8,7 +8,7 @@ newest sample directly:
 
     from grouptrail.exporter.service import Exporter
 
-    with Exporter(configs) as exporter:         # listens on exporter.listen; raises ExporterError where it cannot
+    with Exporter(clusters, web) as exporter:   # listens on exporter.listen; raises ExporterError where it cannot
         while sampling:
             exporter.publish(cluster, lag_rows) # a pyarrow Table: one sample, with the columns of consumer_lag
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,15 +13,12 @@ import pyarrow.compute as pc
 from grouptrail.errors import first_cause
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.reader import OpenTable, open_table, table_id
+from grouptrail.storage.reader import OpenTable, table_id
 from grouptrail.storage.rows import NewFiles, OpenTables, own_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sources import SavedRows
 from grouptrail.storage.sql import datafusion_literal
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
-
+from grouptrail.storage.warehouse import Warehouse
 
 SAVED = "metrics"
 """The folder, beside the jobs' checkpoints, for what the next start need not read again."""
@@ -38,7 +34,7 @@ class Totals:
 
     def __init__(
         self,
-        config: Config,
+        warehouse: Warehouse,
         name: str,
         *,
         position: str,
@@ -47,7 +43,7 @@ class Totals:
     ) -> None:
         """`values`: by name, a column (`!` before a boolean one counts false values) and `sum` or `max`."""
         self._name = name
-        self._config = config
+        self._warehouse = warehouse
         self._keys = list(keys)
         self._position = position
         self._values = values
@@ -57,7 +53,7 @@ class Totals:
         self._totals = pa.schema([*types, *numbers]).empty_table()
         self._table_id: str | None = None
         self._files: NewFiles
-        self._saved = SavedRows(config, SAVED, name, self._totals.schema)
+        self._saved = SavedRows(warehouse.checkpoint_path(SAVED), warehouse.options, name, self._totals.schema)
 
     def _begin(self, table: OpenTable) -> None:
         after = None
@@ -66,8 +62,8 @@ class Totals:
         else:
             self._totals, counted = saved
             with suppress(TableError):  # that version is no longer in the log: the rows counted are passed over
-                after = open_table(self._config, self._name, counted)
-        self._files = NewFiles(self._stored, own_rows(self._config), self._config.storage_options(), after)
+                after = self._warehouse.table(self._name).open(counted)
+        self._files = NewFiles(self._stored, own_rows(self._warehouse.cluster), self._warehouse.options, after)
         self._table_id = table_id(table)
 
     def now(self, table: OpenTable | None) -> pa.Table:
@@ -117,13 +113,13 @@ class NewestSample:
 
     _DAYS = (0.01, 1, 30, 36_500)
 
-    def __init__(self, config: Config, tables: OpenTables, name: str, condition: str = "TRUE") -> None:
+    def __init__(self, cluster: str, tables: OpenTables, name: str, condition: str = "TRUE") -> None:
         """`condition`: SQL about a row of the table `name`."""
         self._tables = tables
         self._name = name
         self._query = (
             f"SELECT MAX(sampled_at) AS any, MAX(CASE WHEN {condition} THEN sampled_at END) AS meeting "
-            f"FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} AND sampled_at >= "
+            f"FROM {name} WHERE cluster = {datafusion_literal(cluster)} AND sampled_at >= "
         )
         self._read_from: datetime | None = None
         self._found: tuple[datetime | None, datetime | None] = (None, None)

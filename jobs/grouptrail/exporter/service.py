@@ -19,12 +19,12 @@ from grouptrail.exporter.access import Access, basic_credentials
 from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.exporter.server import CLOSED, Server, keep_running
-from grouptrail.exporter.snapshot import LAG_COLUMNS, STALE_SECONDS, Snapshot, SnapshotReader
+from grouptrail.exporter.snapshot import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
 from grouptrail.memory import release_memory
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.model import ExporterConfig, WebConfig
 
 Report = Callable[[str], None]
 
@@ -50,25 +50,33 @@ class Exporter:
     waits for the next. If a snapshot fails, `report` gets the reason and the old page is still served, without its
     groups once it is too old.
 
-    `awaits_lag`: a lag job of this process will `publish`. Until then an earlier job's lag is served, and /ready
-    waits for a newer sample.
+    `web` says who may see the pages. `awaits_lag`: a lag job of this process will `publish`. Until then an earlier
+    job's lag is served, and /ready waits for a newer sample.
     """
 
-    def __init__(self, configs: Sequence[Config], report: Report = print_now, *, awaits_lag: bool = False) -> None:
-        self._clusters = {config.cluster: _Cluster(config, report, awaits_lag=awaits_lag) for config in configs}
+    def __init__(
+        self,
+        clusters: Sequence[ServedCluster],
+        web: WebConfig,
+        report: Report = print_now,
+        *,
+        awaits_lag: bool = False,
+    ) -> None:
+        exporter = clusters[0].exporter
+        self._clusters = {one.name: _Cluster(one, report, awaits_lag=awaits_lag) for one in clusters}
         self._report = report
-        self._refresh_seconds = configs[0].exporter.refresh_seconds
+        self._refresh_seconds = exporter.refresh_seconds
         self._page: Page | None = None
         self._pages: WsgiApplication | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._server = Server(
-            configs[0].exporter,
+            exporter,
             lambda: self._page,
             self._problem,
             self._count_restart,
             lambda: self._pages,
-            access=_access(configs[0]),
+            access=_access(exporter, web),
         )
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
@@ -175,27 +183,27 @@ class Exporter:
             self._wake.wait(max(0.0, due - time.monotonic()))
 
 
-def _access(config: Config) -> Access:
-    token = None if config.web.token_file is None else read_token(config.web.token_file, "web.token_file").encode()
+def _access(exporter: ExporterConfig, web: WebConfig) -> Access:
+    token = None if web.token_file is None else read_token(web.token_file, "web.token_file").encode()
     return Access(
-        basic_credentials(config.exporter),
+        basic_credentials(exporter),
         token,
-        has_certificates=config.exporter.tls_client_ca is not None,
-        is_open=config.web.allow_anonymous,
+        has_certificates=exporter.tls_client_ca is not None,
+        is_open=web.allow_anonymous,
     )
 
 
 class _Cluster:
     """The page of one cluster, updated by the refresher's thread."""
 
-    def __init__(self, config: Config, report: Report, *, awaits_lag: bool) -> None:
+    def __init__(self, cluster: ServedCluster, report: Report, *, awaits_lag: bool) -> None:
         self.page: ClusterPage | None = None
         self.problem: str | None = NO_SNAPSHOT_YET
         self.lag: pa.Table | None = None
         self.jobs = {_OWN_JOB: JobState(is_running=True, restarts=0)}
-        self._config = config
+        self._exporter = cluster.exporter
         self._report = report
-        self._reader = SnapshotReader(config, lag_since=datetime.now(UTC) if awaits_lag else None)
+        self._reader = SnapshotReader(cluster, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
     def refresh(self, *, reads_tables: bool) -> None:
@@ -207,7 +215,7 @@ class _Cluster:
             snapshot = self._reader.read(
                 self.lag,
                 reads_tables=reads_tables,
-                choose=lambda snapshot: groups_to_read(snapshot, self._config.exporter, self.page),
+                choose=lambda snapshot: groups_to_read(snapshot, self._exporter, self.page),
             )
             self._show(snapshot)
         except GrouptrailError as error:
@@ -227,7 +235,7 @@ class _Cluster:
     def _show(self, snapshot: Snapshot) -> None:
         self.page = ClusterPage(
             snapshot,
-            self._config.exporter,
+            self._exporter,
             errors=lambda: self._errors,
             jobs=lambda: dict(self.jobs),
             before=self.page,

@@ -26,7 +26,7 @@ from grouptrail.exporter.patterns import is_allowed
 from grouptrail.exporter.reading import SAVED, NewestSample, Rising, Totals
 from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.kafka.log import GONE
-from grouptrail.query.clusters import UnknownClusterError, with_stored_cluster
+from grouptrail.query.clusters import UnknownClusterError, stored_cluster
 from grouptrail.query.freshness import stale_seconds
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
@@ -34,9 +34,10 @@ from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
 from grouptrail.storage.schema import compact, table_schema
 from grouptrail.storage.sources import SavedRows
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config, ExporterConfig
+    from grouptrail.config import ExporterConfig
 
 LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
@@ -175,9 +176,26 @@ def most_rows(config: ExporterConfig) -> int:
     return max(_FEW_ROWS, 2 * config.series_budget)
 
 
-def sample_seconds(config: Config) -> float:
-    """Return how far apart the rows of one sample may be; beyond an interval they are of the one before."""
-    return min(_MOST_SAMPLE_SECONDS, max(_LEAST_SAMPLE_SECONDS, config.log_offsets.interval_seconds))
+@dataclass(frozen=True)
+class ServedCluster:
+    """A cluster to serve: its tables, and the settings of its metrics.
+
+    `sample_seconds` is the time between samples of the logs (`log_offsets.interval_seconds`).
+    """
+
+    warehouse: Warehouse
+    exporter: ExporterConfig
+    sample_seconds: float
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.warehouse.cluster
+
+    @property
+    def sample_span(self) -> timedelta:
+        """How far apart the rows of one sample may be; beyond an interval they are of the one before."""
+        return timedelta(seconds=min(_MOST_SAMPLE_SECONDS, max(_LEAST_SAMPLE_SECONDS, self.sample_seconds)))
 
 
 # The cause is known when the next assignment is computed; a counter cannot be corrected afterwards.
@@ -185,24 +203,26 @@ _NOT_YET_KNOWN = "is_open AND ended_at IS NULL AND cause = 'topic_metadata_chang
 
 
 class SnapshotReader:
-    """Takes snapshots of a warehouse; each reads the rows since the previous one."""
+    """Takes snapshots of a cluster's tables; each reads the rows since the previous one."""
 
-    def __init__(self, config: Config, lag_since: datetime | None = None) -> None:
+    def __init__(self, cluster: ServedCluster, lag_since: datetime | None = None) -> None:
         """`lag_since`: snapshots are not ready before there is a lag sample since that time."""
-        self._config = config
+        warehouse = cluster.warehouse
+        self._cluster = cluster
+        self._warehouse = warehouse
         self._lag_since = lag_since
-        self._tables = OpenTables(config, _READ)
-        self._newest_lag = NewestSample(config, self._tables, "consumer_lag")
-        self._newest_answer = NewestSample(config, self._tables, "log_offsets", _IS_ANSWER)
+        self._tables = OpenTables([table.location for table in warehouse.tables(_READ)], _READ)
+        self._newest_lag = NewestSample(cluster.name, self._tables, "consumer_lag")
+        self._newest_answer = NewestSample(cluster.name, self._tables, "log_offsets", _IS_ANSWER)
         self._commits = Totals(
-            config,
+            warehouse,
             "offset_commits",
             position="record_offset",
             keys=("record_partition", "group_id"),
             values={"count": ("!is_tombstone", "sum")},
         )
         self._progress = Totals(
-            config,
+            warehouse,
             "ingest_progress",
             position="end_offset",
             keys=("record_partition",),
@@ -214,7 +234,7 @@ class SnapshotReader:
         self._counted = _NO_REBALANCES
         self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
         self._processed_before: datetime | None = None
-        self._waits = SavedRows(config, SAVED, "history_waits", _WAITS)
+        self._waits = SavedRows(warehouse.checkpoint_path(SAVED), warehouse.options, "history_waits", _WAITS)
         self._backlog: dict[int, int] = {}
         self._is_ready = False
         self._others: str | None = None
@@ -239,7 +259,7 @@ class SnapshotReader:
             gone = stored.deleted.filter(pc.greater(stored.deleted["deleted_at"], newest))["group_id"]
             rows, (summary, extent) = _NO_LAG, (_without(gone, part) for part in sample.summary())
         else:
-            rows = existing(_newest_sample(sample, self._config), stored.deleted)
+            rows = existing(_newest_sample(sample, self._cluster), stored.deleted)
             summary, extent = SUMMARY.empty_table(), EXTENT.empty_table()
             newest = pc.max(sample["sampled_at"]).as_py() or self._newest_lag.now()[0]
         ids = [*stored.groups["group_id"].chunks, *rows["group_id"].chunks, *extent["group_id"].chunks]
@@ -256,7 +276,7 @@ class SnapshotReader:
             times["consumer_lag"] = answered and min(newest, answered).timestamp()
         has_lag = len(rows) + len(extent) > 0
         snapshot = Snapshot(
-            cluster=self._config.cluster,
+            cluster=self._cluster.name,
             made_at=time.time(),
             seconds=time.perf_counter() - started,
             lag=rows,
@@ -303,20 +323,20 @@ class SnapshotReader:
         table = self._tables.get("consumer_lag")
         if table is None:
             return _NO_LAG
-        stale = _stale(self._config)
+        stale = _stale(self._cluster)
         newest = self._tables.newest("consumer_lag", "sampled_at")
         rows = _NO_LAG
         # Only the newest files are read, unless their statistics led too far: those of another cluster may count.
-        span = timedelta(seconds=sample_seconds(self._config))
+        span = self._cluster.sample_span
         for since in [stale] if newest is None else [max(stale, newest - span), stale]:
             where = f"FROM consumer_lag WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
             files, count = self._tables.files_since("consumer_lag", "sampled_at", since)
-            if count > most_rows(self._config.exporter):
+            if count > most_rows(self._cluster.exporter):
                 newest = self._tables.rows(f"SELECT MAX(sampled_at) AS at {where}")["at"][0].as_py()
                 if newest is not None:
                     columns = compact(pa.schema(list(_types("consumer_lag", _READ["consumer_lag"]).items())))
-                    stored = files_dataset(table, files, columns, self._config.storage_options())
-                    return self._large(stored, newest, since, own_rows(self._config))
+                    stored = files_dataset(table, files, columns, self._warehouse.options)
+                    return self._large(stored, newest, since, own_rows(self._cluster.name))
             elif len(rows := self._tables.rows(f"SELECT {', '.join(LAG_COLUMNS)} {where}")):
                 break
         return _lag_columns(rows)
@@ -324,9 +344,9 @@ class SnapshotReader:
     def _published_lag(self, rows: pa.Table) -> pa.Table | LargeSample:
         """Return published rows with lag in seconds as of now."""
         rows = _select_lag(rows)
-        newest, stale = pc.max(rows["sampled_at"]).as_py(), _stale(self._config)
+        newest, stale = pc.max(rows["sampled_at"]).as_py(), _stale(self._cluster)
         as_of_now = partial(self._as_of_now, now=time.time())
-        if len(rows) > most_rows(self._config.exporter) and newest >= stale:
+        if len(rows) > most_rows(self._cluster.exporter) and newest >= stale:
             return self._large(ds.dataset(rows), newest, stale, as_of_now=as_of_now)
         return as_of_now(_lag_columns(rows))
 
@@ -339,8 +359,8 @@ class SnapshotReader:
         as_of_now: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     ) -> LargeSample:
         """Return the rows of the newest sample, taken at `newest`, among those after `since` that match `among`."""
-        of_sample = pc.field("sampled_at") >= max(since, newest - timedelta(seconds=sample_seconds(self._config)))
-        exporter = self._config.exporter
+        of_sample = pc.field("sampled_at") >= max(since, newest - self._cluster.sample_span)
+        exporter = self._cluster.exporter
         return LargeSample(
             rows,
             of_sample if among is None else of_sample & among,
@@ -354,7 +374,7 @@ class SnapshotReader:
 
         At most two intervals are added: an older sample says nothing about now.
         """
-        most = 2 * self._config.log_offsets.interval_seconds
+        most = 2 * self._cluster.sample_seconds
         sampled_at = pc.cast(rows["sampled_at"], pa.int64())
         since = np.clip(now - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
         older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
@@ -445,7 +465,7 @@ class SnapshotReader:
     def _silence(self) -> Silence | None:
         """Return since when no sample of the logs has an answer, and why; None if the newest one has one."""
         newest, answered = self._newest_answer.now()
-        length = timedelta(seconds=sample_seconds(self._config))
+        length = self._cluster.sample_span
         if newest is None or (answered is not None and newest - answered <= length):
             return None
         reasons = self._tables.rows(
@@ -462,11 +482,11 @@ class SnapshotReader:
         """
         partitions = progress["record_partition"].to_pylist()
         newest = self._tables.newest("log_offsets", "sampled_at")
-        if newest is None or newest < datetime.now(UTC) - timedelta(seconds=stale_seconds(self._config)):
+        if newest is None or newest < _stale(self._cluster):
             behind = pc.subtract(progress["log_end_offset"], progress["last_stable_offset"]).to_pylist()
             return _stable_offsets({at: (None, lag) for at, lag in zip(partitions, behind, strict=True)})
-        apart = min(sample_seconds(self._config), self._config.log_offsets.interval_seconds / 2)
-        since = newest - timedelta(seconds=apart)
+        apart = min(self._cluster.sample_span, timedelta(seconds=self._cluster.sample_seconds / 2))
+        since = newest - apart
         rows = self._tables.rows(
             "SELECT partition, last_stable_offset AS stable, log_end_offset - last_stable_offset AS lag "
             "FROM log_offsets "
@@ -493,7 +513,7 @@ class SnapshotReader:
             return None
         progress = stored.progress
         if not len(progress):
-            place = f"under {self._config.warehouse} for cluster {self._config.cluster}"
+            place = f"under {self._warehouse.location} for cluster {self._cluster.name}"
             return self._other_clusters() or f"nothing of __consumer_offsets has landed {place}"
         if sampled_at is not None and not has_lag:
             return (
@@ -518,13 +538,13 @@ class SnapshotReader:
         if self._others is None and self._lag_since is None:
             try:
                 # With a cluster that is set: none of the others is to be taken instead.
-                with_stored_cluster(self._config.model_copy(update={"cluster": self._config.cluster}))
+                stored_cluster(self._warehouse, is_named=True)
             except UnknownClusterError as error:
                 self._others = str(error)
         return self._others
 
     def _ours(self) -> str:
-        return f"cluster = {datafusion_literal(self._config.cluster)}"
+        return f"cluster = {datafusion_literal(self._cluster.name)}"
 
 
 def _stable_offsets(offsets: Mapping[int, tuple[int | None, int | None]]) -> pa.Table:
@@ -545,12 +565,12 @@ def _select_lag(rows: pa.Table) -> pa.Table:
     return rows.select(LAG_COLUMNS)
 
 
-def _newest_sample(rows: pa.Table, config: Config) -> pa.Table:
+def _newest_sample(rows: pa.Table, cluster: ServedCluster) -> pa.Table:
     """Return the newest row of each group and partition, without those that the newest sample lacks."""
     newest_at = pc.max(rows["sampled_at"]).as_py()
     if newest_at is None:
         return rows
-    since = max(newest_at - timedelta(seconds=sample_seconds(config)), _stale(config))
+    since = max(newest_at - cluster.sample_span, _stale(cluster))
     is_new = pc.greater_equal(rows["sampled_at"], pa.scalar(since, rows["sampled_at"].type))
     if not pc.all(is_new, skip_nulls=False).as_py():  # filtering copies all rows, whose names may be long
         rows = rows.filter(is_new)
@@ -567,8 +587,8 @@ def existing(lag: pa.Table, deleted: pa.Table) -> pa.Table:
     return lag.filter(pc.fill_null(pc.less_equal(deleted_at, lag["sampled_at"]), True))
 
 
-def _stale(config: Config) -> datetime:
-    return datetime.now(UTC) - timedelta(seconds=stale_seconds(config))
+def _stale(cluster: ServedCluster) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=stale_seconds(cluster.sample_seconds))
 
 
 def _of(groups: pa.Array, rows: pa.Table) -> pa.Table:

@@ -1,7 +1,8 @@
 """The last commit of partitions that changed their owner: its age, and how many records may be read twice.
 
 The last commit is searched in the lookback before a partition was given up. The estimate of records that may be read
-twice is the commit's age times the rate of the last two commits. The driver processes few handovers, Spark many.
+twice is the commit's age times the rate of the last two commits. This module reads the commits into memory;
+`handovers_with_spark` does the same for any number.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from grouptrail.storage.files import Rows
+from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.schema import gathered
-from grouptrail.storage.sql import spark_literal
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Ints = npt.NDArray[np.int64]
 CommitsBetween = Callable[[datetime, datetime], ds.Dataset]
 """Returns rows of `offset_commits`, among them all of a time."""
 
-_OF = ("record_partition", "group_id", "topic", "partition")
-_IN_TIME = ("at", "is_handover", "record_offset")
-_COMMIT_COLUMNS = ("committed_offset", "commit_age_ms", "may_be_read_twice")
-_COMMIT_DDL = (
+PARTITION = ("record_partition", "group_id", "topic", "partition")
+IN_TIME = ("at", "is_handover", "record_offset")
+COMMIT_COLUMNS = ("committed_offset", "commit_age_ms", "may_be_read_twice")
+COMMIT_DDL = (
     "group_id string, record_offset bigint, position int, committed_offset bigint, commit_age_ms bigint, "
     "may_be_read_twice bigint, commits_found int"
 )
-_FEW_GROUPS = 2_000
 
 # Most partitions are committed every few seconds; only for the others the whole lookback is read.
 _NEAR = timedelta(minutes=1)
@@ -51,25 +47,8 @@ class HandoverSpan:
     last: datetime
     groups: list[str]
 
-    @staticmethod
-    def aggregates(rebalances: str) -> list[Column]:
-        """Return the aggregates that `of` needs, over a column with rows of `rebalances` and `group_id`."""
-        from pyspark.sql import functions as F
-
-        given_up = F.col(f"{rebalances}.handed_over.given_up_at")
-        return [
-            F.min(F.array_min(given_up)).alias("first"),
-            F.max(F.array_max(given_up)).alias("last"),
-            F.collect_set(F.when(F.size(given_up) > 0, F.col("group_id"))).alias("groups"),
-        ]
-
     @classmethod
-    def of(cls, row: Any) -> Self | None:
-        """Return the span in a row of the aggregates; None where nothing was handed over."""
-        return cls(row["first"], row["last"], row["groups"]) if row["groups"] else None
-
-    @classmethod
-    def of_rows(cls, rebalances: pa.Table) -> Self | None:
+    def of(cls, rebalances: pa.Table) -> Self | None:
         """Return the span of rows of `rebalances`; None where nothing was handed over."""
         lists = rebalances["handed_over"].combine_chunks()
         given_up = pc.struct_field(lists.flatten(), "given_up_at")
@@ -98,9 +77,9 @@ def fill_commits(rebalances: pa.Table, commits: CommitsBetween, cluster: str, lo
             "position": pa.array(np.arange(len(handovers), dtype=np.int32)),
         }
     )
-    found = _commits_of(handed, commits, cluster, min(_NEAR, lookback), lookback)
+    filled = _commits_of(handed, commits, cluster, min(_NEAR, lookback), lookback)
     fields = [
-        found[name] if name in _COMMIT_COLUMNS else pc.struct_field(handovers, name)
+        filled[name] if name in COMMIT_COLUMNS else pc.struct_field(handovers, name)
         for name in _names(handovers.type)
     ]
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
@@ -110,52 +89,17 @@ def fill_commits(rebalances: pa.Table, commits: CommitsBetween, cluster: str, lo
     return rebalances.set_column(at, rebalances.schema.field(at), whole)
 
 
-def fill_commits_with_spark(
-    rebalances: DataFrame, span: HandoverSpan, commits: DataFrame, lookback: timedelta
-) -> DataFrame:
-    """Do the same as `fill_commits` for any number of rows; `commits` are rows of `offset_commits`."""
-    from pyspark.sql import functions as F
-
-    key = ["group_id", "record_offset"]
-    handed = rebalances.select("record_partition", *key, F.posexplode("handed_over").alias("position", "handover"))
-    handed = handed.select(*handed.columns[:-1], "handover.topic", "handover.partition", "handover.given_up_at")
-    near = commits.where(F.col("record_at").between(span.first - lookback, span.last))
-    near = near.where("committed_offset IS NOT NULL")
-    if len(span.groups) <= _FEW_GROUPS:
-        # As text: each argument of a function is a call from Python into Java.
-        near = near.where(f"group_id IN ({', '.join(map(spark_literal, span.groups))})")
-    near = near.select(*_OF, "record_offset", F.col("record_at").alias("at"), "committed_offset")
-    events = near.unionByName(handed.withColumnRenamed("given_up_at", "at"), allowMissingColumns=True)
-    events = events.withColumn("is_handover", F.col("position").isNotNull())
-    in_order = events.repartition(*_OF).sortWithinPartitions(*_OF, *_IN_TIME)
-    found = in_order.mapInArrow(last_commits(lookback), _COMMIT_DDL)
-    by_rebalance = found.groupBy(*key).agg(
-        F.sort_array(F.collect_list(F.struct("position", *_COMMIT_COLUMNS))).alias("found")
-    )
-
-    def fill(handover: Column, found: Column) -> Column:
-        for name in _COMMIT_COLUMNS:
-            handover = handover.withField(name, found[name])
-        return handover
-
-    return (
-        rebalances.join(by_rebalance.hint("merge"), key, "left")
-        .withColumn("handed_over", F.coalesce(F.zip_with("handed_over", "found", fill), "handed_over"))
-        .select(*rebalances.columns)
-    )
-
-
 def _commits_of(
     handed: pa.Table, commits: CommitsBetween, cluster: str, near: timedelta, lookback: timedelta
 ) -> dict[str, pa.Array]:
     """Return the commit columns of each handover, from the near commits or else from the whole lookback."""
     events = pa.concat_tables([_commits_before(handed, commits, cluster, near), handed], promote_options="default")
-    found = pa.Table.from_batches(last_commits(near)(sort_events(events).to_batches())).sort_by("position")
-    columns = {name: found[name].combine_chunks() for name in _COMMIT_COLUMNS}
-    missing = pc.less(found["commits_found"], 2).combine_chunks()
+    figures = pa.Table.from_batches(last_commits(near)(sort_events(events).to_batches())).sort_by("position")
+    columns = {name: figures[name].combine_chunks() for name in COMMIT_COLUMNS}
+    missing = pc.less(figures["commits_found"], 2).combine_chunks()
     if near < lookback and pc.any(missing).as_py():
         rest = _commits_of(handed.filter(missing), commits, cluster, lookback, lookback)
-        columns = {name: pc.replace_with_mask(columns[name], missing, rest[name]) for name in _COMMIT_COLUMNS}
+        columns = {name: pc.replace_with_mask(columns[name], missing, rest[name]) for name in COMMIT_COLUMNS}
     return columns
 
 
@@ -169,26 +113,26 @@ def _commits_before(handed: pa.Table, commits: CommitsBetween, cluster: str, nea
         & pc.field("group_id").isin(pc.unique(handed["group_id"]))
         & pc.field("committed_offset").is_valid()
     )
-    columns = {name: pc.field(name) for name in (*_OF, "record_offset", "committed_offset")}
+    columns = {name: pc.field(name) for name in (*PARTITION, "record_offset", "committed_offset")}
     columns["at"] = pc.field("record_at")
     batches = commits(first, last).to_batches(columns=columns, filter=among)
-    wanted = handed.select(_OF).group_by(_OF).aggregate([])
-    found = [
-        pa.Table.from_batches(some).join(wanted, list(_OF), join_type="left semi")
+    wanted = handed.select(PARTITION).group_by(PARTITION).aggregate([])
+    matching = [
+        pa.Table.from_batches(some).join(wanted, list(PARTITION), join_type="left semi")
         for some in gathered(batches, rows=_ROWS_AT_A_TIME)
     ]
-    none = pa.schema([*(wanted.schema.field(name) for name in _OF), pa.field("committed_offset", pa.int64())])
-    return pa.concat_tables([none.empty_table(), *found], promote_options="default")
+    none = pa.schema([*(wanted.schema.field(name) for name in PARTITION), pa.field("committed_offset", pa.int64())])
+    return pa.concat_tables([none.empty_table(), *matching], promote_options="default")
 
 
 def sort_events(events: pa.Table) -> pa.Table:
     """Return commits and handovers (those with a position) in the order that `last_commits` needs."""
     events = events.append_column("is_handover", events["position"].is_valid())
-    return events.sort_by([(name, "ascending") for name in (*_OF, *_IN_TIME)]).combine_chunks()
+    return events.sort_by([(name, "ascending") for name in (*PARTITION, *IN_TIME)]).combine_chunks()
 
 
-def last_commits(lookback: timedelta) -> Rows:
-    """Return a function for `DataFrame.mapInArrow` over sorted commits and handovers that yields `_COMMIT_DDL`."""
+def last_commits(lookback: timedelta) -> RowsFunction:
+    """Return a function for `DataFrame.mapInArrow` over sorted commits and handovers that yields `COMMIT_DDL`."""
 
     def look_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         carried: list[pa.RecordBatch] = []
@@ -246,7 +190,7 @@ def _commit_figures(
 def _numbered(events: pa.RecordBatch) -> Ints:
     """Number sorted rows by group and partition."""
     begins = np.zeros(len(events), np.bool_)
-    for name in _OF:
+    for name in PARTITION:
         code = events[name].dictionary_encode().indices.to_numpy()
         begins[1:] |= code[1:] != code[:-1]
     return np.cumsum(begins)

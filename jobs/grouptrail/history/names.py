@@ -4,104 +4,92 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.storage import tables
-from grouptrail.storage.sql import spark_literal
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from grouptrail.config import Config
+from grouptrail.storage.schema import arrow_type
+from grouptrail.storage.warehouse import Warehouse
 
 TABLE = "topic_names"
 
+REFERENCES_DDL = "topic_id string, topic string"
+"""A topic id in a record, and the topic's name, which is null where the record has only the id."""
+
+_REFERENCES = pa.schema([(name, arrow_type(type_)) for name, type_ in map(str.split, REFERENCES_DDL.split(", "))])
+
 # Only these records hold both names and ids.
-_NAMING = {
+_WITH_NAMES = {
     "ConsumerGroupPartitionMetadata": ("topics",),
     "ShareGroupStatePartitionMetadata": ("initializingTopics", "initializedTopics", "deletingTopics"),
 }
-_ID = r'"topicId":"([^"]+)"'
+_ID = re.compile(r'"topicId":"([^"]+)"')
 
 
-def known_names(spark: SparkSession | None, config: Config) -> dict[str, str]:
-    """Return the names by topic id in the table; Spark is used only for stores that delta-rs does not support."""
-    return {row["topic_id"]: row["topic"] for row in tables.select(spark, config, TABLE, "topic_id, topic")}
+def known_names(warehouse: Warehouse) -> dict[str, str]:
+    """Return the names by topic id in the table."""
+    return {row["topic_id"]: row["topic"] for row in warehouse.table(TABLE).select("topic_id, topic")}
 
 
-def topic_ids(bodies: Iterable[str | None]) -> set[str]:
-    """Return the topic ids in the bodies of records."""
-    return {topic_id for body in bodies if body for topic_id in re.findall(_ID, body)}
+def topic_references(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Find the topic ids in records (type, body), each once a batch: a function for `DataFrame.mapInArrow`."""
+    for records in batches:
+        names: dict[str, str | None] = {}
+        for type_, body in zip(records["type"].to_pylist(), records["body"].to_pylist(), strict=True):
+            names = dict.fromkeys(_ID.findall(body or "")) | names
+            for field in _WITH_NAMES.get(type_, ()) if body else ():
+                names |= {topic["topicId"]: topic["topicName"] for topic in json.loads(body).get(field) or ()}
+        yield pa.RecordBatch.from_pydict({"topic_id": list(names), "topic": list(names.values())}, schema=_REFERENCES)
 
 
-def _names_in_records(naming: pa.Table) -> dict[str, str]:
-    return {
-        topic["topicId"]: topic["topicName"]
-        for type_, body in zip(naming["type"].to_pylist(), naming["body"].to_pylist(), strict=True)
-        for field in _NAMING[type_]
-        for topic in json.loads(body).get(field) or ()
-    }
+def references_in(records: pa.Table) -> pa.Table:
+    """Return the topic ids in records (type, body), and the names that stand beside some (`REFERENCES_DDL`)."""
+    return pa.Table.from_batches(topic_references(records.to_batches()), _REFERENCES)
 
 
 class TopicNames:
-    """Names by topic id, kept in the table `topic_names`, so that a deleted topic keeps its name."""
+    """Names by topic id, kept in the table `topic_names`, so that a deleted topic keeps its name.
 
-    def __init__(self, spark: SparkSession, config: Config) -> None:
-        self._spark = spark
-        self._config = config
-        self._names = known_names(spark, config)
+    `kafka` are settings of Kafka's client: names are requested from a broker, too.
+    """
+
+    def __init__(self, warehouse: Warehouse, kafka: Mapping[str, str]) -> None:
+        self._warehouse = warehouse
+        self._kafka = kafka
+        self._names = known_names(warehouse)
         self._nameless: set[str] = set()
 
     def known(self) -> dict[str, str]:
         """Return all known names by topic id."""
         return dict(self._names)
 
-    def of(self, group_records: DataFrame) -> dict[str, str]:
-        """Return all known names, after looking up the new ids in these records (`tasks.INPUT_DDL`)."""
-        from pyspark.sql import functions as F
+    def look_up(self, references: pa.Table) -> dict[str, str]:
+        """Return all known names, after a search for those of new ids (`REFERENCES_DDL`).
 
-        wanted = self._ids(group_records) - self._names.keys() - self._nameless
-        if wanted:
-            naming = group_records.where(F.col("type").isin(*_NAMING) & F.col("body").isNotNull())
-            self._look_up(wanted, naming.select("type", "body").distinct().toArrow())
-        return self.known()
-
-    def of_few(self, group_records: pa.Table) -> dict[str, str]:
-        """Do the same for few records."""
-        wanted = topic_ids(group_records["body"].to_pylist()) - self._names.keys() - self._nameless
-        if wanted:
-            naming = pc.and_(pc.is_in(group_records["type"], pa.array(_NAMING)), pc.is_valid(group_records["body"]))
-            self._look_up(wanted, group_records.filter(naming))
-        return self.known()
-
-    def _look_up(self, wanted: set[str], naming: pa.Table) -> None:
-        """Find names of ids: in records that hold both (type, body), from the broker, or from commits."""
-        self._learn("record", _names_in_records(naming), wanted)
+        They are searched in the records, then on a broker, then in commits.
+        """
+        wanted = set(references["topic_id"].to_pylist()) - self._names.keys() - self._nameless
+        if not wanted:
+            return self.known()
+        named = references.filter(pc.is_valid(references["topic"]))
+        in_records = dict(zip(named["topic_id"].to_pylist(), named["topic"].to_pylist(), strict=True))
+        self._learn("record", in_records, wanted)
         by_broker = self._names_from_broker()
         self._learn("broker", by_broker, wanted)
         self._learn("commit", self._names_in_commits(wanted - self._names.keys()), wanted)
         # A cluster that answers has at least the offsets topic: after an empty answer the next batch tries again.
         if by_broker:
             self._nameless |= wanted - self._names.keys()
-
-    @staticmethod
-    def _ids(group_records: DataFrame) -> set[str]:
-        from pyspark.sql import functions as F
-
-        ids = F.explode(F.regexp_extract_all("body", F.lit(_ID), F.lit(1)))
-        return {row.id for row in group_records.select(ids.alias("id")).distinct().collect()}
+        return self.known()
 
     def _names_from_broker(self) -> dict[str, str]:
         """Return names by topic id from a broker; empty if none answers, so that the rows show ids."""
         try:
-            with OffsetsTopic(self._config.kafka_settings()) as topic:
+            with OffsetsTopic(self._kafka) as topic:
                 return topic.topic_names()
         except ClusterError:
             return {}
@@ -109,25 +97,18 @@ class TopicNames:
     def _names_in_commits(self, wanted: set[str]) -> dict[str, str]:
         if not wanted:
             return {}
-        among = ", ".join(map(spark_literal, sorted(wanted)))
-        rows = tables.select(
-            self._spark, self._config, "offset_commits", "DISTINCT topic_id, topic", f"AND topic_id IN ({among})"
-        )
+        among = ", ".join(map(self._warehouse.literal, sorted(wanted)))
+        commits = self._warehouse.table("offset_commits")
+        rows = commits.select("DISTINCT topic_id, topic", f"AND topic_id IN ({among})")
         return {row["topic_id"]: row["topic"] for row in rows}
 
-    def _learn(self, source: str, names: dict[str, str], wanted: set[str]) -> None:
+    def _learn(self, source: str, names: Mapping[str, str], wanted: set[str]) -> None:
+        """Keep the names of ids that are new, in the table, too."""
         new = {topic_id: names[topic_id] for topic_id in sorted(wanted & names.keys() - self._names.keys())}
         if not new:
             return
         self._names |= new
-        rows: list[dict[str, Any]] = [
-            {
-                "cluster": self._config.cluster,
-                "topic_id": topic_id,
-                "topic": topic,
-                "told_by": source,
-                "told_at": datetime.now(UTC),
-            }
-            for topic_id, topic in new.items()
-        ]
-        tables.append_new(self._spark, rows, self._config, TABLE)
+        same = {"cluster": self._warehouse.cluster, "told_by": source, "told_at": datetime.now(UTC)}
+        rows = [{**same, "topic_id": topic_id, "topic": topic} for topic_id, topic in new.items()]
+        table = self._warehouse.table(TABLE)
+        table.append(pa.Table.from_pylist(rows, table.schema))

@@ -4,186 +4,148 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.console.progress import waiting
-from grouptrail.history.batch import (
-    READ_OR_WRITTEN,
-    BatchSummary,
-    ensure_tables,
-    fold,
-    fresh_records,
-    rows_of,
-    with_commits,
+from grouptrail.history.fold_input import (
+    RECORDS_AT_A_TIME,
+    count_records,
+    read_records,
+    scan_records,
+    scan_topic_references,
 )
-from grouptrail.history.names import TopicNames, known_names, topic_ids
+from grouptrail.history.folded_rows import FoldedRows
+from grouptrail.history.folding import ROWS_A_RECORD, Folding
+from grouptrail.history.names import TopicNames, known_names, references_in
 from grouptrail.history.rows import TABLES
 from grouptrail.history.tasks import POSITIONS
-from grouptrail.history.without_spark import RECORDS_AT_A_TIME, are_supported, few_records, fold_few
-from grouptrail.jobs import Progress
-from grouptrail.storage import tables
-from grouptrail.storage.appending import append_without_spark
+from grouptrail.jobs import HISTORY, JobContext
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
-from grouptrail.storage.reader import open_table
-from grouptrail.storage.rows import has_columns, select_arrow
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.rows import has_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from grouptrail.config.job_settings import HistorySettings
+    from grouptrail.storage.warehouse import Warehouse
 
-    from grouptrail.config import Config
-
-_RECORDS_A_TASK = 250_000
+READ_OR_WRITTEN = (*HISTORY.reads, *HISTORY.writes)
 
 REBUILDING = -1
 """The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 
-# With these limits the driver takes up to 25 s and 1.2 GB (docs/performance.md).
-_FEW_RECORDS = 50_000
-_FEW_COMMITS = 2_000_000
+ROWS_A_COMMIT = 2.5
+"""How many rows can be written in the time in which a commit is searched for handovers (`storage.engines.choice`).
+
+With 50,000 records, or 2,000,000 commits, the driver takes up to 25 s and 1.2 GB (docs/performance.md).
+"""
+
+_RECORDS_A_TASK = 250_000
 
 
-def rebuild(start_spark: Callable[[], SparkSession], config: Config, report: Progress) -> None:
-    """Replace the rows of the history tables by rows made from all decoded records, and report how many.
+def rebuild(context: JobContext[HistorySettings], start_spark: Callable[[], Warehouse]) -> None:
+    """Replace the rows of the history tables by rows made from all decoded records, and log how many.
 
-    Spark is started only if the driver cannot do it alone: see `FewRecords`. The history job must not run meanwhile.
-    After an interruption, rebuild again before the job is started.
+    `start_spark` returns the warehouse with a session; it is called only if the driver cannot do it alone. The
+    history job must not run meanwhile. After an interruption, rebuild again before the job is started.
     """
     started = time.monotonic()
+    log = context.log
     with waiting("reading the decoded records"):
-        found: _Records | None = FewRecords.read(config)
-    if found is None:
-        spark = start_spark()
+        records = read_on_driver(context)
+    if records is None:
+        context = replace(context, warehouse=start_spark())
         with waiting("reading the decoded records"):
-            found = ManyRecords.read(spark, config)
-    if found is None:
-        report("no records have landed yet: nothing to rebuild")
+            records = _read_with_spark(context)
+    if records is None:
+        log("no records have landed yet: nothing to rebuild")
         return
-    report(f"folding {found.count:,} records of groups")
-    found.mark(
-        {
-            "cluster": config.cluster,
-            "record_partition": REBUILDING,
-            "group_id": "",
-            "told_to": 0,
-            "waits": False,
-            "state": "",
-            "open_bucket": 0,
-        }
-    )
+    log(f"folding {records.count:,} records of groups")
+    _mark(context.warehouse)
+    with waiting("folding them"):
+        rows = records.fold()
     try:
-        with waiting("folding them"):
-            rows = found.fold()
+        counts = rows.counts
         for table in (*TABLES, POSITIONS):
             with waiting(f"writing {table}"):
-                found.replace(table)
-            report(f"{table}: {rows.get(table, 0):,} rows")
+                context.warehouse.table(table).replace(rows.rows(table))
+            log(f"{table}: {counts.get(table, 0):,} rows")
     finally:
-        found.close()
+        rows.close()
     seconds = time.monotonic() - started
-    report(f"{found.count:,} records in {seconds:.1f} s, {found.count / seconds:,.0f} a second")
+    log(f"{records.count:,} records in {seconds:.1f} s, {records.count / seconds:,.0f} a second")
 
 
-class _Records(Protocol):
-    """All decoded records of groups; `count` is their number."""
+@dataclass(frozen=True)
+class AllRecords:
+    """All decoded records of groups: how many there are, and their fold."""
 
     count: int
-
-    def mark(self, marker: dict[str, object]) -> None:
-        """Add the row to `history_positions` that marks a rebuild."""
-
-    def fold(self) -> dict[str, int]:
-        """Compute the rows of all tables; return how many each has."""
-
-    def replace(self, table: str) -> None:
-        """Replace the rows of a table."""
-
-    def close(self) -> None:
-        """Release what `fold` has computed."""
+    fold: Callable[[], FoldedRows]
 
 
-class FewRecords:
-    """So few records that the driver folds them, without a JVM."""
+def read_on_driver(context: JobContext[HistorySettings]) -> AllRecords | None:
+    """Return the records; None if Spark is needed.
 
-    def __init__(self, config: Config, found: pa.Table, covered: OffsetRanges, names: dict[str, str]) -> None:
-        self._config = config
-        self._found = found
-        self._covered = covered
-        self._names = names
-        self.count = len(found)
-
-    @classmethod
-    def read(cls, config: Config) -> Self | None:
-        """Return the records; None if Spark is needed.
-
-        It is needed for no or many records, if a topic id has no name yet, if a table does not exist or lacks a
-        column, and in a store that delta-rs does not support.
-        """
-        if not are_supported(config):
-            return None
-        if not all(has_columns(open_table(config, name), table_schema(name)) for name in READ_OR_WRITTEN):
-            return None
-        columns = (*RANGE_COLUMNS, "offset_commits")
-        batches = list(select_arrow(config, PROGRESS, columns, "", rows_at_a_time=RECORDS_AT_A_TIME))
-        if not batches:
-            return None
-        progress = pa.concat_tables(batches)
-        covered = OffsetRanges.of(progress)
-        if covered.of_groups > _FEW_RECORDS or pc.sum(progress["offset_commits"]).as_py() > _FEW_COMMITS:
-            return None
-        names = known_names(None, config)
-        found = few_records(config, covered)
-        if found is None or not names.keys() >= topic_ids(found["body"].to_pylist()):
-            return None
-        return cls(config, found, covered, names)
-
-    def mark(self, marker: dict[str, object]) -> None:
-        append_without_spark(self._config, POSITIONS, [marker])
-
-    def fold(self) -> dict[str, int]:
-        self._rows = fold_few(self._found, self._covered.complete_to, self._names, self._config)
-        return self._rows.counts
-
-    def replace(self, table: str) -> None:
-        tables.replace_few(with_commits(self._rows.taken(table), table, self._config), self._config, table)
-
-    def close(self) -> None:
-        """Each table's rows were released as they were written."""
+    It is needed for no or many records, if a topic id has no name yet, if a table does not exist or lacks a column,
+    and in a store that delta-rs does not support.
+    """
+    warehouse = context.warehouse
+    if not warehouse.is_readable_without_spark:
+        return None
+    if not all(has_columns(table.open(), table.schema) for table in warehouse.tables(READ_OR_WRITTEN)):
+        return None
+    columns = (*RANGE_COLUMNS, "offset_commits")
+    batches = list(warehouse.table(PROGRESS).select_arrow(columns, rows_at_a_time=RECORDS_AT_A_TIME))
+    if not batches:
+        return None
+    progress = pa.concat_tables(batches)
+    covered = OffsetRanges.of(progress)
+    commits = pc.sum(progress["offset_commits"]).as_py()
+    work = max(covered.of_groups * ROWS_A_RECORD, round(commits * ROWS_A_COMMIT))
+    records = read_records(warehouse, covered) if warehouse.choose(rows=work) == "delta-rs" else None
+    if records is None:
+        return None
+    names = known_names(warehouse)
+    references = references_in(records)
+    if not names.keys() >= set(references["topic_id"].to_pylist()):
+        return None
+    folding = Folding.of(context)
+    return AllRecords(len(records), lambda: folding.on_driver(records, covered.complete_to, names))
 
 
-class ManyRecords:
-    """Any number of records, folded by Spark."""
+def _read_with_spark(context: JobContext[HistorySettings]) -> AllRecords | None:
+    """Return the records, after creating the tables that do not exist; None if no records have been decoded."""
+    warehouse = context.warehouse
+    warehouse.ensure(READ_OR_WRITTEN)
+    covered = OffsetRanges.of(warehouse.table(PROGRESS).dataframe().select(*RANGE_COLUMNS).toArrow())
+    if not covered.ranges:
+        return None
+    names = TopicNames(warehouse, context.kafka)
+    if covered.group_records:
+        names.look_up(scan_topic_references(warehouse, covered))
+    count = count_records(warehouse, covered)
+    tasks = max(warehouse.session.sparkContext.defaultParallelism, count // _RECORDS_A_TASK + 1)
 
-    def __init__(self, spark: SparkSession, config: Config, found: DataFrame, covered: OffsetRanges) -> None:
-        self._spark = spark
-        self._config = config
-        self._found = found
-        self._covered = covered
-        self._names = TopicNames(spark, config).of(found)
-        self.count = found.count()
+    def fold() -> FoldedRows:
+        records = scan_records(warehouse, covered)
+        return Folding.of(context).with_spark(records, covered.complete_to, names.known(), tasks=tasks)
 
-    @classmethod
-    def read(cls, spark: SparkSession, config: Config) -> Self | None:
-        """Return the records, after creating the tables that do not exist; None if nothing has landed."""
-        ensure_tables(spark, config)
-        covered = OffsetRanges.of(tables.read(spark, config, PROGRESS).select(*RANGE_COLUMNS).toArrow())
-        return cls(spark, config, fresh_records(spark, config, covered), covered) if covered.ranges else None
+    return AllRecords(count, fold)
 
-    def mark(self, marker: dict[str, object]) -> None:
-        tables.append_new(self._spark, [marker], self._config, POSITIONS)
 
-    def fold(self) -> dict[str, int]:
-        tasks = max(self._spark.sparkContext.defaultParallelism, self.count // _RECORDS_A_TASK + 1)
-        changed = fold(self._found, self._covered.complete_to, self._names, self._config, tasks)
-        self._changed = changed.persist()
-        self._summary = BatchSummary.of(self._changed)
-        return self._summary.rows
-
-    def replace(self, table: str) -> None:
-        tables.replace(rows_of(self._changed, table, self._summary, self._config), self._config, table)
-
-    def close(self) -> None:
-        self._changed.unpersist()
+def _mark(warehouse: Warehouse) -> None:
+    """Add the row to `history_positions` that marks a rebuild."""
+    marker = {
+        "cluster": warehouse.cluster,
+        "record_partition": REBUILDING,
+        "group_id": "",
+        "told_to": 0,
+        "waits": False,
+        "state": "",
+        "open_bucket": 0,
+    }
+    positions = warehouse.table(POSITIONS)
+    positions.append(pa.Table.from_pylist([marker], positions.schema))

@@ -18,11 +18,12 @@ from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge,
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import LagSettings
 
 _MICROS = 1_000_000
 _COLUMNS = (
@@ -167,7 +168,8 @@ def _was_empty(status: str, group_state: str | None, reason: str | None, lag: in
 
 
 def backtest(
-    config: Config,
+    warehouse: Warehouse,
+    settings: LagSettings,
     alert: Alert,
     *,
     groups: Sequence[str],
@@ -180,11 +182,10 @@ def backtest(
 
     Raises QueryError where no lag of them was stored in that time.
     """
-    thresholds = Thresholds.of(config.lag)
-    stored = _Stored(config, groups, since, until)
-    firings = replay(stored.samples(), thresholds, alert, config.lag.group_stop_seconds)
-    found = sorted(firings, key=lambda firing: firing.fired_at or 0)
-    rows = [_shown(firing) for firing in found]
+    thresholds = Thresholds.of(settings.lag)
+    stored = _Stored(warehouse, settings.sample_seconds, groups, since, until)
+    firings = replay(stored.samples(), thresholds, alert, settings.lag.group_stop_seconds)
+    rows = [_shown(firing) for firing in sorted(firings, key=lambda firing: firing.fired_at or 0)]
     if format != "table":
         write_rows(list(_HEADERS), rows, out, format=format)
         return
@@ -203,16 +204,16 @@ def backtest(
 class _Stored:
     """The stored samples of a time range, and once they have been read, their count and times."""
 
-    def __init__(self, config: Config, groups: Sequence[str], since: datetime, until: datetime) -> None:
-        self._warehouse = Warehouse(config, [TABLE])
-        self._apart = config.log_offsets.interval_seconds / 2 * _MICROS
+    def __init__(
+        self, warehouse: Warehouse, sample_seconds: float, groups: Sequence[str], since: datetime, until: datetime
+    ) -> None:
+        self._tables = SqlSnapshot(warehouse, [TABLE])
+        self._apart = sample_seconds / 2 * _MICROS
         self._where = (
-            f"WHERE cluster = {datafusion_literal(config.cluster)} "
+            f"WHERE cluster = {datafusion_literal(warehouse.cluster)} "
             f"AND sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)}"
         )
-        known = [
-            row["group_id"] for row in self._warehouse.rows(f"SELECT DISTINCT group_id FROM {TABLE} {self._where}")
-        ]
+        known = [row["group_id"] for row in self._tables.rows(f"SELECT DISTINCT group_id FROM {TABLE} {self._where}")]
         is_matching = matching(pa.array(known, pa.string()), groups).tolist()
         selected = [name for name, matches in zip(known, is_matching, strict=True) if matches]
         if not (selected if groups else known):
@@ -231,8 +232,8 @@ class _Stored:
         text = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} {self._where} ORDER BY sampled_at"
         waiting: list[pa.RecordBatch] = []
         newest = UNKNOWN
-        for found in self._warehouse.answer(text)[1]:
-            batch = pa.record_batch(found).cast(_STORED)
+        for stored in self._tables.answer(text)[1]:
+            batch = pa.record_batch(stored).cast(_STORED)
             times = ints(batch["sampled_at"])
             cuts = np.flatnonzero(np.diff(times, prepend=times[0] if newest == UNKNOWN else newest) >= self._apart)
             newest = int(times[-1])

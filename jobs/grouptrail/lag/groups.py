@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus, statuses
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.query import owned
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import datafusion_literal
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 TABLES = ("group_states", "generations", "memberships", "partition_ownership")
 # Each is created by the job that writes it: if it exists, that job has run.
@@ -127,8 +125,8 @@ _MOST_NAMED = 500
 class GroupStatuses:
     """The states of a shard's groups, read again when a table has changed."""
 
-    def __init__(self, config: Config, shard: Shard = ALL) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse, shard: Shard = ALL) -> None:
+        self._warehouse = warehouse
         self._shard = shard
         self.by_id: Mapping[str, GroupStatus] = {}
         self.owned = NONE_OWNED
@@ -140,19 +138,19 @@ class GroupStatuses:
 
     def refresh(self) -> None:
         """Read the tables if they have changed; without them there are no groups."""
-        warehouse = Warehouse(self._config, (*TABLES, *_DECODED))
-        if warehouse.versions == self._versions or not warehouse.versions.keys() >= set(TABLES):
+        tables = SqlSnapshot(self._warehouse, (*TABLES, *_DECODED))
+        if tables.versions == self._versions or not tables.versions.keys() >= set(TABLES):
             return
-        known = {"cluster": datafusion_literal(self._config.cluster), "shard": self._shard.condition_in_sql()}
+        known = {"cluster": datafusion_literal(self._warehouse.cluster), "shard": self._shard.condition_in_sql()}
 
         def query(text: str, **more: str) -> list[dict[str, Any]]:
-            return warehouse.rows(text.format(**known, **more))
+            return tables.rows(text.format(**known, **more))
 
         def arrow(text: str, schema: pa.Schema, **more: str) -> pa.Table:
-            _, batches = warehouse.answer(text.format(**known, **more))
+            _, batches = tables.answer(text.format(**known, **more))
             return pa.Table.from_batches([pa.record_batch(batch).cast(schema) for batch in batches], schema)
 
-        has_decoded = warehouse.versions.keys() >= set(_DECODED)
+        has_decoded = tables.versions.keys() >= set(_DECODED)
         returning = query(_RETURNING) if has_decoded else []
         states = query(_STATES)
         self._read_emptied(states, query, arrow, has_decoded=has_decoded)
@@ -161,7 +159,7 @@ class GroupStatuses:
             states, subscriptions, self._leavers, filled=filled, pauses=self._pauses, returning=returning
         )
         self.owned = arrow(owned.OWNED, OWNED)
-        self._versions = warehouse.versions
+        self._versions = tables.versions
 
     def _read_emptied(
         self,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.jobs import LAG, Live, Progress, Publish, Query, Start
+from grouptrail.jobs import LAG, JobContext, LagFeed, Log
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.positions import TABLE as COMMITTED
+from grouptrail.lag.shard import LagInputs
 from grouptrail.lag.shards import LagShards
 from grouptrail.lag.state import (
     CLOCKS_APART,
@@ -28,17 +29,16 @@ from grouptrail.lag.state import (
     counts_by_status,
 )
 from grouptrail.memory import release_memory
-from grouptrail.spark.streams import query_id
-from grouptrail.storage import checkpoints, tables
-from grouptrail.storage.files import TableLocation
+from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.files import write as write_files
-from grouptrail.storage.following import Appended, follow
+from grouptrail.storage.following import Query
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.sources import noted
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import LagSettings
 
 _LOOK_EVERY_SECONDS = 1
 # With very many positions, computing the newest lag must not take the processor from the jobs.
@@ -48,72 +48,64 @@ _ROWS_A_BATCH = 2_000_000
 _STORE_COMMITTED_EVERY_SECONDS = 60
 
 
-def check(config: Config) -> None:
+def check(context: JobContext[LagSettings]) -> None:
     """Raise unless the warehouse can be written; runs before Spark is started."""
-    tables.check_warehouse(config)
+    context.warehouse.check()
 
 
-def start(
-    spark: SparkSession,
-    config: Config,
-    *,
-    once: bool,
-    report: Callable[[str], None],
-    is_written_here: bool = False,
-    publish: Publish | None = None,
-    live: Live | None = None,
-) -> Query:
+def start(context: JobContext[LagSettings]) -> Query:
     """Start the query.
 
     Reads `log_offsets`, `offset_commits` and the history; writes `consumer_lag` and `committed_offsets`. Without
-    shards it passes the newest rows to `publish`, by the commits of `live` too, which may not be in the tables yet.
+    shards it passes the newest rows to the context's feed, by the feed's live commits too.
     """
-    tables.ensure_tables(spark, config, (SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
-    begun = checkpoints.begin(spark, config, LAG.name, LAG.writes)
-    state = LagState(config, report) if config.lag.shards == 1 else None
-    lag: LagComputation = LagShards(spark, config) if state is None else LagHere(config, state)
-    writer = LagWriter(lag, app=lambda: query_id(spark, config, LAG.name), report=report)
-    samples = Appended(SAMPLES, begun.get("version"), files_a_batch=_samples_a_batch(spark, config))
-    after = datetime.fromisoformat(begun["after"]) if "after" in begun else None
+    warehouse, settings = context.warehouse, context.settings
+    warehouse.ensure((SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
+    checkpoint = warehouse.checkpoint(LAG.name)
+    begin = checkpoint.begin(warehouse.tables(LAG.writes))
+    inputs = LagInputs(warehouse, context.kafka, settings)
+    state = LagState(inputs, context.log) if settings.lag.shards == 1 else None
+    lag: LagComputation = LagShards(inputs) if state is None else LagHere(warehouse, state)
+    writer = LagWriter(lag, app=checkpoint.query_id, log=context.log)
+    after = datetime.fromisoformat(begin["after"]) if "after" in begin else None
 
-    def land(spark: SparkSession, rows: pa.Table, batch: int) -> None:
-        writer.land(spark, rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
+    def process(rows: pa.Table, batch: int) -> None:
+        writer.process(rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
 
-    if not once:
+    if not context.once:
         preparing = threading.Thread(target=lag.prepare, name="lag-prepare", daemon=True)
         preparing.start()
         _await_at_exit(preparing)
-    query = follow(
-        spark,
-        config,
-        LAG.name,
-        samples,
-        land=land,
-        once=once,
-        is_written_here=is_written_here,
+    query = warehouse.table(SAMPLES).follow(
+        checkpoint,
+        process=process,
+        once=context.once,
+        is_written_here=context.is_written_here,
         every_seconds=_LOOK_EVERY_SECONDS,
+        version=begin.get("version"),
+        files_a_batch=_samples_a_batch(warehouse, settings.lag.shards),
     )
     # What executors compute is served from the table.
-    if publish is not None and state is not None:
-        interval = config.log_offsets.interval_seconds
-        keep_published(state, query, publish, live, report, interval_seconds=interval)
+    if context.feed is not None and state is not None:
+        keep_published(state, query, context.feed, context.log, interval_seconds=settings.sample_seconds)
     return query
 
 
-def _samples_a_batch(spark: SparkSession, config: Config) -> int:
+def _samples_a_batch(warehouse: Warehouse, shards: int) -> int:
     """Return how many samples a batch may have, by the number of positions at the start."""
-    [row] = tables.select(spark, config, COMMITTED, "COUNT(*) AS positions") or [{"positions": 0}]
-    positions = int(row["positions"]) // config.lag.shards
+    [row] = warehouse.table(COMMITTED).select("COUNT(*) AS positions") or [{"positions": 0}]
+    positions = int(row["positions"]) // shards
     return min(MOST_SAMPLES_A_BATCH, 1 + _ROWS_A_BATCH // (1 + positions))
 
 
-def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> Start:
+def start_after_loss(context: JobContext[LagSettings]) -> Start:
     """Return the version of `log_offsets` from which to read, and the newest sample whose lag is stored."""
-    newest = tables.read(spark, config, TABLE).selectExpr("max(sampled_at) AS at").collect()[0].at
+    newest = context.warehouse.table(TABLE).dataframe().selectExpr("max(sampled_at) AS at").collect()[0].at
     if newest is None:
         return {}
-    tables.ensure_table(spark, config, SAMPLES)
-    versions = tables.versions(spark, config, SAMPLES)
+    samples = context.warehouse.table(SAMPLES)
+    samples.ensure()
+    versions = samples.versions()
     later = [version for version, at in versions if at >= newest - CLOCKS_APART]
     return {"version": min(later, default=versions[0][0]), "after": f"{newest.isoformat()}Z"}
 
@@ -121,9 +113,8 @@ def start_after_loss(spark: SparkSession, config: Config, _report: Progress) -> 
 def keep_published(
     state: LagState,
     query: Query,
-    publish: Publish,
-    live: Live | None,
-    report: Callable[[str], None],
+    feed: LagFeed,
+    log: Log,
     *,
     interval_seconds: float,
 ) -> None:
@@ -148,13 +139,13 @@ def keep_published(
             state.prepare()
             began = time.monotonic()
             try:
-                if live is not None:
-                    state.add_live(live())
+                if feed.live is not None:
+                    state.add_live(feed.live())
                 if (rows := state.fresh_rows()) is not None:
-                    publish(rows)
+                    feed.publish(rows)
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
-                report(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
+                log(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
             worked = time.monotonic() - began
             release_memory(after_seconds=worked)
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)
@@ -183,67 +174,67 @@ class LagComputation(Protocol):
     def prepare(self) -> None:
         """Read the commits while there is no sample; `append` reports what prevents it."""
 
-    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+    def append(self, rows: pa.Table, once: Once) -> Mapping[str, int]:
         """Append the lag at samples (rows of `log_offsets`) to its table; return the number of rows by status."""
 
     def has_new_commits(self) -> bool:
         """Return whether there are commits that `store_commits` has not stored."""
 
-    def store_commits(self, spark: SparkSession) -> None:
+    def store_commits(self) -> None:
         """Store the newest commits; after a restart later ones are read from `offset_commits`."""
 
 
 class LagHere:
     """Computes the lag in this process."""
 
-    def __init__(self, config: Config, state: LagState) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse, state: LagState) -> None:
+        self._warehouse = warehouse
         self._state = state
         self.prepare = state.prepare
 
-    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+    def append(self, rows: pa.Table, once: Once) -> Mapping[str, int]:
         """Do `LagComputation.append`."""
-        found = self._state.lag(rows)
-        tables.append(spark, found, self._config, TABLE, app=app, version=version)
+        lag = self._state.lag(rows)
+        self._warehouse.table(TABLE).append(lag, once)
         self._state.has_sample.set()
-        return counts_by_status(found)
+        return counts_by_status(lag)
 
     def has_new_commits(self) -> bool:
         """Do `LagComputation.has_new_commits`."""
         return self._state.has_new_commits
 
-    def store_commits(self, spark: SparkSession) -> None:
+    def store_commits(self) -> None:
         """Do `LagComputation.store_commits`."""
         rows, source = self._state.commits()
 
         def written(location: TableLocation) -> list[str]:
-            return [*write_files(rows.to_batches(), location), *noted([source], self._config.cluster)]
+            return [*write_files(rows.to_batches(), location), *noted([source], location.cluster)]
 
-        tables.replace_files(spark, written, self._config, COMMITTED)
+        self._warehouse.table(COMMITTED).replace(written)
 
 
 class LagWriter:
     """Writes the lag at each sample exactly once, also when a batch is retried."""
 
-    def __init__(self, lag: LagComputation, *, app: Callable[[], str], report: Callable[[str], None]) -> None:
+    def __init__(self, lag: LagComputation, *, app: Callable[[], str], log: Log) -> None:
         self._lag = lag
         self._app = app
-        self._report = report
+        self._log = log
         self._stored_at = -math.inf
-        self._reported: Mapping[str, int] | None = None
+        self._logged: Mapping[str, int] | None = None
 
-    def land(self, spark: SparkSession, rows: pa.Table, batch: int) -> None:
+    def process(self, rows: pa.Table, batch: int) -> None:
         """Process a micro-batch of rows of `log_offsets`."""
         if not len(rows):
             return
         started = time.monotonic()
-        counts = self._lag.append(spark, rows, app=self._app(), version=batch)
+        counts = self._lag.append(rows, Once(self._app(), batch))
         if self._lag.has_new_commits() and time.monotonic() - self._stored_at >= _STORE_COMMITTED_EVERY_SECONDS:
             self._stored_at = time.monotonic()
-            self._lag.store_commits(spark)
-        if counts != self._reported:
-            self._reported = counts
-            self._report(summary(batch, counts, time.monotonic() - started))
+            self._lag.store_commits()
+        if counts != self._logged:
+            self._logged = counts
+            self._log(summary(batch, counts, time.monotonic() - started))
 
 
 def summary(batch: int, counts: Mapping[str, int], seconds: float) -> str:

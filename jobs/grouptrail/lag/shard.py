@@ -14,8 +14,10 @@ from grouptrail.errors import GrouptrailError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from grouptrail.storage.files import TableLocation
+    from grouptrail.config.job_settings import LagSettings
+    from grouptrail.storage.location import TableLocation
     from grouptrail.storage.sources import SourceVersion
+    from grouptrail.storage.warehouse import Warehouse
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,15 @@ class Shard:
 
 
 ALL = Shard()
+
+
+@dataclass(frozen=True)
+class LagInputs:
+    """What lag is computed from: the tables, the brokers (settings of Kafka's client, secrets in clear), settings."""
+
+    warehouse: Warehouse
+    kafka: Mapping[str, str]
+    settings: LagSettings
 
 
 class ShardError(GrouptrailError):

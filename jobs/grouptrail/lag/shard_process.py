@@ -15,10 +15,9 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
-from grouptrail.config import Config
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
-from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenCommits, WrittenLag
+from grouptrail.lag.shard import Commits, LagInputs, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.lag.state import LagState, counts_by_status
 from grouptrail.memory import keep_memory_within_batches, release_memory
 from grouptrail.storage.files import write
@@ -29,13 +28,13 @@ _IDLE_SECONDS, _IDLE_INTERVALS = 600, 5
 
 
 class _Server:
-    def __init__(self, config: Config, shard: Shard) -> None:
-        self._new_state: Callable[[], LagState] = lambda: LagState(config, print_now, shard)
+    def __init__(self, inputs: LagInputs, shard: Shard) -> None:
+        self._new_state: Callable[[], LagState] = lambda: LagState(inputs, print_now, shard)
         self._state = self._new_state()
         self._last_request = ""
         self._asked_at = time.monotonic()
         self._is_busy = False
-        self._idle_seconds = max(_IDLE_SECONDS, _IDLE_INTERVALS * config.log_offsets.interval_seconds)
+        self._idle_seconds = max(_IDLE_SECONDS, _IDLE_INTERVALS * inputs.settings.sample_seconds)
 
     def serve(self, listener: Listener) -> None:
         """Answer requests for ever."""
@@ -77,10 +76,10 @@ class _Server:
         if self._last_request != request.after:
             self._state = self._new_state()
         self._last_request = "failed"
-        found = self._state.lag(request.rows)
-        files = tuple(write(found.to_batches(), request.location))
+        lag = self._state.lag(request.rows)
+        files = tuple(write(lag.to_batches(), request.location))
         self._last_request = request.request
-        return WrittenLag(files, counts_by_status(found), self._state.has_new_commits)
+        return WrittenLag(files, counts_by_status(lag), self._state.has_new_commits)
 
 
 def main(address: str, parent: int) -> None:

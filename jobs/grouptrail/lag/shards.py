@@ -26,18 +26,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from grouptrail.config import Config
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.positions import TABLE as COMMITTED
-from grouptrail.lag.shard import Commits, Samples, Shard, ShardError, WrittenCommits, WrittenLag
+from grouptrail.lag.shard import Commits, LagInputs, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.memory import KEPT_WITHIN_BATCHES
-from grouptrail.storage import tables
-from grouptrail.storage.files import TableLocation
+from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.sources import noted
 
 if TYPE_CHECKING:
     from pyspark import RDD
-    from pyspark.sql import SparkSession
 
 _PROCESS = "grouptrail.lag.shard_process"
 _START_SECONDS = 60
@@ -46,10 +44,11 @@ _START_SECONDS = 60
 class LagShards:
     """Computes the lag by tasks of Spark, as `job.LagComputation`."""
 
-    def __init__(self, spark: SparkSession, config: Config) -> None:
-        count = config.lag.shards
-        self._config = config
-        numbers: RDD[int] = spark.sparkContext.parallelize(range(count), count)
+    def __init__(self, inputs: LagInputs) -> None:
+        count = inputs.settings.lag.shards
+        self._inputs = inputs
+        context = inputs.warehouse.session.sparkContext
+        numbers: RDD[int] = context.parallelize(range(count), count)
         self._shards = numbers.map(partial(Shard, count=count)).persist()
         self._last_request = ""
         self._has_new_commits = False
@@ -57,56 +56,56 @@ class LagShards:
     def prepare(self) -> None:
         """Start the processes; each reads its commits."""
         with contextlib.suppress(Exception):
-            self._shards.foreach(partial(_ask, self._config, None))
+            self._shards.foreach(partial(_ask, self._inputs, None))
 
-    def append(self, spark: SparkSession, rows: pa.Table, *, app: str, version: int) -> Mapping[str, int]:
+    def append(self, rows: pa.Table, once: Once) -> Mapping[str, int]:
         """Do `job.LagComputation.append`."""
         request = uuid.uuid4().hex
-        found: list[WrittenLag] = []
+        parts: list[WrittenLag] = []
 
         def written(location: TableLocation) -> Iterable[str]:
-            found.extend(self._ask(Samples(rows, location, request, after=self._last_request)))
-            return [file for lag in found for file in lag.files]
+            parts.extend(self._ask(Samples(rows, location, request, after=self._last_request)))
+            return [file for lag in parts for file in lag.files]
 
-        tables.append_files(spark, written, self._config, TABLE, app=app, version=version)
+        self._inputs.warehouse.table(TABLE).append(written, once)
         self._last_request = request
-        self._has_new_commits |= any(lag.has_new_commits for lag in found)
-        return sum((Counter(lag.counts) for lag in found), Counter())
+        self._has_new_commits |= any(lag.has_new_commits for lag in parts)
+        return sum((Counter(lag.counts) for lag in parts), Counter())
 
     def has_new_commits(self) -> bool:
         """Do `job.LagComputation.has_new_commits`."""
         return self._has_new_commits
 
-    def store_commits(self, spark: SparkSession) -> None:
+    def store_commits(self) -> None:
         """Do `job.LagComputation.store_commits`."""
         self._has_new_commits = False
 
         def written(location: TableLocation) -> Iterable[str]:
-            found: list[WrittenCommits] = self._ask(Commits(location))
-            sources = noted((part.source for part in found), self._config.cluster)
-            return [*(file for part in found for file in part.files), *sources]
+            parts: list[WrittenCommits] = self._ask(Commits(location))
+            sources = noted((part.source for part in parts), location.cluster)
+            return [*(file for part in parts for file in part.files), *sources]
 
-        tables.replace_files(spark, written, self._config, COMMITTED)
+        self._inputs.warehouse.table(COMMITTED).replace(written)
 
     def _ask(self, request: Samples | Commits) -> list[Any]:
-        return self._shards.map(partial(_ask, self._config, request)).collect()
+        return self._shards.map(partial(_ask, self._inputs, request)).collect()
 
 
-def _ask(config: Config, request: Samples | Commits | None, shard: Shard) -> Any:
+def _ask(inputs: LagInputs, request: Samples | Commits | None, shard: Shard) -> Any:
     """Return the answer of a shard's process, which is started if there is none beside this executor."""
-    return ask(config, shard, request, parent=os.getppid())
+    return ask(inputs, shard, request, parent=os.getppid())
 
 
-def ask(config: Config, shard: Shard, request: Samples | Commits | None, *, parent: int) -> Any:
+def ask(inputs: LagInputs, shard: Shard, request: Samples | Commits | None, *, parent: int) -> Any:
     """Return what a shard's process answers; None to no request. The process lives as long as `parent` (a PID) does.
 
     One that ends without an answer is replaced once. Raises ShardError.
     """
     try:
-        answer = _answer(config, shard, request, parent)
+        answer = _answer(inputs, shard, request, parent)
     except (EOFError, OSError):
         try:
-            answer = _answer(config, shard, request, parent)
+            answer = _answer(inputs, shard, request, parent)
         except (EOFError, OSError) as error:
             raise ShardError(f"{_name(shard)} ended: see the executor's log, and its memory limit") from error
     if isinstance(answer, Exception):
@@ -114,8 +113,8 @@ def ask(config: Config, shard: Shard, request: Samples | Commits | None, *, pare
     return answer
 
 
-def _answer(config: Config, shard: Shard, request: Samples | Commits | None, parent: int) -> Any:
-    with _connection(config, shard, parent) as connection:
+def _answer(inputs: LagInputs, shard: Shard, request: Samples | Commits | None, parent: int) -> Any:
+    with _connection(inputs, shard, parent) as connection:
         connection.send(request)
         return connection.recv()
 
@@ -124,9 +123,9 @@ def _name(shard: Shard) -> str:
     return f"the process of lag shard {shard.number + 1} of {shard.count}"
 
 
-def _connection(config: Config, shard: Shard, parent: int) -> Connection:
+def _connection(inputs: LagInputs, shard: Shard, parent: int) -> Connection:
     # A socket's address has at most some hundred characters.
-    address = _folder() / f"{_id(config)}-{parent}-{shard.number}"
+    address = _folder() / f"{_id(inputs)}-{parent}-{shard.number}"
     with Path(f"{address}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second attempt of a task may ask at the same time
         with_one = partial(Client, str(address), "AF_UNIX")
@@ -140,7 +139,7 @@ def _connection(config: Config, shard: Shard, parent: int) -> Connection:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environ, start_new_session=True)
         assert process.stdin is not None
         with process.stdin as given:  # not in the command, where others could read secrets
-            given.write(pickle.dumps((config, shard)))
+            given.write(pickle.dumps((inputs, shard)))
         deadline = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             try:
@@ -150,8 +149,8 @@ def _connection(config: Config, shard: Shard, parent: int) -> Connection:
     raise ShardError(f"{_name(shard)} did not start within {_START_SECONDS} s: see the executor's log")
 
 
-def _id(config: Config) -> str:
-    of = f"{config.warehouse}\n{config.cluster}\n{config.lag.shards}"
+def _id(inputs: LagInputs) -> str:
+    of = f"{inputs.warehouse.location}\n{inputs.warehouse.cluster}\n{inputs.settings.lag.shards}"
     return hashlib.sha256(of.encode()).hexdigest()[:12]
 
 

@@ -30,18 +30,18 @@ from grouptrail.lag.index import UNKNOWN, Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_times, spans
-from grouptrail.lag.shard import ALL, Shard
+from grouptrail.lag.shard import ALL, LagInputs, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
 from grouptrail.storage.progress import decoded_to, read_ends
-from grouptrail.storage.reader import OpenTable, open_table
-from grouptrail.storage.rows import AppendedRows, dataset, own_files, own_rows, read_rows, select, select_arrow
+from grouptrail.storage.reader import OpenTable
+from grouptrail.storage.rows import NewRows, own_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sources import SourceVersion, with_source
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import LagSettings
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
@@ -69,20 +69,20 @@ _ENDS = table_schema(SAMPLES)
 _NONE_KNOWN: Ints = np.empty(0, np.int64)
 
 
-def rules_of(config: Config) -> Rules:
-    """Return the rules that the configuration sets."""
-    lag = config.lag
+def rules_of(settings: LagSettings) -> Rules:
+    """Return the rules that the settings make."""
+    lag = settings.lag
     return Rules(
         Thresholds.of(lag),
         lag.rate_seconds,
         lag.read_committed_groups,
         lag.exact_groups,
         lag.group_stop_seconds,
-        config.admin.interval_seconds,
+        settings.poll_seconds,
         # A group must not seem to have stopped before its partition counts as held back.
         max(
             min(_HELD_BACK_SECONDS, lag.stop_seconds / 2),
-            _HELD_BACK_INTERVALS * config.log_offsets.interval_seconds,
+            _HELD_BACK_INTERVALS * settings.sample_seconds,
         ),
     )
 
@@ -90,16 +90,17 @@ def rules_of(config: Config) -> Rules:
 class LagState:
     """Computes the lag at each sample from the newest rows of the tables. May be used by several threads."""
 
-    def __init__(self, config: Config, report: Callable[[str], None], shard: Shard = ALL) -> None:
-        self._config = config
-        self._report = report
+    def __init__(self, inputs: LagInputs, log: Callable[[str], None], shard: Shard = ALL) -> None:
+        self._warehouse = inputs.warehouse
+        self._settings = inputs.settings
+        self._log = log
         self._shard = shard
-        self._groups = GroupStatuses(config, shard)
-        self._records = RecordReader(config.kafka_settings(), _BROKER_TIMEOUT_SECONDS)
-        self._coordinators = Coordinators(config.kafka_settings(), config.admin.requests_per_second / shard.count)
+        self._groups = GroupStatuses(inputs.warehouse, shard)
+        self._records = RecordReader(inputs.kafka, _BROKER_TIMEOUT_SECONDS)
+        self._coordinators = Coordinators(inputs.kafka, inputs.settings.requests_per_second / shard.count)
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
-        self._commits: AppendedRows | None = None
+        self._commits: NewRows | None = None
         self._has_new_commits = True
         self._failure = ""
         self._has_news = False
@@ -177,9 +178,7 @@ class LagState:
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
         # Coordinators only know what is committed now.
-        is_new = time.time() - until / _MICROS < max(
-            _STILL_NEW_SECONDS, 2 * self._config.log_offsets.interval_seconds
-        )
+        is_new = time.time() - until / _MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
         found.append(
             self._calculator.compute(
                 *self._of_groups,
@@ -195,7 +194,7 @@ class LagState:
         assert self._calculator is not None
         self._calculator.add_sample(sample)
         if (since := self._calculator.held_back.progress_since) is not None:
-            ends = read_ends(None, self._config, landed_since=moment(since) - CLOCKS_APART)
+            ends = read_ends(self._warehouse, landed_since=moment(since) - CLOCKS_APART)
             self._calculator.held_back.release(decoded_to(ends))
             # A batch that landed since the commits were read may have released a partition.
             self._read_commits()
@@ -207,7 +206,7 @@ class LagState:
     @property
     def _apart_seconds(self) -> float:
         """Rows closer together than this belong to one sample."""
-        return self._config.log_offsets.interval_seconds / 2
+        return self._settings.sample_seconds / 2
 
     def _read_commits(self) -> bool:
         """Read the new commits; return whether there were any."""
@@ -241,27 +240,26 @@ class LagState:
 
     def _with_commits(self) -> LagCalculator:
         """Return a calculator that knows the newest commits in the tables."""
-        calculator = LagCalculator(self._config.cluster, rules_of(self._config), first_until=self._first_until())
+        calculator = LagCalculator(self._warehouse.cluster, rules_of(self._settings), first_until=self._first_until())
         ours = self._shard.condition()
         commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
-        path, options = self._config.table_path(OFFSET_COMMITS), self._config.storage_options()
-        self._commits = AppendedRows(path, READ, own_rows(self._config, ours), options, source)
+        self._commits = self._warehouse.table(OFFSET_COMMITS).new_rows(READ, ours, source)
         self._add_commits(calculator, newest)
         return calculator
 
     def _first_until(self) -> int | None:
         """Return a time (microseconds) from before which no sample comes; None if it is not known."""
-        if not select(self._config, SAMPLES, "sampled_at", "LIMIT 1"):
+        if not self._warehouse.table(SAMPLES).has_rows():
             return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS)
         times = self._times_of_newest_lag()
         # A batch may come again.
-        kept = MOST_SAMPLES_A_BATCH * self._config.log_offsets.interval_seconds + CLOCKS_APART.total_seconds()
+        kept = MOST_SAMPLES_A_BATCH * self._settings.sample_seconds + CLOCKS_APART.total_seconds()
         return max(times) - round(kept * _MICROS) if times else None
 
     def _times_of_newest_lag(self) -> Mapping[int, int]:
         """Return how many rows the newest stored sample has at each time (microseconds); none if it is not known."""
-        files = own_files(self._config, open_table(self._config, TABLE), "max.sampled_at")
+        files = self._warehouse.table(TABLE).files("max.sampled_at")
         if files is None:
             return {}
         newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
@@ -271,11 +269,11 @@ class LagState:
 
     def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Ints, OpenTable | None]:
         """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
-        path, options = self._config.table_path, self._config.storage_options()
-        known = with_source(path(COMMITTED), path(OFFSET_COMMITS), self._config.cluster, options)
+        stored = self._warehouse.table(COMMITTED)
+        known = with_source(stored.location, self._warehouse.table(OFFSET_COMMITS).location)
         version, source = (None, None) if known is None else (known[0].version(), known[1])
-        rows = pa.concat_tables([STORED.empty_table(), *read_rows(self._config, COMMITTED, STORED, ours, version)])
-        # A crash between the commits of `replace_files` leaves none.
+        rows = pa.concat_tables([STORED.empty_table(), *stored.read(STORED, ours, version)])
+        # A crash between the two commits of `Table.replace` leaves none.
         return *from_stored(rows), source if len(rows) else None
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
@@ -294,7 +292,7 @@ class LagState:
 
         Only files with more, and those without statistics, are opened: to open all of a day takes seconds.
         """
-        files = own_files(self._config, open_table(self._config, SAMPLES), "min.sampled_at", "max.sampled_at")
+        files = self._warehouse.table(SAMPLES).files("min.sampled_at", "max.sampled_at")
         if files is None:
             return self._times_of_rows(since, before)
         first = ints(files["min.sampled_at"], since)
@@ -316,8 +314,9 @@ class LagState:
         if not kept:
             return []
         wanted = " OR ".join(f"({_between(first, last + 1)})" for first, last in kept)
-        found = select_arrow(self._config, SAMPLES, _ENDS.names, f"AND ({wanted})", rows_at_a_time=_ROWS_RESTORED)
-        rows = pa.concat_tables([_ENDS.empty_table(), *found])
+        samples = self._warehouse.table(SAMPLES)
+        batches = samples.select_arrow(_ENDS.names, f"AND ({wanted})", rows_at_a_time=_ROWS_RESTORED)
+        rows = pa.concat_tables([_ENDS.empty_table(), *batches])
         return list(split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds))
 
     def _stored_lag(self, before: int, among: ds.Expression | None) -> Iterator[pa.Table]:
@@ -325,35 +324,34 @@ class LagState:
 
         As many at a time as fit into memory. After a longer stop, only the newest sample.
         """
-        since = before - round(self._config.lag.window_seconds * _MICROS)
+        since = before - round(self._settings.lag.window_seconds * _MICROS)
         rows_at = self._rows_at(TABLE, since, before)
         if not rows_at:
             rows_at = {time: rows for time, rows in self._times_of_newest_lag().items() if time < before}
             since = min(rows_at, default=before)
         if not rows_at:
             return
-        stored = dataset(
-            self._config, TABLE, _between(since, before), coded=("group_id", "topic", "problem", "read_before_end")
-        )
+        coded = ("group_id", "topic", "problem", "read_before_end")
+        stored = self._warehouse.table(TABLE).dataset(_between(since, before), coded=coded)
         for first, last in _few_rows(spans(np.array(list(rows_at), np.int64), self._apart_seconds), rows_at):
             of_these = (pc.field("sampled_at") >= _timestamp(first)) & (pc.field("sampled_at") <= _timestamp(last))
             wanted = of_these if among is None else among & of_these
-            rows = stored.to_table(STORED_LAG.names, own_rows(self._config, wanted))
+            rows = stored.to_table(STORED_LAG.names, own_rows(self._warehouse.cluster, wanted))
             yield from split_samples(rows, ints(rows["sampled_at"]), self._apart_seconds)
 
     def _rows_at(self, table: str, since: int, before: int, condition: str = "") -> Mapping[int, int]:
         """Return how many rows a table has at each time of a sample; all times are microseconds."""
         rest = f"AND {_between(since, before)} {condition} GROUP BY sampled_at"
-        found = select(self._config, table, "arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", rest)
-        return {row["at"]: row["rows"] for row in found}
+        counts = self._warehouse.table(table).select("arrow_cast(sampled_at, 'Int64') AS at, COUNT(*) AS rows", rest)
+        return {row["at"]: row["rows"] for row in counts}
 
     def _fetch_records(self, wanted: Sequence[RecordRequest]) -> Mapping[RecordRequest, FirstRecord | None]:
         """Return first records; none without a broker, so that ages come from the samples."""
         try:
             return self._records.first_records(wanted)
         except ClusterError as error:
-            what = "the records of lag.exact_groups" if self._config.lag.exact_groups else "unread records"
-            self._report_failure(f"lag: {what} cannot be fetched: {error}")
+            what = "the records of lag.exact_groups" if self._settings.lag.exact_groups else "unread records"
+            self._log_failure(f"lag: {what} cannot be fetched: {error}")
             return {}
 
     def _fetch_offsets(self, groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
@@ -364,15 +362,15 @@ class LagState:
         try:
             found |= self._coordinators.offsets(queried, seconds=_BROKER_TIMEOUT_SECONDS)
         except ClusterError as error:
-            self._report_failure(f"lag: no coordinator can be queried: {error}")
+            self._log_failure(f"lag: no coordinator can be queried: {error}")
             return found | dict.fromkeys(queried, "no broker answered")
         late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
         return dict.fromkeys(queried, late) | found
 
-    def _report_failure(self, line: str) -> None:
+    def _log_failure(self, line: str) -> None:
         if line != self._failure:
             self._failure = line
-            self._report(line)
+            self._log(line)
 
 
 def counts_by_status(lag: pa.Table) -> Mapping[str, int]:

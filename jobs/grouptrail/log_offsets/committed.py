@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from grouptrail.query import owned
 from grouptrail.storage.positions import updated
-from grouptrail.storage.reader import open_all, query_engine
-from grouptrail.storage.rows import AppendedRows, NewFiles
+from grouptrail.storage.reader import query_engine
 from grouptrail.storage.schema import compact, table_schema
 from grouptrail.storage.sources import with_source
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.table import Table
+from grouptrail.storage.warehouse import Warehouse
 
 _COLUMNS = ("cluster", "record_offset", "group_id", "topic", "partition")
 _NEWEST = compact(pa.schema([table_schema("offset_commits").field(name) for name in _COLUMNS]))
@@ -22,47 +23,42 @@ _READ = _NEWEST.append(pa.field("is_tombstone", pa.bool_()))
 
 
 class OwnedPartitions:
-    """The partitions that members own, read again when the history has changed. `warehouse` has the tables."""
+    """The partitions that members own, read again when the history has changed."""
 
-    def __init__(self, warehouse: str, cluster: str, storage: Mapping[str, str] | None = None) -> None:
-        self._paths = {name: f"{warehouse}/{name}" for name in owned.TABLES}
-        self._query = owned.OWNED.format(cluster=datafusion_literal(cluster), shard="record_partition >= 0")
-        self._storage = storage
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._tables = warehouse.tables(owned.TABLES)
+        self._query = owned.OWNED.format(cluster=datafusion_literal(warehouse.cluster), shard="record_partition >= 0")
         self._versions: dict[str, int] = {}
-        self._found: dict[str, list[int]] = {}
+        self._partitions: dict[str, list[int]] = {}
 
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions by topic, both ascending; none while there is no history."""
-        tables = open_all(self._paths, self._storage)
+        tables = {table.name: opened for table in self._tables if (opened := table.open()) is not None}
         versions = {name: table.version() for name, table in tables.items()}
-        if tables and versions != self._versions:
+        if len(tables) == len(self._tables) and versions != self._versions:
             rows = pa.table(query_engine(tables).execute(self._query))
             places = set(zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True))
-            self._found, self._versions = _by_topic(places), versions
-        return self._found
+            self._partitions, self._versions = _by_topic(places), versions
+        return self._partitions
 
 
 class CommittedPartitions:
-    """The partitions for which a group of a cluster has a committed offset that is not deleted.
+    """The partitions for which a group of the cluster has a committed offset that is not deleted.
 
-    `table` is the path of `offset_commits`, `storage` delta-rs's options for it. Only the newest record of each
-    group and partition counts, so that duplicate rows do no harm. `newest` is the path of `committed_offsets`, which
-    has these records up to a version of `offset_commits`.
+    `commits` is `offset_commits`. Only the newest record of each group and partition counts, so that duplicate rows
+    do no harm. `newest` is `committed_offsets`, which has these records up to a version of `offset_commits`.
     """
 
-    def __init__(
-        self, table: str, cluster: str, storage: Mapping[str, str] | None = None, newest: str | None = None
-    ) -> None:
-        ours = pc.field("cluster") == cluster
-        known = None if newest is None else with_source(newest, table, cluster, storage)
+    def __init__(self, commits: Table, newest: Table | None = None) -> None:
+        known = None if newest is None else with_source(newest.location, commits.location)
         self._newest, after = _READ.empty_table(), None
-        if known is not None:
+        if newest is not None and known is not None:
             stored, after = known
-            for rows in NewFiles(_NEWEST, ours, storage).rows(stored):
+            for rows in newest.read(_NEWEST, version=stored.version()):
                 undeleted = rows.append_column("is_tombstone", pa.array(np.full(len(rows), False)))
                 self._newest = updated(self._newest, undeleted)
         # Without rows it is not known that there are none: the lag job may have ended while it replaced them.
-        self._rows = AppendedRows(table, _READ, ours, storage, after if len(self._newest) else None)
+        self._rows = commits.new_rows(_READ, after=after if len(self._newest) else None)
 
     def partitions(self) -> dict[str, list[int]]:
         """Read the new rows and return the partitions by topic, both ascending."""

@@ -7,19 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail.jobs import LOG_OFFSETS, Progress, Start
+from grouptrail.jobs import LOG_OFFSETS, JobContext, Log
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.log import GONE
-from grouptrail.spark.streams import query_id, read_log_offsets, read_ticks, start_query
-from grouptrail.storage import checkpoints, tables
+from grouptrail.spark.streams import kafka_options, read_log_offsets, read_ticks, start_query
+from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.table import Table
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import LogOffsetsSettings
     from grouptrail.log_offsets.source import Sampler
 
 NO_ANSWER = ". Lag is unknown until a broker answers: check that the brokers run, or run grouptrail doctor"
@@ -27,19 +30,19 @@ TABLE = "log_offsets"
 COMMITS = "offset_commits"
 
 
-def check(config: Config) -> None:
+def check(context: JobContext[LogOffsetsSettings]) -> None:
     """Raise unless a broker answers and the warehouse can be written; runs before Spark is started."""
-    tables.check_warehouse(config)
-    with Cluster(config.kafka_settings()) as cluster:
+    context.warehouse.check()
+    with Cluster(context.kafka) as cluster:
         cluster.brokers()
 
 
-def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -> Start:
+def start_after_loss(_context: JobContext[LogOffsetsSettings]) -> Start:
     """Return no position to start from: every sample is a new one."""
     return {}
 
 
-def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+def start(context: JobContext[LogOffsetsSettings]) -> StreamingQuery:
     """Start the query, which samples the partitions of commits and of members, and writes `log_offsets`.
 
     On a cluster executors query the brokers. In a local session the driver does, without the data source, for which
@@ -47,49 +50,52 @@ def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[
     """
     from grouptrail.log_offsets import source
 
-    tables.ensure_tables(spark, config, (COMMITS, TABLE))
-    checkpoints.begin(spark, config, LOG_OFFSETS.name, LOG_OFFSETS.writes)
+    warehouse, settings = context.warehouse, context.settings
+    spark, checkpoint = warehouse.session, warehouse.checkpoint(LOG_OFFSETS.name)
+    warehouse.ensure((COMMITS, TABLE))
+    checkpoint.begin(warehouse.tables(LOG_OFFSETS.writes))
     is_local = str(spark.sparkContext.master).startswith("local")
-    offsets = checkpoints.newest_offsets(spark, config, LOG_OFFSETS.name)
+    offsets = checkpoint.newest_offsets()
     if offsets is not None and is_local == (source.OFFSET in offsets):
         # Of the other source. Nothing is lost: every sample is a new one.
-        checkpoints.put_aside(spark, config, LOG_OFFSETS.name)
-        checkpoints.write_start(spark, config, LOG_OFFSETS.name, {})
+        checkpoint.put_aside()
+        checkpoint.write_start({})
     if is_local:
-        triggers, sampler = read_ticks(spark), source.Sampler(options(config))
+        triggers, sampler = read_ticks(spark), source.Sampler(options(context))
     else:
         source.register(spark)
-        triggers, sampler = read_log_offsets(spark, options(config)), None
+        triggers, sampler = read_log_offsets(spark, options(context)), None
+    interval = settings.log_offsets.interval_seconds
     sampling = Sampling(
-        config,
+        warehouse.table(TABLE),
         sampler,
-        app=lambda: query_id(spark, config, LOG_OFFSETS.name),
-        report=report,
-        wait_seconds=0 if once else config.log_offsets.interval_seconds,
+        app=checkpoint.query_id,
+        log=context.log,
+        wait_seconds=0 if context.once else interval,
     )
     return start_query(
         triggers,
-        config,
-        LOG_OFFSETS.name,
-        land=sampling.land,
-        once=once,
-        every_seconds=config.log_offsets.interval_seconds,
+        checkpoint.query_name,
+        checkpoint.folder,
+        process=sampling.process,
+        once=context.once,
+        every_seconds=interval,
     )
 
 
-def options(config: Config) -> dict[str, str]:
+def options(context: JobContext[LogOffsetsSettings]) -> dict[str, str]:
     """Return the data source's options; those of Kafka and of the store may hold secrets."""
-    return {**config.spark_kafka_options(), **which_partitions(config)}
+    return kafka_options(context.kafka) | which_partitions(context.warehouse, context.settings)
 
 
-def which_partitions(config: Config) -> dict[str, str]:
-    """Return the data source's options for the partitions that the configuration selects."""
-    if config.log_offsets.all_topics:
+def which_partitions(warehouse: Warehouse, settings: LogOffsetsSettings) -> dict[str, str]:
+    """Return the data source's options for the partitions to sample."""
+    if settings.log_offsets.all_topics:
         return {}
-    storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
-    held_back = {} if config.source == "admin" else {"held_back": OFFSETS_TOPIC}
-    tables = {"committed": config.table_path(COMMITS), "newest": config.table_path("committed_offsets")}
-    return {**tables, "warehouse": config.warehouse, "cluster": config.cluster, **held_back, **storage}
+    storage = {f"storage.{name}": value for name, value in warehouse.options.items()}
+    held_back = {} if settings.is_polled else {"held_back": OFFSETS_TOPIC}
+    tables = {"committed": warehouse.table(COMMITS).path, "newest": warehouse.table("committed_offsets").path}
+    return {**tables, "warehouse": warehouse.location, "cluster": warehouse.cluster, **held_back, **storage}
 
 
 class Sampling:
@@ -101,41 +107,41 @@ class Sampling:
 
     def __init__(
         self,
-        config: Config,
+        table: Table,
         sampler: Sampler | None,
         *,
         app: Callable[[], str],
-        report: Callable[[str], None],
+        log: Log,
         wait_seconds: float = 0,
     ) -> None:
-        self._config = config
+        self._table = table
         self._sampler = sampler
         self._app = app
-        self._report = report
+        self._log = log
         self._wait_seconds = wait_seconds
-        self._reported: Mapping[str | None, int] | None = None
+        self._logged: Mapping[str | None, int] | None = None
 
-    def land(self, rows: DataFrame, batch: int) -> None:
+    def process(self, rows: DataFrame, batch: int) -> None:
         """Write one sample."""
         started = time.monotonic()
         sample = rows.toArrow() if self._sampler is None else self._sample(self._sampler)
         sample = sample.sort_by([("topic", "ascending"), ("partition", "ascending")])
-        tables.append(rows.sparkSession, sample, self._config, TABLE, app=self._app(), version=batch)
+        self._table.append(sample, Once(self._app(), batch))
         # Rows of the offsets topic come and go with every transaction: they are not worth a line.
-        found = Counter(row["error"] for row in sample.to_pylist() if row["topic"] != OFFSETS_TOPIC)
-        if found != self._reported:
-            self._reported = found
-            self._report(summary(batch, found, time.monotonic() - started))
+        errors = Counter(row["error"] for row in sample.to_pylist() if row["topic"] != OFFSETS_TOPIC)
+        if errors != self._logged:
+            self._logged = errors
+            self._log(summary(batch, errors, time.monotonic() - started))
 
     def _sample(self, sampler: Sampler) -> pa.Table:
         sampler.await_partitions(self._wait_seconds)
         return sampler.sample()
 
 
-def summary(batch: int, found: Mapping[str | None, int], seconds: float) -> str:
-    """Return the log line of a batch: its partitions and their errors; `found` counts partitions by error."""
-    faults = sorted(((count, error) for error, count in found.items() if error), reverse=True)
+def summary(batch: int, errors: Mapping[str | None, int], seconds: float) -> str:
+    """Return the log line of a batch: its partitions and their errors; `errors` counts partitions by error."""
+    faults = sorted(((count, error) for error, count in errors.items() if error), reverse=True)
     wrong = "".join(f"; {count:,} {error}" for count, error in faults)
-    if found and not found.keys() & {None, *GONE}:
+    if errors and not errors.keys() & {None, *GONE}:
         wrong += NO_ANSWER
-    return f"log-offsets batch {batch}: {sum(found.values()):,} partitions in {seconds:.1f} s{wrong}"
+    return f"log-offsets batch {batch}: {sum(errors.values()):,} partitions in {seconds:.1f} s{wrong}"

@@ -41,7 +41,10 @@ from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions, merged
 from grouptrail.spark.streams import stopping
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.table import Table
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +119,10 @@ class Request:
         assigned(which.get("assign", "{}"))
         return cls(settings, storage, which)
 
+    def table(self, name: str, option: str) -> Table:
+        """Return the table at the path in an option."""
+        return Table(TableLocation(name, self.which[option], self.storage, self.which["cluster"]), None)
+
 
 def _under(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
@@ -155,13 +162,14 @@ class Planner:
         self._assigned = assigned(request.which["assign"]) if "assign" in request.which else None
         self._committed = (
             CommittedPartitions(
-                request.which["committed"], request.which["cluster"], request.storage, request.which.get("newest")
+                request.table("offset_commits", "committed"),
+                request.table("committed_offsets", "newest") if "newest" in request.which else None,
             )
             if "committed" in request.which
             else None
         )
         self._owned = (
-            OwnedPartitions(request.which["warehouse"], request.which["cluster"], request.storage)
+            OwnedPartitions(Warehouse(request.which["warehouse"], request.which["cluster"], request.storage))
             if "warehouse" in request.which
             else None
         )

@@ -18,15 +18,12 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.retention import ORDER, Removal, doomed, removals, rules
 from grouptrail.maintenance.sources import DeltaRsSource, Source, SparkSource
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
-from grouptrail.spark import object_stores
-from grouptrail.spark.session import session
 from grouptrail.storage import upkeep
-from grouptrail.storage.tables import check_warehouse_exists, is_conflict, with_retries
+from grouptrail.storage.engines.retries import is_conflict, with_retries
+from grouptrail.storage.warehouse import StartSpark, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+    from grouptrail.config import MaintainConfig
 
 Report = Callable[[str], None]
 
@@ -39,53 +36,56 @@ class MaintenanceError(GrouptrailError):
     """At least one table could not be maintained; the others were."""
 
 
-def maintain(config: Config, names: tuple[str, ...] = (), *, report: Report = print_now) -> None:
-    """Maintain the named tables, or all existing ones.
+def maintain(
+    warehouse: Warehouse,
+    keep: MaintainConfig,
+    names: tuple[str, ...] = (),
+    *,
+    report: Report = print_now,
+    now: datetime | None = None,
+) -> None:
+    """Maintain the named tables, or all existing ones, in the warehouse's session.
 
     Raises MaintenanceError if a table could not be maintained, after processing the others.
     """
-    with session(config, "grouptrail-maintain", report) as spark:
-        run(spark, config, names, report)
+
+    def work(name: str) -> None:
+        with waiting(f"maintaining {name}"):
+            done = with_retries(lambda: _maintain(warehouse, keep, name, now or datetime.now(UTC)), _TRIES)
+        report(done)
+
+    _each(SparkSource(warehouse), names, work)
 
 
 def dry_run(
-    configs: Sequence[Config],
+    warehouses: Sequence[Warehouse],
+    keep: MaintainConfig,
     names: tuple[str, ...] = (),
     *,
+    start_spark: StartSpark,
     format: RowsFormat = "table",
     out: TextIO,
-    report: Report = print_now,
 ) -> None:
     """Print what `maintain` would delete of some clusters, as one table.
 
-    No JVM is needed, unless delta-rs does not know the warehouse's store.
+    Spark is started only for a store that delta-rs does not support.
     """
-    rows = [(config.cluster, *row) for config in configs for row in _dry_run(config, names, report)]
-    if len(configs) == 1:
+    rows = [(one.cluster, *row) for one in warehouses for row in _dry_run(one, keep, names, start_spark)]
+    if len(warehouses) == 1:
         write_removals([row[1:] for row in rows], out, format)
     else:
         write_removals(rows, out, format, ("cluster", *_HEADS))
 
 
-def _dry_run(config: Config, names: tuple[str, ...], report: Report) -> list[_Found]:
-    check_warehouse_exists(config)
-    if object_stores.is_known(config.warehouse):
-        return removals_found(DeltaRsSource(config), config, names, datetime.now(UTC))
-    with session(config, "grouptrail-maintain", report) as spark:
-        return removals_found(SparkSource(spark, config), config, names, datetime.now(UTC))
-
-
-def run(
-    spark: SparkSession, config: Config, names: tuple[str, ...], report: Report, now: datetime | None = None
-) -> None:
-    """Maintain tables like `maintain`, but in an existing session."""
-
-    def work(name: str) -> None:
-        with waiting(f"maintaining {name}"):
-            done = with_retries(lambda: _maintain(spark, config, name, now or datetime.now(UTC)), _TRIES)
-        report(done)
-
-    _each(SparkSource(spark, config), names, work)
+def _dry_run(
+    warehouse: Warehouse, keep: MaintainConfig, names: tuple[str, ...], start_spark: StartSpark
+) -> list[_Found]:
+    warehouse.check_exists()
+    if warehouse.is_readable_without_spark:
+        return removals_found(DeltaRsSource(warehouse), keep, names, datetime.now(UTC))
+    with start_spark() as started:
+        source = SparkSource(warehouse.with_spark(started.session))
+        return removals_found(source, keep, names, datetime.now(UTC))
 
 
 def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -> None:
@@ -102,13 +102,13 @@ def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -
         raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
 
-def removals_found(source: Source, config: Config, names: tuple[str, ...], now: datetime) -> list[_Found]:
+def removals_found(source: Source, keep: MaintainConfig, names: tuple[str, ...], now: datetime) -> list[_Found]:
     """Return what would be deleted: table, rows, files that may contain them, approximate bytes, and why."""
     found: list[_Found] = []
 
     def work(name: str) -> None:
         with waiting(f"reading {name}"):
-            for rule in rules(source, config, name, now):
+            for rule in rules(source, keep, name, now):
                 [total] = source.rows(f"SELECT count(*) AS rows FROM {source.table(name)}")
                 [removed] = source.rows(doomed(source, rule, "count(*) AS rows"))
                 share = round(source.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
@@ -141,20 +141,21 @@ def _print_removals(heads: Sequence[str], found: Sequence[tuple[str | int, ...]]
     console.print("nothing was deleted: this is a dry run")
 
 
-def _maintain(spark: SparkSession, config: Config, name: str, now: datetime) -> str:
-    before = upkeep.size(spark, config, name)
-    deleted = sum(_remove(spark, config, removal) for removal in removals(spark, config, name, now))
-    upkeep.optimize(spark, config, name)
-    upkeep.vacuum(spark, config, name)
-    after = upkeep.size(spark, config, name)
+def _maintain(warehouse: Warehouse, keep: MaintainConfig, name: str, now: datetime) -> str:
+    table = warehouse.table(name)
+    before = upkeep.size(table)
+    deleted = sum(_remove(warehouse, removal) for removal in removals(warehouse, keep, name, now))
+    upkeep.optimize(table)
+    upkeep.vacuum(table)
+    after = upkeep.size(table)
     deletions = f"{deleted:,} rows deleted; " if deleted else ""
     return f"{name}: {deletions}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
 
 
-def _remove(spark: SparkSession, config: Config, removal: Removal) -> int:
+def _remove(warehouse: Warehouse, removal: Removal) -> int:
     """Delete rows in one commit; return how many."""
     if removal.count:
-        upkeep.delete(spark, config, removal.table, removal.where, removal.stays)
+        upkeep.delete(warehouse.table(removal.table), removal.where, removal.stays)
     return removal.count
 
 

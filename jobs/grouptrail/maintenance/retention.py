@@ -6,7 +6,7 @@ of each key is kept, as after compaction, so that no live group or committed off
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,12 +15,12 @@ from grouptrail.decode.schema import TABLES as DECODED
 from grouptrail.maintenance.sources import Source, SparkSource
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.progress import PROGRESS, counted_records
-from grouptrail.storage.tables import read_all
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-    from grouptrail.config import Config
+    from grouptrail.config import MaintainConfig
 
 SUMMARY = "maintain"
 """The `query_id` of the `ingest_progress` rows that summarise deleted batches."""
@@ -66,23 +66,22 @@ class Removal:
     count: int
 
 
-def rules(source: Source, config: Config, name: str, now: datetime) -> Iterator[Rule]:
+def rules(source: Source, keep: MaintainConfig, name: str, now: datetime) -> Iterator[Rule]:
     """Yield the rules for a table, in the order in which they are applied."""
-    keep = config.maintain
     if name in _ENDED and keep.history_days:
-        yield _closed(source, config, name, now - timedelta(days=keep.history_days))
+        yield _closed(source, name, now - timedelta(days=keep.history_days))
     elif name in _VERDICT:
         oldest = now - timedelta(days=keep.samples_days) if keep.samples_days else None
         if oldest is not None:
-            yield _older(source, config, name, "sampled_at", oldest)
+            yield _older(source, name, "sampled_at", oldest)
         if keep.thin_samples:
-            yield _thinned(source, config, name, now, oldest)
+            yield _thinned(source, keep.thin_samples, name, now, oldest)
     elif name == "check_results" and keep.check_results_days:
-        yield _older(source, config, name, "checked_at", now - timedelta(days=keep.check_results_days))
+        yield _older(source, name, "checked_at", now - timedelta(days=keep.check_results_days))
     elif name in (*DECODED, PROGRESS) and keep.decoded_days:
-        bounds = processed_bounds(source, config, now - timedelta(days=keep.decoded_days))
+        bounds = processed_bounds(source, now - timedelta(days=keep.decoded_days))
         if bounds:
-            yield _records(source, config, name, bounds)
+            yield _records(source, name, bounds)
 
 
 def doomed(source: Source, rule: Rule, columns: str = "*") -> str:
@@ -105,42 +104,49 @@ def _marked(source: Source, rule: Rule) -> str:
     )
 
 
-def removals(spark: SparkSession, config: Config, name: str, now: datetime) -> Iterator[Removal]:
+def removals(warehouse: Warehouse, keep: MaintainConfig, name: str, now: datetime) -> Iterator[Removal]:
     """Yield the removals for a table, in order."""
-    source = SparkSource(spark, config)
-    for rule in rules(source, config, name, now):
+    source = SparkSource(warehouse)
+    for rule in rules(source, keep, name, now):
         if name == PROGRESS:
-            yield _batches(spark, config, rule)
+            yield _batches(warehouse, rule)
         elif name in _VERDICT and rule.stays:
             yield _thinning(source, rule)
         else:
             [found] = source.rows(doomed(source, rule, "count(*) AS rows"))
             has_exceptions = rule.stays is not None or rule.needed_by is not None
-            stays = spark.sql(_marked(source, rule)).where(_STAYS).drop(_STAYS) if has_exceptions else None
+            stays = _staying(source, rule) if has_exceptions else None
             yield Removal(name, rule.where, stays, found["rows"])
 
 
-def _own_rows(source: Source, config: Config) -> str:
-    return f"cluster = {source.dialect.literal(config.cluster)}"
+def _staying(source: SparkSource, rule: Rule) -> DataFrame:
+    """Return the rows that match a rule and stay all the same."""
+    return source.warehouse.session.sql(_marked(source, rule)).where(_STAYS).drop(_STAYS)
 
 
-def _older(source: Source, config: Config, name: str, column: str, cutoff: datetime) -> Rule:
-    where = f"{_own_rows(source, config)} AND {column} < {source.dialect.literal(cutoff)}"
+def _own_rows(source: Source) -> str:
+    return f"cluster = {source.dialect.literal(source.warehouse.cluster)}"
+
+
+def _older(source: Source, name: str, column: str, cutoff: datetime) -> Rule:
+    where = f"{_own_rows(source)} AND {column} < {source.dialect.literal(cutoff)}"
     return Rule(name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
 
 
-def _closed(source: Source, config: Config, name: str, cutoff: datetime) -> Rule:
+def _closed(source: Source, name: str, cutoff: datetime) -> Rule:
     """Return closed rows that ended before the cutoff, except generations to which a still open rebalance refers."""
     before = f"{_ENDED[name]} < {source.dialect.literal(cutoff)}"
-    where = f"{_own_rows(source, config)} AND open_bucket IS NULL AND NOT is_open AND {before}"
+    where = f"{_own_rows(source)} AND open_bucket IS NULL AND NOT is_open AND {before}"
     needed_by = "rebalances" if name == "generations" else None
     return Rule(name, f"ended before {cutoff:%Y-%m-%d %H:%M}", where, needed_by=needed_by)
 
 
-def _thinned(source: Source, config: Config, name: str, now: datetime, oldest: datetime | None) -> Rule:
+def _thinned(
+    source: Source, thin_samples: Sequence[tuple[float, int]], name: str, now: datetime, oldest: datetime | None
+) -> Rule:
     """Thin samples: keep the last one of each interval, and those whose verdict differs from a neighbour's."""
     literal = source.dialect.literal
-    steps = sorted(config.maintain.thin_samples, reverse=True)
+    steps = sorted(thin_samples, reverse=True)
     cutoffs = [(_whole(now - timedelta(days=days), every), every) for days, every in steps]
     cases = " ".join(f"WHEN sampled_at < {literal(cutoff)} THEN {every}" for cutoff, every in cutoffs)
     step = f"CASE {cases} END"
@@ -155,7 +161,7 @@ def _thinned(source: Source, config: Config, name: str, now: datetime, oldest: d
         f" OR (lag(sampled_at) {in_order}) IS NOT NULL AND ({verdict} IS DISTINCT FROM lag({verdict}) {in_order})"
     )
     since = f" AND sampled_at >= {literal(oldest)}" if oldest is not None else ""
-    where = f"{_own_rows(source, config)} AND sampled_at < {literal(cutoffs[-1][0])}{since}"
+    where = f"{_own_rows(source)} AND sampled_at < {literal(cutoffs[-1][0])}{since}"
     why = ", ".join(f"one in {every:g} s after {days:g} days" for days, every in reversed(steps))
     return Rule(name, why, where, stays)
 
@@ -167,7 +173,7 @@ def _thinning(source: SparkSource, rule: Rule) -> Removal:
     if not found["rows"]:
         return Removal(rule.table, rule.where, None, 0)
     within = f"sampled_at BETWEEN timestamp '{found['min']}' AND timestamp '{found['max']}'"
-    kept = source.spark.sql(_marked(source, rule)).where(f"{within} AND {_STAYS}").drop(_STAYS)
+    kept = _staying(source, rule).where(within)
     return Removal(rule.table, f"{rule.where} AND {within}", kept, found["rows"])
 
 
@@ -176,16 +182,16 @@ def _whole(at: datetime, seconds: float) -> datetime:
     return datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
 
 
-def processed_bounds(source: Source, config: Config, cutoff: datetime) -> dict[int, int]:
+def processed_bounds(source: Source, cutoff: datetime) -> dict[int, int]:
     """Return, per partition, the batch end below which all records are older than the cutoff and in the history.
 
     The newest batch of a partition is kept, as are all batches from the first unprocessed record on.
     """
     if not all(source.exists(name) for name in (PROGRESS, "history_positions")):
         return {}
-    own = _own_rows(source, config)
+    own = _own_rows(source)
     found = source.rows(f"""
-WITH unprocessed AS ({_first_unprocessed(source, config)}),
+WITH unprocessed AS ({_first_unprocessed(source)}),
 batches AS (
   SELECT batch.*, first_unprocessed
   FROM {source.table(PROGRESS)} AS batch
@@ -208,9 +214,9 @@ WHERE marked.end_offset <= bounds.bound AND marked.query_id <> '{SUMMARY}'
     return {row["record_partition"]: row["bound"] for row in found}
 
 
-def _first_unprocessed(source: Source, config: Config) -> str:
+def _first_unprocessed(source: Source) -> str:
     """Return the query of the first record of each partition that the history job has not processed."""
-    own = _own_rows(source, config)
+    own = _own_rows(source)
     kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
     records = " UNION ALL ".join(
         f"SELECT record_partition, group_id, record_offset FROM {source.table(name)} WHERE {own} AND {which}"
@@ -229,30 +235,30 @@ def _first_unprocessed(source: Source, config: Config) -> str:
 """
 
 
-def _records(source: Source, config: Config, name: str, bounds: dict[int, int]) -> Rule:
+def _records(source: Source, name: str, bounds: dict[int, int]) -> Rule:
     """Return decoded records, except the newest of each key unless it is a tombstone; or the batches of all these."""
     if name == PROGRESS:
-        where = _below(source, config, bounds, "end_offset", "<=")
+        where = _below(source, bounds, "end_offset", "<=")
         return Rule(name, "batches of these records, replaced by one row", where)
-    where = _below(source, config, bounds, "record_offset", "<")
+    where = _below(source, bounds, "record_offset", "<")
     if name not in KEYS:
         return Rule(name, _WHY_RECORDS, where)
     newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {', '.join(KEYS[name])})"
     return Rule(name, _WHY_RECORDS, where, f"NOT is_tombstone AND {newest}")
 
 
-def _below(source: Source, config: Config, bounds: dict[int, int], column: str, sign: str) -> str:
+def _below(source: Source, bounds: dict[int, int], column: str, sign: str) -> str:
     parts = (
         f"record_partition = {partition} AND {column} {sign} {bound}" for partition, bound in sorted(bounds.items())
     )
-    return f"{_own_rows(source, config)} AND ({' OR '.join(f'({part})' for part in parts)})"
+    return f"{_own_rows(source)} AND ({' OR '.join(f'({part})' for part in parts)})"
 
 
-def _batches(spark: SparkSession, config: Config, rule: Rule) -> Removal:
+def _batches(warehouse: Warehouse, rule: Rule) -> Removal:
     """Replace the batches of each partition with one row, which counts the deleted records as holes."""
-    rows = read_all(spark, config, PROGRESS).where(rule.where)
+    rows = warehouse.table(PROGRESS).all_clusters().where(rule.where)
     records = rule.where.replace("end_offset <=", "record_offset <")
-    survivors = counted_records(spark, config, DECODED, records).drop("first_offset", "end_offset")
+    survivors = counted_records(warehouse, DECODED, records).drop("first_offset", "end_offset")
     summed = rows.groupBy("record_partition").agg(*_summed(rows.columns)).join(survivors, "record_partition", "left")
     counted = summed.fillna(0, list(DECODED))
     kept = " + ".join(DECODED)

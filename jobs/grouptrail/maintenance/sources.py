@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from grouptrail import contracts
 from grouptrail.query.views import DELTA_RS, SPARK, Dialect
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage import upkeep
-from grouptrail.storage.reader import open_table, pruned_files, table_size
-from grouptrail.storage.tables import read_all, table_exists, table_in_sql
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+from grouptrail.storage.engines.spark import table_in_sql
+from grouptrail.storage.reader import pruned_files, table_size
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -24,6 +20,7 @@ class Source(Protocol):
     """Runs SQL over the tables of a warehouse."""
 
     dialect: Dialect
+    warehouse: Warehouse
 
     def exists(self, name: str) -> bool:
         """Return whether the warehouse has the table."""
@@ -46,29 +43,29 @@ class DeltaRsSource:
 
     dialect = DELTA_RS
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
 
     @cached_property
-    def _warehouse(self) -> Warehouse:
-        return Warehouse(self._config, contracts.tables())
+    def _tables(self) -> SqlSnapshot:
+        return SqlSnapshot(self.warehouse, contracts.tables())
 
     def exists(self, name: str) -> bool:
-        return name in self._warehouse.versions
+        return name in self._tables.versions
 
     def table(self, name: str) -> str:
         return name
 
     def rows(self, sql: str) -> list[Row]:
-        return self._warehouse.rows(sql)
+        return self._tables.rows(sql)
 
     def size_bytes(self, name: str) -> int:
-        table = open_table(self._config, name)
+        table = self.warehouse.table(name).open()
         return 0 if table is None else table_size(table, None).size_bytes
 
     def files(self, name: str, where: str) -> int:
         """See `Source`. The files' statistics answer it, without a scan."""
-        table = open_table(self._config, name)
+        table = self.warehouse.table(name).open()
         return 0 if table is None else pruned_files(table, where)
 
 
@@ -77,22 +74,21 @@ class SparkSource:
 
     dialect = SPARK
 
-    def __init__(self, spark: SparkSession, config: Config) -> None:
-        self.spark = spark
-        self._config = config
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
 
     def exists(self, name: str) -> bool:
-        return table_exists(self.spark, self._config, name)
+        return self.warehouse.table(name).exists()
 
     def table(self, name: str) -> str:
-        return table_in_sql(self._config, name)
+        return table_in_sql(self.warehouse.table(name).location)
 
     def rows(self, sql: str) -> list[Row]:
-        return [row.asDict() for row in self.spark.sql(sql).collect()]
+        return [row.asDict() for row in self.warehouse.session.sql(sql).collect()]
 
     def size_bytes(self, name: str) -> int:
-        return upkeep.size(self.spark, self._config, name)[1]
+        return upkeep.size(self.warehouse.table(name))[1]
 
     def files(self, name: str, where: str) -> int:
-        rows = read_all(self.spark, self._config, name).where(where)
+        rows = self.warehouse.table(name).all_clusters().where(where)
         return rows.select("_metadata.file_path").distinct().count()

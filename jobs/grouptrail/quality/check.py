@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import pyarrow as pa
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -24,22 +25,21 @@ from grouptrail.quality.docs import Entry, index
 from grouptrail.quality.results import SAMPLES, Result, TableResult, not_evaluated, unreadable
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
 from grouptrail.query.freshness import stale_note
-from grouptrail.spark import object_stores
-from grouptrail.spark.jars import Report, silent
-from grouptrail.spark.session import session
-from grouptrail.storage import tables
-from grouptrail.storage.appending import append_without_spark
+from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.reader import Commit
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.warehouse import StartSpark, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from grouptrail.config import Config
     from grouptrail.quality.expectations import Validator
 
 RESULTS = "check_results"
 MOST_ROWS = 5_000_000
 """Maximum number of rows in the largest table for a check without Spark, in memory."""
+
+Report = Callable[[str], None]
 
 _PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
@@ -50,37 +50,39 @@ class ExpectationError(GrouptrailError):
 
 
 def check(
-    config: Config,
+    warehouse: Warehouse,
     names: tuple[str, ...],
     *,
     since: datetime | None,
     docs: Path | None,
+    sample_seconds: float,
+    start_spark: StartSpark,
     out: TextIO,
     format: RowsFormat = "table",
     report: Report = print_now,
 ) -> None:
     """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
-    Spark does it for Data Docs, for more than fits into memory, and in a store that delta-rs does not know; otherwise
-    delta-rs does, without a JVM. Raises ExpectationError if an expectation failed, after everything has been written,
-    and if there are no rows since a time because the pipeline has stopped.
+    Spark does it for Data Docs, for more than fits into memory, and in a store that delta-rs does not support;
+    otherwise delta-rs does, without a JVM. Raises ExpectationError if an expectation failed, after everything has
+    been written, and if there are no rows since a time because the pipeline has stopped.
     """
-    tables.check_warehouse_exists(config)
+    warehouse.check_exists()
     with waiting("waiting for the batches that are being written"):
-        taken = snapshot.take(config, patience_seconds=_PATIENCE_SECONDS)
-    if docs is None and _fits_into_memory(taken) and object_stores.is_known(config.warehouse):
-        checked = run_with_delta_rs(config, names, taken, since=since, report=report)
+        taken = snapshot.take(warehouse, patience_seconds=_PATIENCE_SECONDS)
+    if docs is None and _fits_into_memory(taken) and warehouse.is_readable_without_spark:
+        checked = run_with_delta_rs(warehouse, names, taken, since=since, start_spark=start_spark)
     else:
-        with session(config, "grouptrail-check", report) as spark:
-            checked = run(spark, config, names, since=since, docs=docs)
+        with start_spark() as in_session:
+            checked = run(in_session, names, since=since, docs=docs)
     if format == "table":
-        print_checked(checked, config, console_on(out))
+        print_checked(checked, warehouse, console_on(out))
         if docs is not None:
             report(f"Data Docs: {docs / 'index.html'}")
     else:
         _write(checked, out, format)
     raise_on_failures(checked)
-    if since is not None and not any(one.rows for one in checked) and (note := stale_note(config)):
+    if since is not None and not any(one.rows for one in checked) and (note := stale_note(warehouse, sample_seconds)):
         raise ExpectationError(f"no row is newer than {since:%Y-%m-%d %H:%M:%S} UTC, so nothing was checked; {note}")
 
 
@@ -89,42 +91,46 @@ def _fits_into_memory(taken: snapshot.Snapshot) -> bool:
 
 
 def run_with_delta_rs(
-    config: Config,
+    warehouse: Warehouse,
     names: tuple[str, ...],
     taken: snapshot.Snapshot,
     *,
     since: datetime | None = None,
-    report: Report = silent,
+    start_spark: StartSpark,
 ) -> list[TableResult]:
-    """Check tables without Spark: return the results and append them to `check_results`."""
+    """Check tables without Spark: return the results and append them to `check_results`.
+
+    Spark is started only if that table needs it: one that Spark has created.
+    """
     from grouptrail.quality.delta_rs import CheckedTables
 
     began = datetime.now(UTC)
     checked = []
-    with CheckedTables(config, taken) as stored:
+    with CheckedTables(warehouse, taken) as stored:
         for name in _checkable(names):
             if name in stored.unreadable:
                 checked.append(unreadable(name, None, stored.unreadable[name]))
             elif name in taken.versions:
                 with waiting(f"checking {name}"):
                     checked.append(stored.check(name, taken.versions[name], since))
-    rows = _rows(config, checked, began, since)
-    if rows and not append_without_spark(config, RESULTS, rows):
-        with session(config, "grouptrail-check", report) as spark:
-            _append(spark, config, rows)
+    if rows := _rows(checked, began, since):
+        try:
+            _append(warehouse, rows)
+        except NeedsSparkError:
+            with start_spark() as in_session:
+                _append(in_session, rows)
     return checked
 
 
 def run(
-    spark: SparkSession,
-    config: Config,
+    warehouse: Warehouse,
     names: tuple[str, ...] = (),
     *,
     since: datetime | None = None,
     docs: Path | None = None,
     patience_seconds: float = _PATIENCE_SECONDS,
 ) -> list[TableResult]:
-    """Check tables with Great Expectations in an existing session.
+    """Check tables with Great Expectations in the warehouse's session.
 
     Return the results, and append them to `check_results`. Waits up to `patience_seconds` for running batches, which
     write one table after the other.
@@ -132,10 +138,10 @@ def run(
     from grouptrail.quality.expectations import Validator
 
     began = datetime.now(UTC)
-    taken = snapshot.take(config, patience_seconds=patience_seconds)
+    taken = snapshot.take(warehouse, patience_seconds=patience_seconds)
     validator = Validator()
     checked = []
-    with snapshot.views(spark, config, taken) as (views, missing):
+    with snapshot.views(warehouse, taken) as (views, missing):
         for name in _checkable(names):
             if name in missing:
                 checked.append(unreadable(name, None, missing[name]))
@@ -143,10 +149,10 @@ def run(
                 rows = _newer(views[name], name, since)
                 with waiting(f"checking {name}"):
                     checked.append(_check(validator, name, rows, taken.versions[name], missing))
-    if stored := _rows(config, checked, began, since):
-        _append(spark, config, stored)
+    if stored := _rows(checked, began, since):
+        _append(warehouse, stored)
     if docs is not None:
-        _write_docs(validator, docs, checked, config)
+        _write_docs(validator, docs, checked, warehouse.cluster)
     return checked
 
 
@@ -199,14 +205,11 @@ def _problem(exception_info: dict[str, Any]) -> str | None:
     return next((message.strip().splitlines()[0][:300] for message in messages), None)
 
 
-def _rows(
-    config: Config, checked: list[TableResult], began: datetime, since: datetime | None
-) -> list[dict[str, Any]]:
-    """Return the rows of `check_results`."""
+def _rows(checked: list[TableResult], began: datetime, since: datetime | None) -> list[dict[str, Any]]:
+    """Return the rows of `check_results`, without the cluster."""
     run_id = str(uuid.uuid4())
     return [
         {
-            "cluster": config.cluster,
             "run_id": run_id,
             "table_name": table.table,
             "table_version": table.version,
@@ -225,9 +228,11 @@ def _rows(
     ]
 
 
-def _append(spark: SparkSession, config: Config, rows: list[dict[str, Any]]) -> None:
-    tables.ensure_table(spark, config, RESULTS)
-    tables.append_new(spark, rows, config, RESULTS)
+def _append(warehouse: Warehouse, rows: list[dict[str, Any]]) -> None:
+    results = warehouse.table(RESULTS)
+    results.ensure()
+    schema = table_schema(RESULTS, without=("cluster",))
+    results.append(pa.Table.from_pylist(rows, schema))
 
 
 def _write(checked: list[TableResult], out: TextIO, format: RowsFormat) -> None:
@@ -238,16 +243,16 @@ def _write(checked: list[TableResult], out: TextIO, format: RowsFormat) -> None:
     write_rows(names, rows, out, format=format)
 
 
-def _write_docs(validator: Validator, folder: Path, checked: list[TableResult], config: Config) -> None:
+def _write_docs(validator: Validator, folder: Path, checked: list[TableResult], cluster: str) -> None:
     validator.write_docs(folder)
     entries = [
         Entry(one.table, one.figures, [line for line in _remarks(one) if line], one.is_readable) for one in checked
     ]
-    title = f"Tables of cluster {config.cluster}"
+    title = f"Tables of cluster {cluster}"
     (folder / "index.html").write_text(index(title, _HEADS, entries), "utf-8")
 
 
-def print_checked(checked: list[TableResult], config: Config, console: Console) -> None:
+def print_checked(checked: list[TableResult], warehouse: Warehouse, console: Console) -> None:
     """Print one line per table, then the failed expectations, then the tables without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column(_HEADS[0], no_wrap=True)
@@ -256,7 +261,7 @@ def print_checked(checked: list[TableResult], config: Config, console: Console) 
     for one in checked:
         table.add_row(one.table, *one.figures, style="bold red" if one.failures else "")
     console.print(table)
-    console.print(f"cluster {displayed(config.cluster)} in {config.warehouse}", markup=False, soft_wrap=True)
+    console.print(f"cluster {displayed(warehouse.cluster)} in {warehouse.location}", markup=False, soft_wrap=True)
     for line in (line for one in checked for line in _remarks(one)):
         console.print(Text(line), soft_wrap=True)
     if empty := [one.table for one in checked if not one.rows and not one.failures]:

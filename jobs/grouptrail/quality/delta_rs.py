@@ -13,18 +13,18 @@ from grouptrail import contracts
 from grouptrail.quality import suites
 from grouptrail.quality.results import SAMPLES, Result, TableResult, not_evaluated, unreadable
 from grouptrail.quality.snapshot import Snapshot
-from grouptrail.query.formats import column_names, first_rows, rows
 from grouptrail.query.views import DELTA_RS
 from grouptrail.storage import reader
-from grouptrail.storage.appending import create_without_spark
+from grouptrail.storage.creation import create_table
 from grouptrail.storage.errors import TableError
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import Commit, OpenTable
+from grouptrail.storage.result_rows import column_names, first_rows, rows
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatch
-
-    from grouptrail.config import Config
 
 _TYPES = {
     "binary": "BYTEA",
@@ -45,8 +45,8 @@ class CheckedTables:
     table that cannot be read.
     """
 
-    def __init__(self, config: Config, taken: Snapshot) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse, taken: Snapshot) -> None:
+        self._warehouse = warehouse
         self._taken = taken
         self._empty = TemporaryDirectory(prefix="grouptrail-check-")
         self.unreadable = dict(taken.unreadable)
@@ -66,9 +66,9 @@ class CheckedTables:
 
     def _open(self, name: str) -> OpenTable:
         commit = self._taken.versions.get(name)
-        if commit is not None and (table := reader.open_table(self._config, name, commit.version)) is not None:
+        if commit is not None and (table := self._warehouse.table(name).open(commit.version)) is not None:
             return table
-        return create_without_spark(name, f"{self._empty.name}/{name}", {})
+        return create_table(TableLocation(name, f"{self._empty.name}/{name}", {}, self._warehouse.cluster))
 
     def check(self, name: str, at: Commit, since: datetime | None) -> TableResult:
         """Return the results of a table's expectations on its rows since a time."""
@@ -143,7 +143,9 @@ class CheckedTables:
             for column in contracts.tables()[name].columns
             if column.name in lacking and column.type in _TYPES
         )
-        return f"SELECT *{''.join(nulls)} FROM all_{name} WHERE cluster = {datafusion_literal(self._config.cluster)}"
+        return (
+            f"SELECT *{''.join(nulls)} FROM all_{name} WHERE cluster = {datafusion_literal(self._warehouse.cluster)}"
+        )
 
 
 def _is_json(text: str | None) -> bool:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from grouptrail import contracts
 from grouptrail.errors import first_cause
 from grouptrail.jobs import DECODE, HISTORY
-from grouptrail.storage import tables
-from grouptrail.storage.reader import READ_ERRORS, Commit, newest_commit
+from grouptrail.storage.reader import READ_ERRORS, Commit
+from grouptrail.storage.table import Table
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from grouptrail.config import Config
+    from pyspark.sql import DataFrame
 
 # The table that a batch writes last: all tables that the batch writes.
 _WRITTEN_LAST = {"history_positions": HISTORY.writes, "ingest_progress": DECODE.writes}
@@ -36,7 +35,7 @@ class Snapshot:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def take(config: Config, *, patience_seconds: float) -> Snapshot:
+def take(warehouse: Warehouse, *, patience_seconds: float) -> Snapshot:
     """Return a snapshot in which no table is in the middle of a batch.
 
     If a batch takes longer than `patience_seconds`, or was interrupted as long ago, return the current versions.
@@ -44,7 +43,7 @@ def take(config: Config, *, patience_seconds: float) -> Snapshot:
     deadline = time.monotonic() + patience_seconds
     names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
     while True:
-        found = {name: commit for name in names if (commit := _newest(config, name)) is not None}
+        found = {one.name: commit for one in warehouse.tables(names) if (commit := _newest(one)) is not None}
         versions = {name: commit for name, commit in found.items() if isinstance(commit, Commit)}
         written_at_ms = max((versions[name].written_at_ms for name in tables_being_written(versions)), default=0)
         if time.time() - written_at_ms / 1000 >= patience_seconds or time.monotonic() >= deadline:
@@ -63,18 +62,16 @@ def tables_being_written(found: dict[str, Commit]) -> list[str]:
     ]
 
 
-def _newest(config: Config, name: str) -> Commit | str | None:
+def _newest(table: Table) -> Commit | str | None:
     """Return the newest commit, the error if the table cannot be read, or None if there is no table."""
     try:
-        return newest_commit(config, name)
+        return table.newest_commit()
     except READ_ERRORS as error:
         return first_cause(error)
 
 
 @contextmanager
-def views(
-    spark: SparkSession, config: Config, taken: Snapshot
-) -> Iterator[tuple[dict[str, DataFrame], dict[str, str]]]:
+def views(warehouse: Warehouse, taken: Snapshot) -> Iterator[tuple[dict[str, DataFrame], dict[str, str]]]:
     """Create a temporary view of every readable table with this cluster's rows, and return the views and the errors.
 
     A missing table has no rows, and a column that an older table lacks is null.
@@ -82,29 +79,28 @@ def views(
     made: dict[str, DataFrame] = {}
     unreadable = dict(taken.unreadable)
     try:
-        for name in (name for name in contracts.tables() if name not in taken.unreadable):
+        for table in warehouse.tables([name for name in contracts.tables() if name not in taken.unreadable]):
             try:
-                made[name] = _view(spark, config, name, taken.versions.get(name))
+                made[table.name] = _view(table, taken.versions.get(table.name))
             except Exception as error:  # Spark may support fewer Delta features than delta-rs
-                unreadable[name] = first_cause(error)
+                unreadable[table.name] = first_cause(error)
         yield made, unreadable
     finally:
         for name, rows in made.items():
             rows.unpersist()
-            spark.catalog.dropTempView(name)
+            warehouse.session.catalog.dropTempView(name)
 
 
-def _view(spark: SparkSession, config: Config, name: str, commit: Commit | None) -> DataFrame:
+def _view(table: Table, commit: Commit | None) -> DataFrame:
     from pyspark.sql import functions as F
 
-    table = contracts.tables()[name]
     if commit is None:
-        rows = spark.createDataFrame([], table.ddl())
+        rows = table.session.createDataFrame([], table.contract.ddl())
     else:
-        rows = tables.read(spark, config, name, commit.version)
-        lacking = (column for column in table.columns if column.name in commit.lacking)
+        rows = table.dataframe(commit.version)
+        lacking = (column for column in table.contract.columns if column.name in commit.lacking)
         rows = rows.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
     if commit is not None and commit.size_bytes < _KEPT_BYTES:
         rows = rows.persist()
-    rows.createOrReplaceTempView(name)
+    rows.createOrReplaceTempView(table.name)
     return rows

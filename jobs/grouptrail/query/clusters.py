@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from arro3.core import DataType
 
 from grouptrail.query.errors import QueryError
-from grouptrail.spark import object_stores
 from grouptrail.storage import reader
 from grouptrail.storage.errors import TableError
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.warehouse import Warehouse
 
 # Every batch is in the first one, unless retention has removed it.
 _TABLES = ("ingest_progress", "consumer_lag", "group_states", "generations", "offset_commits")
@@ -25,31 +21,31 @@ class UnknownClusterError(QueryError):
     """The warehouse has rows of other clusters only."""
 
 
-def with_stored_cluster(config: Config) -> Config:
-    """Return the configuration if the warehouse has its cluster, or no cluster at all.
+def stored_cluster(warehouse: Warehouse, *, is_named: bool) -> str:
+    """Return the cluster of the warehouse if there are rows of it, or of no cluster at all.
 
-    If none is configured, the only one in the warehouse is taken. Raises UnknownClusterError.
+    Unless the settings name a cluster (`is_named`), the only one with rows is returned. Raises UnknownClusterError.
     """
     stored: set[str] = set()
-    for found in _clusters(config):
-        if config.cluster in found:
-            return config
+    for found in _clusters(warehouse):
+        if warehouse.cluster in found:
+            return warehouse.cluster
         stored |= found
     if not stored:
-        return config
-    if len(stored) == 1 and "cluster" not in config.model_fields_set:
-        return config.model_copy(update={"cluster": stored.pop()})
+        return warehouse.cluster
+    if len(stored) == 1 and not is_named:
+        return stored.pop()
     names = ", ".join(f'"{name}"' for name in sorted(stored))
-    raise UnknownClusterError(f'the warehouse has no cluster "{config.cluster}": it has {names}; set --cluster')
+    raise UnknownClusterError(f'the warehouse has no cluster "{warehouse.cluster}": it has {names}; set --cluster')
 
 
-def _clusters(config: Config) -> Iterator[set[str]]:
+def _clusters(warehouse: Warehouse) -> Iterator[set[str]]:
     """Yield the clusters in one table after the other; commands report tables that cannot be read themselves."""
-    if not object_stores.is_known(config.warehouse):  # only Spark can read it
+    if not warehouse.is_readable_without_spark:
         return
-    for name in _TABLES:
+    for stored in warehouse.tables(_TABLES):
         with suppress(TableError, *reader.READ_ERRORS):
-            if (table := reader.open_table(config, name)) is not None:
+            if (table := stored.open()) is not None:
                 yield _clusters_in(table)
 
 

@@ -1,22 +1,10 @@
-"""The error of a query."""
+"""The errors of queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from grouptrail.storage.errors import QueryError, UnknownGroupError
 
-from grouptrail.errors import GrouptrailError
-
-
-class QueryError(GrouptrailError):
-    """A query that cannot be answered."""
-
-
-class UnknownGroupError(QueryError):
-    """A table has no rows of a group; `near` are names like its name."""
-
-    def __init__(self, message: str, near: Sequence[str]) -> None:
-        super().__init__(message)
-        self.near = tuple(near)
+__all__ = ["BeforeHistoryError", "QueryError", "UnknownGroupError"]
 
 
 class BeforeHistoryError(QueryError):

@@ -5,20 +5,17 @@ Timestamps are UTC; in text bytes are base64, nested values JSON.
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
-import math
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
-from arro3.core import Array, DataType, RecordBatch, Schema
+from arro3.core import RecordBatch, Schema
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -26,12 +23,12 @@ from rich.text import Text
 
 from grouptrail.console.text import harmless, harmless_json
 from grouptrail.query.errors import QueryError
+from grouptrail.storage.result_rows import Row, column_names
 
 RowsFormat = Literal["table", "json", "csv", "markdown"]
 """The formats of every command that prints rows."""
 TextFormat = Literal[RowsFormat, "reset-offsets"]
 Format = Literal[TextFormat, "parquet"]
-Row = Sequence[Any]
 
 MAX_TABLE_ROWS = 200
 PLAN_COLUMNS = ["plan_type", "plan"]
@@ -41,54 +38,6 @@ _FILE_WIDTH = 100_000
 _LEAST_WIDE_COLUMN = 30
 # An underscore within a word is none.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
-
-
-def column_names(schema: Schema) -> list[str]:
-    """Return the names of the columns; the second of two equal names becomes `name_2`."""
-    seen: dict[str, int] = {}
-    names = []
-    for name in schema.names:
-        seen[name] = seen.get(name, 0) + 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return names
-
-
-def rows(batches: Iterable[RecordBatch]) -> Iterator[Row]:
-    """Yield rows of str, int, float, bool, list, dict or None; times and durations are text in ISO 8601."""
-    for batch in batches:
-        yield from zip(*(_values(column) for column in batch.columns), strict=True)
-
-
-def first_rows(batches: Iterable[RecordBatch], most: int) -> tuple[list[Row], int]:
-    """Return at most this many rows, and the number of all rows; the others are counted without being decoded."""
-    first: list[Row] = []
-    count = 0
-    for batch in batches:
-        count += batch.num_rows
-        if wanted := min(most - len(first), batch.num_rows):
-            first += rows([batch.slice(0, wanted)])
-    return first, count
-
-
-def _values(column: Array) -> Iterable[Any]:
-    # Python's datetime ends at the year 9999 and needs the machine's time zones.
-    if DataType.is_temporal(column.type):
-        return column.cast(DataType.string()).to_pylist()
-    return map(_plain, column.to_pylist())
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else str(value)
 
 
 def write_rows(names: list[str], found: Iterable[Row], out: TextIO, *, format: TextFormat) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from grouptrail.console.progress import print_note
 from grouptrail.query.document import Block, Grid, Heading, Line, footer, write_document
@@ -14,10 +14,8 @@ from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import filled
-from grouptrail.query.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -56,27 +54,34 @@ class Difference:
 
 
 def diff_group(
-    config: Config, group_id: str, first: datetime, second: datetime, *, format: RowsFormat, out: TextIO
+    warehouse: Warehouse,
+    group_id: str,
+    first: datetime,
+    second: datetime,
+    *,
+    sample_seconds: float,
+    format: RowsFormat,
+    out: TextIO,
 ) -> None:
     """Print what differs in a group between two moments.
 
     Raises QueryError for a group without a history at the first one."""
-    found = list(differences(config, group_id, first, second))
-    note = stale_note(config, second)
+    found = list(differences(warehouse, group_id, first, second))
+    note = stale_note(warehouse, sample_seconds, second)
     if format in ("json", "csv"):
         names = [field.name for field in fields(Difference)]
         write_rows(names, (astuple(one) for one in found), out, format=format)
         print_note(note)
         return
     form: Literal["table", "markdown"] = "table" if format == "table" else "markdown"
-    blocks = _described(config, group_id, first, second, found)
+    blocks = _described(warehouse.cluster, group_id, first, second, found)
     write_document((*blocks, *footer(note)), out, format=form)
 
 
-def differences(config: Config, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:
+def differences(warehouse: Warehouse, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:
     """Yield what differs in a group between two moments."""
     try:
-        before, after = (describe_group(config, group_id, at=at, generations=1) for at in (first, second))
+        before, after = (describe_group(warehouse, group_id, at=at, generations=1) for at in (first, second))
     except BeforeHistoryError as error:
         raise QueryError(f"the history of {group_id!r} begins after {_text(first)}: give a later time") from error
     for what, column in _OF_GROUP.items():
@@ -84,7 +89,7 @@ def differences(config: Config, group_id: str, first: datetime, second: datetime
     yield from _unlike("members", {"": len(before["members"])}, {"": len(after["members"])})
     yield from _unlike("member", _members(before), _members(after))
     yield from _unlike("owner", _owners(before), _owners(after))
-    lags = [_lag(config, group_id, at) for at in (first, second)]
+    lags = [_lag(warehouse, group_id, at) for at in (first, second)]
     yield from _unlike("total lag", *({"": _sum(lag)} for lag in lags))
     yield from _unlike("lag", *lags)
 
@@ -117,11 +122,11 @@ def _owners(found: Row) -> Row:
     return {f"{topic}-{number}": ", ".join(names) for (topic, number), names in sorted(owners.items())}
 
 
-def _lag(config: Config, group_id: str, at: datetime) -> Row:
-    warehouse = Warehouse(config, [_LAG_TABLE])
-    if _LAG_TABLE not in warehouse.versions:
+def _lag(warehouse: Warehouse, group_id: str, at: datetime) -> Row:
+    tables = SqlSnapshot(warehouse, [_LAG_TABLE])
+    if _LAG_TABLE not in tables.versions:
         return {}
-    rows = warehouse.rows(filled(_LAG, {"cluster": config.cluster, "group": group_id, "time": at}))
+    rows = tables.rows(filled(_LAG, {"cluster": warehouse.cluster, "group": group_id, "time": at}))
     return {f"{row['topic']}-{row['partition']}": row["lag"] for row in rows}
 
 
@@ -131,9 +136,9 @@ def _sum(lag: Row) -> int | None:
 
 
 def _described(
-    config: Config, group_id: str, first: datetime, second: datetime, found: list[Difference]
+    cluster: str, group_id: str, first: datetime, second: datetime, found: list[Difference]
 ) -> Iterator[Block]:
-    yield Line(f"{group_id} of cluster {config.cluster}, from {_text(first)} to {_text(second)}")
+    yield Line(f"{group_id} of cluster {cluster}, from {_text(first)} to {_text(second)}")
     if not found:
         yield Line("nothing differs")
         return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from grouptrail.query.views import filled
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value
+from grouptrail.storage.sql_snapshot import SqlSnapshot
 
 TABLES = ("committed_offsets", "offset_commits")
 
@@ -21,19 +21,19 @@ _COMMITS = {
 _LAST = "SELECT group_id, CAST(max(at) AS BIGINT) AS last_commit FROM ({commits}) GROUP BY group_id"
 
 
-def last_commits(warehouse: Warehouse, cluster: str) -> dict[str, int]:
+def last_commits(tables: SqlSnapshot, cluster: str) -> dict[str, int]:
     """Return the time of each group's last commit, in microseconds since 1970.
 
-    `warehouse` has those of `TABLES` that exist. A group without committed offsets, such as a deleted one, is missing
+    `tables` has those of `TABLES` that exist. A group without committed offsets, such as a deleted one, is missing
     unless it committed shortly before the newest commit."""
-    there = [name for name in TABLES if name in warehouse.versions]
+    there = [name for name in TABLES if name in tables.versions]
     if not there:
         return {}
     values: dict[str, Value] = {"cluster": cluster, "since": datetime.fromtimestamp(0, UTC)}
-    if TABLES[0] in there and (at := warehouse.rows(filled(_REWRITTEN_TO, values))[0]["at"]):
+    if TABLES[0] in there and (at := tables.rows(filled(_REWRITTEN_TO, values))[0]["at"]):
         values["since"] = datetime.fromisoformat(at) - _OVERLAP
     commits = " UNION ALL ".join(
         f"SELECT group_id, coalesce(commit_at, record_at) AS at FROM {name} WHERE {_COMMITS[name]}" for name in there
     )
-    rows = warehouse.rows(filled(_LAST.format(commits=commits), values))
+    rows = tables.rows(filled(_LAST.format(commits=commits), values))
     return {row["group_id"]: row["last_commit"] for row in rows}

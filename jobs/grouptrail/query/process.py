@@ -31,7 +31,7 @@ from grouptrail.query.errors import QueryError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 _WAIT_SECONDS = 2.0
 # Beyond the caller's deadline: ends the process if its caller has been killed.
@@ -88,8 +88,8 @@ class QueryProcesses:
         self._at_once = at_once
         self._free = threading.BoundedSemaphore(at_once) if at_once else None
 
-    def run(self, config: Config, text: str) -> QueryResult:
-        """Run a query of the tables and views, as `sql.run_query` does.
+    def run(self, warehouse: Warehouse, text: str, *, sample_seconds: float) -> QueryResult:
+        """Run a query of the tables and of the views of the warehouse's cluster, as `sql.run_query` does.
 
         Raises LimitError beyond a limit, BusyError if no other query ends in time, and QueryError for wrong queries.
         """
@@ -99,12 +99,12 @@ class QueryProcesses:
             plural = "y runs" if self._at_once == 1 else "ies run"
             raise BusyError(f"{self._at_once} quer{plural} already, which is the limit: try again in some seconds")
         try:
-            return _run(config, text, self._limits)
+            return _run(_request(warehouse, text, sample_seconds, self._limits), self._limits)
         finally:
             self._free.release()
 
 
-def _run(config: Config, text: str, limits: Limits) -> QueryResult:
+def _run(request: bytes, limits: Limits) -> QueryResult:
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "grouptrail.query.process"],
@@ -116,7 +116,7 @@ def _run(config: Config, text: str, limits: Limits) -> QueryResult:
     )
     with process:
         try:
-            answer, complaint = process.communicate(_request(config, text, limits), limits.timeout_seconds)
+            answer, complaint = process.communicate(request, limits.timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise LimitError(
                 f"the query took longer than {limits.timeout_seconds:g} s and was stopped: read less, for example "
@@ -136,14 +136,10 @@ def _run(config: Config, text: str, limits: Limits) -> QueryResult:
         return QueryResult(reader.read_all(), header["is_cut"], time.monotonic() - started, header["note"])
 
 
-def _request(config: Config, text: str, limits: Limits) -> bytes:
-    needed = {
-        "cluster": config.cluster,
-        "warehouse": config.warehouse,
-        "storage": config.storage_options(),
-        "log_offsets": {"interval_seconds": config.log_offsets.interval_seconds},
-    }
-    return json.dumps({"config": needed, "text": text, "limits": asdict(limits)}).encode()
+def _request(warehouse: Warehouse, text: str, sample_seconds: float, limits: Limits) -> bytes:
+    tables = {"location": warehouse.location, "cluster": warehouse.cluster, "options": dict(warehouse.options)}
+    request = {"warehouse": tables, "text": text, "sample_seconds": sample_seconds, "limits": asdict(limits)}
+    return json.dumps(request).encode()
 
 
 def _ended(returncode: int, complaint: bytes, limits: Limits) -> QueryError:
@@ -164,12 +160,13 @@ def main() -> None:
     request = json.load(sys.stdin)
     limits = Limits(**request["limits"])
     _limit_this_process(limits)
-    from grouptrail.config import Config
-    from grouptrail.query.sql import DeltaRs, run_query_with_note
+    from grouptrail.query.sql import DeltaRs, QueryContext, run_query_with_note
+    from grouptrail.storage.warehouse import Warehouse
 
-    config = Config(**request["config"])
+    warehouse = Warehouse(**request["warehouse"])
+    context = QueryContext(warehouse, DeltaRs(warehouse), request["sample_seconds"], is_cluster_named=True)
     try:
-        schema, batches, note = run_query_with_note(config, request["text"], DeltaRs(config))
+        schema, batches, note = run_query_with_note(context, request["text"])
         is_cut, rows = _answer(schema, batches, limits)
         header = {"is_cut": is_cut, "note": note}
     except QueryError as error:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -19,10 +19,7 @@ from pygments.lexers.sql import SqlLexer
 from grouptrail import contracts
 from grouptrail.console.text import harmless
 from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import Engine, print_columns, print_tables, run_sql
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.query.sql import QueryContext, print_columns, print_tables, run_sql
 
 _KEYWORDS = """
 AND AS ASC BETWEEN BY CASE CAST COUNT CROSS DESC DESCRIBE DISTINCT ELSE END EXISTS EXPLAIN FROM GROUP HAVING IN
@@ -65,12 +62,12 @@ def tables_and_views() -> list[str]:
     return [*contracts.tables(), *calls]
 
 
-def prompt(config: Config, engine: Engine, out: TextIO) -> None:
+def prompt(context: QueryContext, out: TextIO) -> None:
     """Read queries and answer them until Ctrl-D; an error is one line."""
     out.write(_WELCOME)
     for text in _queries(_session()):
         try:
-            _answer(config, text, engine, out)
+            _answer(context, text, out)
         except QueryError as error:
             out.write(f"{harmless(str(error), keep_lines=True)}\n")
         except KeyboardInterrupt:
@@ -116,14 +113,14 @@ def _queries(session: PromptSession[str]) -> Iterable[str]:
             yield text
 
 
-def _answer(config: Config, text: str, engine: Engine, out: TextIO) -> None:
+def _answer(context: QueryContext, text: str, out: TextIO) -> None:
     if text.lower() in _HELP:
         out.write(_WELCOME)
         return
     listing = re.fullmatch(r"tables(?:\s+(\w+))?", text, re.IGNORECASE)
     if listing is None:
-        run_sql(config, text, format="table", out=out, engine=engine)
+        run_sql(context, text, format="table", out=out)
     elif listing[1]:
         print_columns(listing[1].lower(), out)
     else:
-        print_tables(config, out)
+        print_tables(context.warehouse, out)

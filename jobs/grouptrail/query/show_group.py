@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from grouptrail import contracts
 from grouptrail.console.progress import print_note
@@ -17,11 +17,9 @@ from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.views import LATEST, filled
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value, datafusion_literal
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -84,11 +82,12 @@ _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_not
 
 
 def show_group(
-    config: Config,
+    warehouse: Warehouse,
     group_id: str,
     *,
     at: datetime | None,
     generations: int,
+    sample_seconds: float,
     format: RowsFormat,
     out: TextIO,
 ) -> None:
@@ -97,8 +96,8 @@ def show_group(
     JSON is one object; CSV has the members, or the committed offsets of a group that never had any.
 
     Raises QueryError for a group without a history at that time."""
-    found = describe_group(config, group_id, at=at, generations=generations)
-    note = stale_note(config, at)
+    found = describe_group(warehouse, group_id, at=at, generations=generations)
+    note = stale_note(warehouse, sample_seconds, at)
     if format in ("table", "markdown"):
         write_document((*_described(found), *footer(note)), out, format=format)
         return
@@ -117,25 +116,25 @@ def _write_csv(found: Row, out: TextIO) -> None:
     write_rows(names, ([row[name] for name in names] for row in rows), out, format="csv")
 
 
-def describe_group(config: Config, group_id: str, *, at: datetime | None, generations: int) -> Row:
+def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, generations: int) -> Row:
     """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
 
     `committed` has the offsets of a group that never had members; None for other groups."""
-    warehouse = Warehouse(config, _TABLES)
-    warehouse.require_group(group_id, "generations", COMMITS)
+    tables = SqlSnapshot(warehouse, _TABLES)
+    tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
-        "cluster": config.cluster,
+        "cluster": warehouse.cluster,
         "group": group_id,
         "time": at or LATEST,
         "count": generations,
     }
 
     def ask(sql: str) -> list[Row]:
-        return warehouse.rows(filled(sql, values))
+        return tables.rows(filled(sql, values))
 
     views = contracts.views()
     last = ask(_GENERATIONS)
-    committed = None if last else _committed(warehouse, ask)
+    committed = None if last else _committed(tables, ask)
     if not last and committed is None:
         raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
     now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
@@ -150,7 +149,7 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     _add_clients(last, ask)
     return {
         "group_id": group_id,
-        "cluster": config.cluster,
+        "cluster": warehouse.cluster,
         "at": at.isoformat().replace("+00:00", "Z") if at else None,
         **{name: now[name] for name in _OF_GROUP},
         **state,
@@ -163,9 +162,9 @@ def describe_group(config: Config, group_id: str, *, at: datetime | None, genera
     }
 
 
-def _committed(warehouse: Warehouse, ask: Callable[[str], list[Row]]) -> list[Row] | None:
+def _committed(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[Row] | None:
     """Return the committed offsets of a group without members; None before its first commit."""
-    if COMMITS not in warehouse.versions or ask(_FIRST_COMMIT)[0]["at"] is None:
+    if COMMITS not in tables.versions or ask(_FIRST_COMMIT)[0]["at"] is None:
         return None
     return ask(contracts.views()[_OFFSETS].sql + " ORDER BY topic, partition")
 

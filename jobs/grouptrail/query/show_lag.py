@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from functools import partial
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -20,10 +21,8 @@ from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, markdown_text, write_rows
 from grouptrail.query.freshness import as_of, is_stale, stale_text
 from grouptrail.query.views import view_query
-from grouptrail.query.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -37,15 +36,21 @@ _MOVABLE = ("why", "state", "catches up", "produces", "consumes", "end", "commit
 
 
 def show_lag(
-    config: Config, *, groups: Sequence[str], topics: Sequence[str], format: RowsFormat, out: TextIO
+    warehouse: Warehouse,
+    *,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    sample_seconds: float,
+    format: RowsFormat,
+    out: TextIO,
 ) -> None:
     """Print one line per group, or per partition if groups or topics are named (shell patterns).
 
     JSON and CSV have a row per partition, as `current_lag` has. Raises QueryError if there are no samples of lag, or
     none that match."""
-    rows = _found(config, groups, topics)
+    rows = _found(warehouse, groups, topics)
     by_partition = bool(groups or topics)
-    note = _note(config, rows)
+    note = _note(sample_seconds, rows)
     if format == "table":
         console_on(out).print(_shown(rows, note, by_partition=by_partition))
     elif format == "markdown":
@@ -58,10 +63,11 @@ def show_lag(
 
 
 def watch_lag(
-    config: Config,
+    warehouse: Warehouse,
     *,
     groups: Sequence[str],
     topics: Sequence[str],
+    sample_seconds: float,
     every_seconds: float,
     format: RowsFormat,
     out: TextIO,
@@ -71,22 +77,31 @@ def watch_lag(
     A table on a terminal is replaced in place; everything else is printed one after the other and flushed each time.
     """
     if format == "table" and out.isatty():
-        _watch_on_terminal(config, groups, topics, every_seconds, out)
-    show_lag(config, groups=groups, topics=topics, format=format, out=out)
+        _watch_on_terminal(warehouse, groups, topics, sample_seconds, every_seconds=every_seconds, out=out)
+    show = partial(
+        show_lag, warehouse, groups=groups, topics=topics, sample_seconds=sample_seconds, format=format, out=out
+    )
+    show()
     while True:
         out.flush()
         time.sleep(every_seconds)
         with suppress(QueryError):  # the next round may succeed
-            show_lag(config, groups=groups, topics=topics, format=format, out=out)
+            show()
 
 
 def _watch_on_terminal(
-    config: Config, groups: Sequence[str], topics: Sequence[str], every_seconds: float, out: TextIO
+    warehouse: Warehouse,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    sample_seconds: float,
+    *,
+    every_seconds: float,
+    out: TextIO,
 ) -> NoReturn:
     def drawn() -> RenderableType:
         try:
-            rows = _found(config, groups, topics)
-            return _shown(rows, _note(config, rows), by_partition=bool(groups or topics))
+            rows = _found(warehouse, groups, topics)
+            return _shown(rows, _note(sample_seconds, rows), by_partition=bool(groups or topics))
         except QueryError as error:
             return Text(str(error))
 
@@ -96,18 +111,20 @@ def _watch_on_terminal(
             live.update(drawn(), refresh=True)
 
 
-def _found(config: Config, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
+def _found(warehouse: Warehouse, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
     """Return the rows of `current_lag`, worst first."""
-    query = view_query(contracts.views()["current_lag"], config.cluster, {})
-    rows = Warehouse(config, _TABLES).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
+    query = view_query(contracts.views()["current_lag"], warehouse.cluster, {})
+    rows = SqlSnapshot(warehouse, _TABLES).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
     rows.sort(key=lambda row: (contracts.statuses().index(row["status"]), -(row["lag"] or 0)))
     fitting = [row for row in rows if _fits(row["group_id"], groups) and _fits(row["topic"], topics)]
     if rows and not fitting:
         asked = " and ".join([*(f"group {name}" for name in groups), *(f"topic {name}" for name in topics)])
-        raise QueryError(f"there is no lag of {asked} in cluster {config.cluster}: `grouptrail show lag` lists all")
+        raise QueryError(
+            f"there is no lag of {asked} in cluster {warehouse.cluster}: `grouptrail show lag` lists all"
+        )
     if not rows:
         raise QueryError(
-            f"no lag of cluster {config.cluster} has landed yet: run `grouptrail run`, or check --cluster"
+            f"no lag of cluster {warehouse.cluster} has landed yet: run `grouptrail run`, or check --cluster"
         )
     return fitting
 
@@ -124,9 +141,9 @@ def _sampled_at(rows: list[Row]) -> datetime:
     return max(datetime.fromisoformat(row["sampled_at"]) for row in rows)
 
 
-def _note(config: Config, rows: list[Row]) -> str | None:
+def _note(sample_seconds: float, rows: list[Row]) -> str | None:
     """Return how old the samples are if they do not show the present."""
-    return stale_text(newest) if is_stale(config, newest := _sampled_at(rows)) else None
+    return stale_text(newest) if is_stale(sample_seconds, newest := _sampled_at(rows)) else None
 
 
 def _shown(rows: list[Row], note: str | None, *, by_partition: bool) -> RenderableType:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from arro3.core import RecordBatch, Schema
 from rich import box
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from grouptrail import contracts
 from grouptrail.console.progress import print_note
-from grouptrail.query.clusters import with_stored_cluster
+from grouptrail.query.clusters import stored_cluster
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import (
@@ -25,10 +25,7 @@ from grouptrail.query.formats import (
     Format,
     RowsFormat,
     TextFormat,
-    column_names,
     console_on,
-    first_rows,
-    rows,
     save_parquet,
     whole_file,
     write_rows,
@@ -36,11 +33,10 @@ from grouptrail.query.formats import (
 )
 from grouptrail.query.freshness import LAG, stale_note
 from grouptrail.query.views import DELTA_RS, Dialect, expand
-from grouptrail.query.warehouse import Warehouse, no_such_table
-from grouptrail.storage.reader import open_table, table_size
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.reader import table_size
+from grouptrail.storage.result_rows import column_names, first_rows, rows
+from grouptrail.storage.sql_snapshot import SqlSnapshot, no_such_table
+from grouptrail.storage.warehouse import Warehouse
 
 _BEFORE_WORD = r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:(?!/\*).)*?\*/)*"
 _QUERY = re.compile(
@@ -81,39 +77,57 @@ class DeltaRs:
 
     dialect = DELTA_RS
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-        return Warehouse(self._config, names).answer(text)
+        return SqlSnapshot(self._warehouse, names).answer(text)
 
 
-def run_query(config: Config, text: str, engine: Engine) -> tuple[Schema, Iterator[RecordBatch]]:
+@dataclass(frozen=True)
+class QueryContext:
+    """What queries are run with.
+
+    Views have the rows of the warehouse's cluster, or unless the settings name one (`is_cluster_named`) those of the
+    only cluster there. `sample_seconds` is the time between samples of the logs (`log_offsets.interval_seconds`).
+    """
+
+    warehouse: Warehouse
+    engine: Engine
+    sample_seconds: float
+    is_cluster_named: bool
+
+
+def run_query(context: QueryContext, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
     """Run a query over the tables and views of the warehouse. Raises QueryError with one line."""
-    return run_query_with_note(config, text, engine)[:2]
+    return run_query_with_note(context, text)[:2]
 
 
-def run_query_with_note(
-    config: Config, text: str, engine: Engine
-) -> tuple[Schema, Iterator[RecordBatch], str | None]:
+def run_query_with_note(context: QueryContext, text: str) -> tuple[Schema, Iterator[RecordBatch], str | None]:
     """Do as `run_query`; return also a note if the data are too old to show what the query's views are asked for."""
     if not _QUERY.match(text):
         raise QueryError(ONLY_QUERIES)
-    query = expand(text, config.cluster, engine.dialect)
-    if query.calls and (stored := with_stored_cluster(config)) is not config:
-        config, query = stored, expand(text, stored.cluster, engine.dialect)
-    groups = Warehouse(config, {table for table, _ in query.groups})
+    warehouse, engine = context.warehouse, context.engine
+    query = expand(text, warehouse.cluster, engine.dialect)
+    if query.calls:
+        cluster = stored_cluster(warehouse, is_named=context.is_cluster_named)
+        if cluster != warehouse.cluster:
+            warehouse, query = warehouse.of_cluster(cluster), expand(text, cluster, engine.dialect)
+    groups = SqlSnapshot(warehouse, {table for table, _ in query.groups})
     for table, group_id in sorted(query.groups):
         groups.require_group(group_id, table)
     schema, batches = engine.answer(query.text, _named_in(query.text))
-    notes = (stale_note(config, until, of_lag=LAG.keys() <= set(view.tables)) for view, until in query.calls)
+    notes = (
+        stale_note(warehouse, context.sample_seconds, until, of_lag=LAG.keys() <= set(view.tables))
+        for view, until in query.calls
+    )
     return schema, batches, next(filter(None, notes), None)
 
 
-def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engine: Engine | None = None) -> None:
+def run_sql(context: QueryContext, text: str, *, format: TextFormat, out: TextIO) -> None:
     """Run a query and write the result as text."""
     started = time.monotonic()
-    schema, batches, note = run_query_with_note(config, text, engine or DeltaRs(config))
+    schema, batches, note = run_query_with_note(context, text)
     names = column_names(schema)
     if format != "table":
         write_rows(names, rows(batches), out, format=format)
@@ -127,32 +141,32 @@ def run_sql(config: Config, text: str, *, format: TextFormat, out: TextIO, engin
         out.write(f"{note}\n" if note else "")
 
 
-def save_sql(config: Config, text: str, *, format: Format, path: Path, engine: Engine) -> None:
+def save_sql(context: QueryContext, text: str, *, format: Format, path: Path) -> None:
     """Run a query and write the result to a file; an existing file is replaced only on success."""
     if format == "parquet":
-        schema, batches, note = run_query_with_note(config, text, engine)
+        schema, batches, note = run_query_with_note(context, text)
         save_parquet(schema, batches, path)
         print_note(note)
         return
     with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
-        run_sql(config, text, format=format, out=out, engine=engine)
+        run_sql(context, text, format=format, out=out)
 
 
-def list_tables(config: Config) -> list[TableSummary]:
+def list_tables(warehouse: Warehouse) -> list[TableSummary]:
     """Return every table in the order of the contracts."""
-    return [_summary(config, contract) for contract in contracts.tables().values()]
+    return [_summary(warehouse, contract) for contract in contracts.tables().values()]
 
 
-def print_tables(config: Config, out: TextIO, *, format: RowsFormat = "table") -> None:
+def print_tables(warehouse: Warehouse, out: TextIO, *, format: RowsFormat = "table") -> None:
     """Print one line per table, then one per view; in other formats than a table, only the tables."""
-    summaries = list_tables(config)
+    summaries = list_tables(warehouse)
     if format != "table":
         names = [field.name for field in fields(TableSummary)]
         write_rows(names, (astuple(summary) for summary in summaries), out, format=format)
         return
     console = console_on(out)
     console.print(FittedTable([(_line(one), "") for one in summaries], (), ("rows", "files", "size"), (_ABOUT,)))
-    console.print(f"in {config.warehouse}\n", markup=False, soft_wrap=True)
+    console.print(f"in {warehouse.location}\n", markup=False, soft_wrap=True)
     views = [
         ({"view": view.signature, _ABOUT: first_sentence(view.about)}, "") for view in contracts.views().values()
     ]
@@ -237,20 +251,20 @@ def _named_in(text: str) -> set[str]:
     return names if _CATALOG_QUESTION.search(text) else names & set(re.findall(r"\w+", text.lower()))
 
 
-def _summary(config: Config, contract: contracts.Table) -> TableSummary:
-    table = open_table(config, contract.name)
+def _summary(warehouse: Warehouse, contract: contracts.Table) -> TableSummary:
+    table = warehouse.table(contract.name).open()
     if table is None:
         return TableSummary(contract.name, contract.about)
     size = table_size(table, _time_column(contract))
     count, newest_at = size.rows, size.newest_at
     if count is None:
-        count, newest_at = _counted_by_query(config, contract)
+        count, newest_at = _counted_by_query(warehouse, contract)
     return TableSummary(contract.name, contract.about, count, size.files, size.size_bytes, newest_at)
 
 
-def _counted_by_query(config: Config, contract: contracts.Table) -> tuple[int, str | None]:
+def _counted_by_query(warehouse: Warehouse, contract: contracts.Table) -> tuple[int, str | None]:
     newest = f"max({_time_column(contract) or 'NULL'})"
-    _, batches = Warehouse(config, [contract.name]).answer(f"SELECT count(*), {newest} FROM {contract.name}")
+    _, batches = SqlSnapshot(warehouse, [contract.name]).answer(f"SELECT count(*), {newest} FROM {contract.name}")
     [(count, newest_at)] = rows(batches)
     return count, newest_at
 

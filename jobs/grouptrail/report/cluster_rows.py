@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from grouptrail.query import last_commits
 from grouptrail.query.errors import QueryError
 from grouptrail.query.freshness import RECORDED, is_stale, newest_times, stale_text
 from grouptrail.query.views import expand, filled
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.group_rows import SECOND_US, STORMS, Row, microseconds, moment
 from grouptrail.storage.sql import Value
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 DAYS = 14
 """The period for which the page shows storms and causes."""
@@ -107,21 +104,21 @@ class ClusterRows:
     causes: list[Row]
 
 
-def read_cluster(config: Config) -> ClusterRows:
-    """Read the state of the configured cluster. Raises QueryError if the tables have no rows of it."""
-    warehouse = Warehouse(config, _TABLES)
-    known_at, sampled_at = newest_data(warehouse, config)
+def read_cluster(warehouse: Warehouse, *, sample_seconds: float) -> ClusterRows:
+    """Read the state of the warehouse's cluster. Raises QueryError if the tables have no rows of it."""
+    tables, cluster = SqlSnapshot(warehouse, _TABLES), warehouse.cluster
+    known_at, sampled_at = newest_data(tables, warehouse)
     known_us = microseconds(known_at)
     values: dict[str, Value] = {
-        "cluster": config.cluster,
+        "cluster": cluster,
         "since": moment(known_us // _DAY_US * _DAY_US - (DAYS - 1) * _DAY_US),
         "yesterday": moment(known_us - _DAY_US),
     }
 
     def ask(table: str, sql: str) -> list[Row]:
-        if table not in warehouse.versions:
+        if table not in tables.versions:
             return []
-        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
+        return tables.rows(expand(filled(sql, values), cluster).text)
 
     groups: dict[str, Row] = {}
     for table, sql in (
@@ -130,17 +127,17 @@ def read_cluster(config: Config) -> ClusterRows:
     ):
         for row in ask(table, sql):
             groups.setdefault(row["group_id"], {}).update(row)
-    for name, at in last_commits.last_commits(warehouse, config.cluster).items():
+    for name, at in last_commits.last_commits(tables, cluster).items():
         groups.setdefault(name, {})["last_commit"] = at
     for row in groups.values():
         if row.get("state") == "Dead" and row.get("status"):  # created again by commits alone, which write no state
             row.update(state=None, state_since=None)
     return ClusterRows(
-        cluster=config.cluster,
+        cluster=cluster,
         known_us=known_us,
         sampled_us=None if sampled_at is None else microseconds(sampled_at),
-        stale=stale_text(known_at) if is_stale(config, known_at) else None,
-        stale_lag=stale_text(sampled_at) if sampled_at and is_stale(config, sampled_at) else None,
+        stale=stale_text(known_at) if is_stale(sample_seconds, known_at) else None,
+        stale_lag=stale_text(sampled_at) if sampled_at and is_stale(sample_seconds, sampled_at) else None,
         groups=dict(sorted(groups.items())),
         worst=ask("consumer_lag", _WORST),
         storms=ask("rebalances", f"{STORMS} WHERE ended_at >= :since ORDER BY {_WORST_STORMS}"),
@@ -148,12 +145,12 @@ def read_cluster(config: Config) -> ClusterRows:
     )
 
 
-def newest_data(warehouse: Warehouse, config: Config) -> tuple[datetime, datetime | None]:
+def newest_data(tables: SqlSnapshot, warehouse: Warehouse) -> tuple[datetime, datetime | None]:
     """Return the time of the newest row of the cluster, and that of the newest sample of lag. Raises QueryError."""
-    times = newest_times(warehouse, config.cluster, RECORDED | {"generations": "started_at"})
+    times = newest_times(tables, warehouse.cluster, RECORDED | {"generations": "started_at"})
     if not times:
         raise QueryError(
-            f"nothing has landed of cluster {config.cluster} under {config.warehouse} yet: "
+            f"nothing has landed of cluster {warehouse.cluster} under {warehouse.location} yet: "
             "run `grouptrail run`, or check --cluster or --warehouse"
         )
     return max(times.values()), times.get("consumer_lag")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from grouptrail.query.errors import QueryError
 from grouptrail.query.freshness import as_of, is_stale
 from grouptrail.query.views import expand, filled, window_from
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.cluster_rows import newest_data
 from grouptrail.report.group_rows import STORMS, Row, moment
 from grouptrail.storage.sql import Value
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 LISTED = 10
 """Maximum number of rows in a section of the digest."""
@@ -85,28 +82,28 @@ class NothingRecordedError(QueryError):
     """All data are older than the period of the digest."""
 
 
-def read_digest(config: Config, since: datetime) -> DigestRows:
-    """Read what happened in the configured cluster.
+def read_digest(warehouse: Warehouse, since: datetime, *, sample_seconds: float) -> DigestRows:
+    """Read what happened in the warehouse's cluster.
 
     Raises QueryError if the tables have no rows of it, and NothingRecordedError if they have none since then."""
-    warehouse = Warehouse(config, _TABLES)
-    known_at, sampled_at = newest_data(warehouse, config)
+    tables, cluster = SqlSnapshot(warehouse, _TABLES), warehouse.cluster
+    known_at, sampled_at = newest_data(tables, warehouse)
     if known_at < since:
         raise NothingRecordedError(
             f"nothing has been recorded since {since:%Y-%m-%d %H:%M:%S} UTC: the newest data are {as_of(known_at)}; "
             "see whether `grouptrail run` runs, or give an earlier --since"
         )
-    values: dict[str, Value] = {"cluster": config.cluster, "since": since, "window": window_from(since)}
+    values: dict[str, Value] = {"cluster": cluster, "since": since, "window": window_from(since)}
 
-    def ask(sql: str, *tables: str) -> list[Row] | None:
-        if not warehouse.versions.keys() >= set(tables):
+    def ask(sql: str, *names: str) -> list[Row] | None:
+        if not tables.versions.keys() >= set(names):
             return None
-        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
+        return tables.rows(expand(filled(sql, values), cluster).text)
 
     read_since = (ask(_READ_SINCE, "ingest_progress") or [{"at": None}])[0]["at"]
     is_read_before = read_since is not None and moment(read_since) < since
     return DigestRows(
-        cluster=config.cluster,
+        cluster=cluster,
         since=since,
         known_at=known_at,
         worst=ask(_WORST, "consumer_lag", "group_states"),
@@ -117,6 +114,6 @@ def read_digest(config: Config, since: datetime) -> DigestRows:
         vanished=ask(_VANISHED, "group_states", "generations", "memberships"),
         new=ask(_NEW, "generations", "group_states", "rebalances", "offset_commits") if is_read_before else None,
         sampled_at=sampled_at,
-        stale=is_stale(config, known_at),
-        stale_lag=sampled_at is not None and is_stale(config, sampled_at),
+        stale=is_stale(sample_seconds, known_at),
+        stale_lag=sampled_at is not None and is_stale(sample_seconds, sampled_at),
     )

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grouptrail.query.errors import QueryError
 from grouptrail.query.show_group import COMMITS
 from grouptrail.query.views import expand, filled
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.storage.sql import Value
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -186,18 +184,18 @@ class GroupRows:
     commits: list[Row]
 
 
-def read_group(config: Config, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
+def read_group(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
     """Read a group between two times: by default its last day, and the last event of an empty group.
 
     The history of a group that never had members is that of its commits. Raises QueryError for a group without a
     history, and for an interval outside of it."""
-    warehouse = Warehouse(config, _TABLES)
-    warehouse.require_group(group_id, "generations", COMMITS)
-    of_group: dict[str, Value] = {"cluster": config.cluster, "group": group_id}
-    [bounds] = warehouse.rows(filled(_BOUNDS, of_group))
+    tables = SqlSnapshot(warehouse, _TABLES)
+    tables.require_group(group_id, "generations", COMMITS)
+    of_group: dict[str, Value] = {"cluster": warehouse.cluster, "group": group_id}
+    [bounds] = tables.rows(filled(_BOUNDS, of_group))
     if bounds["first"] is None:
-        [bounds] = warehouse.rows(filled(_COMMIT_BOUNDS, of_group))
-    known_us = _known(warehouse, of_group, bounds)
+        [bounds] = tables.rows(filled(_COMMIT_BOUNDS, of_group))
+    known_us = _known(tables, of_group, bounds)
     since_us, until_us = _interval(bounds, known_us, since, until)
     if since_us > known_us or until_us < bounds["first"]:
         raise QueryError(
@@ -205,17 +203,17 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
             f"its history goes from {utc_text(bounds['first'])} to {utc_text(known_us)}"
         )
     interval: dict[str, Value] = {"since": moment(since_us), "until": moment(until_us)}
-    step = _lag_step(warehouse, of_group | interval, until_us - since_us)
+    step = _lag_step(tables, of_group | interval, until_us - since_us)
     values = {**of_group, **interval, "step": step, "count": MOST_SPANS + 1}
 
     def ask(sql: str) -> list[Row]:
-        return warehouse.rows(expand(filled(sql, values), config.cluster).text)
+        return tables.rows(expand(filled(sql, values), warehouse.cluster).text)
 
-    has_lag = "consumer_lag" in warehouse.versions
+    has_lag = "consumer_lag" in tables.versions
     lives = ask(_LIVES)
     return GroupRows(
         group_id=group_id,
-        cluster=config.cluster,
+        cluster=warehouse.cluster,
         since_us=since_us,
         until_us=until_us,
         first_us=bounds["first"],
@@ -229,7 +227,7 @@ def read_group(config: Config, group_id: str, *, since: datetime | None, until: 
         lag_step_us=step,
         lag=ask(_LAG) if has_lag else [],
         verdicts=ask(_VERDICTS) if has_lag else [],
-        commits=ask(_COMMITS) if not lives and COMMITS in warehouse.versions else [],
+        commits=ask(_COMMITS) if not lives and COMMITS in tables.versions else [],
     )
 
 
@@ -242,16 +240,14 @@ def _few_enough(spans: list[Row], group_id: str) -> list[Row]:
     return spans
 
 
-def _known(warehouse: Warehouse, of_group: dict[str, Value], bounds: Row) -> int:
+def _known(tables: SqlSnapshot, of_group: dict[str, Value], bounds: Row) -> int:
     """Return the time up to which the history is complete; a dead group has no later events."""
     if bounds["state"] == "Dead":
         return int(bounds["last"])
     asked = [
-        sql
-        for table, sql in (("ingest_progress", _DECODED), ("consumer_lag", _SAMPLED))
-        if table in warehouse.versions
+        sql for table, sql in (("ingest_progress", _DECODED), ("consumer_lag", _SAMPLED)) if table in tables.versions
     ]
-    found = [warehouse.rows(filled(sql, of_group))[0]["at"] for sql in asked]
+    found = [tables.rows(filled(sql, of_group))[0]["at"] for sql in asked]
     return int(max([bounds["last"], *(at for at in found if at is not None)]))
 
 
@@ -271,11 +267,11 @@ def _begin(bounds: Row, until_us: int) -> int:
     return min(last_day, bounds["last"] - _HOUR_US) if bounds["state"] in ("Empty", "Dead") else last_day
 
 
-def _lag_step(warehouse: Warehouse, values: dict[str, Value], length_us: int) -> int:
+def _lag_step(tables: SqlSnapshot, values: dict[str, Value], length_us: int) -> int:
     """Return twice the sampling interval, so that a slot has a sample of every partition, or more."""
     pace_us = 0
-    if "consumer_lag" in warehouse.versions:
-        pace_us = warehouse.rows(filled(_PACE, values))[0]["us"] or 0
+    if "consumer_lag" in tables.versions:
+        pace_us = tables.rows(filled(_PACE, values))[0]["us"] or 0
     return max(2 * pace_us, length_us // _LAG_POINTS, SECOND_US)
 
 

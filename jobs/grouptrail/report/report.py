@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grouptrail import contracts
 from grouptrail.query.views import utc_now
@@ -12,9 +12,7 @@ from grouptrail.report.cluster_rows import DAYS, ClusterRows, read_cluster
 from grouptrail.report.group_rows import SECOND_US, Row, microseconds, utc_text
 from grouptrail.report.layout import columnar, lane_name, shown, sort_of, visible
 from grouptrail.report.page import page
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.warehouse import Warehouse
 
 _SCRIPTS = ("shared", "report")
 _DAY_MS = 86_400_000
@@ -27,9 +25,9 @@ _OF_GROUP = (
 _NEEDS_CODES = re.compile(r"[^ -~]")
 
 
-def report_page(config: Config) -> str:
-    """Return the page of the configured cluster. Raises QueryError if the tables have no rows of it."""
-    found = read_cluster(config)
+def report_page(warehouse: Warehouse, *, sample_seconds: float) -> str:
+    """Return the page of the warehouse's cluster. Raises QueryError if the tables have no rows of it."""
+    found = read_cluster(warehouse, sample_seconds=sample_seconds)
     return page("report", _SCRIPTS, title=f"{visible(found.cluster)} – grouptrail", data=arrange_report(found))
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from grouptrail.report.group_rows import read_group
 from grouptrail.report.layout import arrange, visible
 from grouptrail.report.page import page
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.warehouse import Warehouse
 
 SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
 """The parts of the timeline's script, in their order."""
 
 
-def timeline_page(config: Config, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
+def timeline_page(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
     """Return the page of a group between two times; see `read_group` for defaults and errors."""
-    found = read_group(config, group_id, since=since, until=until)
+    found = read_group(warehouse, group_id, since=since, until=until)
     return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(found))

@@ -14,11 +14,12 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
+from grouptrail.locations import is_uri
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.spark.java import JavaError, cache_folder, find_java
-from grouptrail.storage.reader import store_fault
+from grouptrail.storage.engines.choice import rule
+from grouptrail.storage.reader import store_fault, supports
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
@@ -143,6 +144,12 @@ def check_jars(_config: Config) -> Iterator[Finding]:
     yield Finding("ok", "jars", "Spark's connectors are not here yet: the first run downloads about 60 MB")
 
 
+def check_engine(config: Config) -> Iterator[Finding]:
+    """Say which engine reads and writes the tables."""
+    only_spark = "Spark alone: delta-rs does not support this store"
+    yield Finding("ok", "engine", rule() if supports(config.warehouse) else only_spark)
+
+
 def check_warehouse(config: Config) -> Iterator[Finding]:
     """Check that a local warehouse can be written and has free space, or that an object store can be reached."""
     if is_uri(config.warehouse):
@@ -208,7 +215,7 @@ def _check_polling(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the groups that a poll returns; the topic is not used."""
     from grouptrail.decode.sources.admin.poller import Poller
 
-    poller = Poller(config)
+    poller = Poller(config.admin, config.kafka_settings())
     try:
         poll = poller.poll()
     except GrouptrailError as error:
@@ -260,5 +267,6 @@ CHECKS: tuple[Check, ...] = (
     check_java,
     check_versions,
     check_jars,
+    check_engine,
     check_warehouse,
 )

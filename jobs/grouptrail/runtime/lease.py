@@ -23,14 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
+from grouptrail.locations import is_uri
 from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 Report = Callable[[str], None]
 
@@ -48,26 +48,24 @@ class AlreadyRunningError(GrouptrailError):
 
 @contextlib.contextmanager
 def sole_driver(
-    spark: SparkSession | None,
-    config: Config,
+    warehouse: Warehouse,
     jobs: Collection[str],
     report: Report,
     on_loss: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Hold the jobs' checkpoints. Raises AlreadyRunningError if another driver holds one.
 
-    Without `spark` the checkpoints must be in a local folder. `on_loss` is called from another thread, with a
+    Without a session the checkpoints must be in a local folder. `on_loss` is called from another thread, with a
     message, when another driver has taken one over.
     """
     with contextlib.ExitStack() as held:
         leases = []
         for job in jobs:
-            path = config.checkpoint_path(job)
+            path = warehouse.checkpoint_path(job)
             if not is_uri(path):
                 held.enter_context(_locked(Path(f"{path}.lock"), job))
                 continue
-            assert spark is not None
-            lease = Lease(HadoopFile(spark, f"{path}.lease"), job)
+            lease = Lease(HadoopFile(warehouse.session, f"{path}.lease"), job)
             leases.append(lease)
             held.callback(lease.release)
         if leases:

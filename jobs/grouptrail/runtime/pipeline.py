@@ -13,7 +13,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job, Live, Publish, Query
+from grouptrail.jobs import JOBS, Job, LagFeed, Log
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
@@ -27,8 +27,9 @@ from grouptrail.runtime.running import (
     stopped_at_exit,
     storage_errors_explained,
 )
+from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.session import is_lost
-from grouptrail.storage import checkpoints
+from grouptrail.storage.following import Query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +37,10 @@ if TYPE_CHECKING:
     from grouptrail.config import Config
     from grouptrail.exporter.service import Exporter
 
-Report = Callable[[str], None]
-
 _LOOK_EVERY_SECONDS = 0.2
 
 
-def run(
-    configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, report: Report = print_now
-) -> None:
+def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = False, log: Log = print_now) -> None:
     """Run the named jobs (default: all) of every cluster in one Spark application, until all have ended.
 
     Jobs run until they are stopped; with `once`, until they have processed what is there. SIGINT or SIGTERM waits for
@@ -58,30 +55,29 @@ def run(
         from grouptrail.spark.session import begun_session, start_session
 
     wanted = [job for job in JOBS if not jobs or job.name in jobs]
-    clusters = [
-        _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
-    ]
+    clusters = [_Cluster(config, wanted, log if len(configs) == 1 else _with_name(config, log)) for config in configs]
     with contextlib.ExitStack() as ending:
         with jvm.ended_by_signals():
             # While Spark starts, metrics are served from the tables.
-            exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
-            with begun_session(configs[0], report) as begun:
+            exporter = None if once else ending.enter_context(_metrics(configs, wanted, log))
+            settings = session_settings(configs[0])
+            with begun_session(settings, log) as begun:
                 _check(clusters)
             if exporter is not None:
-                report(f"metrics are served at {exporter.url}/metrics")
+                log(f"metrics are served at {exporter.url}/metrics")
                 if exporter.serves_pages:
-                    report(f"web pages: {exporter.url}/")
+                    log(f"web pages: {exporter.url}/")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
-            spark = start_session(configs[0], name, report, begun=begun)
+            spark = start_session(settings, name, log, begun=begun)
             ending.callback(spark.stop)
             for cluster in clusters:
                 ending.callback(cluster.release)
             collect_garbage_sooner()
             signals = ending.enter_context(stop_signals())
         if once:
-            _run_once(spark, clusters, signals, report)
+            _run_once(spark, clusters, signals, log)
         else:
-            _run_on(spark, clusters, exporter, signals, report)
+            _run_on(spark, clusters, exporter, signals, log)
     if signals:
         raise SystemExit(128 + signals[0])
 
@@ -90,7 +86,7 @@ class _JobRun:
     """A job that runs until it is stopped: its query, and when it is restarted after a fault."""
 
     def __init__(self, job: Job, *, is_written_here: bool = False) -> None:
-        """`is_written_here` is as for `Job.start`."""
+        """`is_written_here` is as for `JobContext`."""
         self.name = job.name
         self.query: Query | None = None
         self.restarts = 0
@@ -109,25 +105,17 @@ class _JobRun:
         if self.query is not None and (fault := failure(self.query)):
             raise fault
 
-    def start(
-        self, spark: SparkSession, config: Config, report: Report, publish: Publish | None, live: Live | None
-    ) -> None:
+    def start(self, spark: SparkSession, config: Config, log: Log, feed: LagFeed | None) -> None:
         """Start the query."""
         self._backoff.start()
+        warehouse = warehouse_of(config, spark)
         if self._has_run:
-            checkpoints.refuse_gone(spark, config, self.name)
+            warehouse.checkpoint(self.name).refuse_gone()
+        context = context_of(self._job, config, warehouse, log, is_written_here=self._is_written_here, feed=feed)
         with storage_errors_explained():
-            self.query = self._job.start(
-                spark,
-                config,
-                once=False,
-                report=report,
-                is_written_here=self._is_written_here,
-                publish=publish,
-                live=live,
-            )
+            self.query = self._job.start(context)
         if self.restarts:
-            report(f"job {self.name}: restarted")
+            log(f"job {self.name}: restarted")
         self._has_run = True
 
     def put_off(self) -> float:
@@ -140,15 +128,15 @@ class _JobRun:
 class _Cluster:
     """The selected jobs of one cluster."""
 
-    def __init__(self, config: Config, jobs: Sequence[Job], report: Report) -> None:
+    def __init__(self, config: Config, jobs: Sequence[Job], log: Log) -> None:
         self.name = config.cluster
-        self.report = report
+        self.log = log
         self._config = config
         self._jobs = jobs
         written = {table for job in jobs for table in job.writes}
         self._runs = [_JobRun(job, is_written_here=job.follows in written) for job in jobs]
         self._held = contextlib.ExitStack()
-        self._live = LiveCommits(config, report)
+        self._live = LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, log)
         self._is_checked = False
         self._is_held = False
         self._backoff = Backoff()
@@ -161,7 +149,7 @@ class _Cluster:
     def check(self) -> None:
         """Raise an error if a job cannot run."""
         for job in self._jobs:
-            job.check(self._config)
+            job.check(context_of(job, self._config, warehouse_of(self._config), self.log))
         self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
@@ -171,7 +159,10 @@ class _Cluster:
         names = [job.name for job in self._jobs]
         self._held.enter_context(
             sole_driver(
-                spark, self._config, names, self.report, on_loss=lambda loss: end_taken_over(loss, self.report)
+                warehouse_of(self._config, spark),
+                names,
+                self.log,
+                on_loss=lambda loss: end_taken_over(loss, self.log),
             )
         )
         self._is_held = True
@@ -187,7 +178,8 @@ class _Cluster:
         self.hold(spark)
         for job in self._jobs:
             with storage_errors_explained():
-                yield job.start(spark, self._config, once=True, report=self.report)
+                warehouse = warehouse_of(self._config, spark)
+                yield job.start(context_of(job, self._config, warehouse, self.log, once=True))
 
     def keep_running(self, spark: SparkSession, exporter: Exporter | None, signals: list[int]) -> None:
         """Start the jobs that do not run, all at once, those that failed after a pause, unless there is a signal.
@@ -206,10 +198,12 @@ class _Cluster:
             self._put_off_if_failed(spark, run, run.check)
         if not due or signals:
             return
-        publish = None if exporter is None else partial(exporter.publish, self.name)
-        live = None if exporter is None or self._config.source == "admin" else self._live.fresh
+        feed = None
+        if exporter is not None:
+            live = None if self._config.source == "admin" else self._live.fresh
+            feed = LagFeed(partial(exporter.publish, self.name), live)
         with ThreadPoolExecutor(len(due)) as pool:
-            starts = [pool.submit(run.start, spark, self._config, self.report, publish, live) for run in due]
+            starts = [pool.submit(run.start, spark, self._config, self.log, feed) for run in due]
         for run, start in zip(due, starts, strict=True):
             self._put_off_if_failed(spark, run, start.result)
 
@@ -220,7 +214,7 @@ class _Cluster:
             if is_lost(spark, fault) or is_unrecoverable(fault):
                 raise
             pause = run.put_off()
-            self.report(f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
+            self.log(f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
 
     def show_jobs(self, exporter: Exporter) -> None:
         """Pass the state of its jobs to the exporter."""
@@ -236,11 +230,11 @@ class _Cluster:
                 run.put_off()
         self.release()
         self._is_checked = False
-        self.report(f"{_one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
+        self.log(f"{_one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
 
 
-def _with_name(config: Config, report: Report) -> Report:
-    return lambda line: report(f"{config.cluster}: {line}")
+def _with_name(config: Config, log: Log) -> Log:
+    return lambda line: log(f"{config.cluster}: {line}")
 
 
 def _one_line(fault: Exception) -> str:
@@ -264,36 +258,36 @@ def _check(clusters: Sequence[_Cluster]) -> None:
 
 
 @contextlib.contextmanager
-def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
+def _metrics(configs: Sequence[Config], jobs: Sequence[Job], log: Log) -> Iterator[Exporter | None]:
     """Serve the metrics of all clusters if a job has some and there is an address to listen on."""
     if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
         yield None
         return
     from grouptrail.runtime.serving import exporter_with_pages
 
-    with exporter_with_pages(configs, report, awaits_lag=True) as exporter:
+    with exporter_with_pages(configs, log, awaits_lag=True) as exporter:
         yield exporter
 
 
 @contextlib.contextmanager
-def _ended_without_spark(spark: SparkSession, report: Report) -> Iterator[None]:
+def _ended_without_spark(spark: SparkSession, log: Log) -> Iterator[None]:
     """End the process with one line after a fault that comes from the end of the JVM, wherever it is met."""
     try:
         yield
     except Exception as fault:
         if is_lost(spark, fault):
-            end_without_spark(report)
+            end_without_spark(log)
         raise
 
 
-def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], report: Report) -> None:
+def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[int], log: Log) -> None:
     """Run one cluster after the other, one job after the other. Raises JobFailedError at the end if any failed."""
     faults = {}
     for cluster in clusters:
         try:
-            with _ended_without_spark(spark, report):
+            with _ended_without_spark(spark, log):
                 for query in cluster.one_by_one(spark):
-                    with stopped_at_exit(spark, signals, report) as queries:
+                    with stopped_at_exit(spark, signals, log) as queries:
                         queries.append(query)
                         while any_runs(queries) and not signals:
                             time.sleep(_LOOK_EVERY_SECONDS)
@@ -302,7 +296,7 @@ def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[i
         except Exception as fault:
             if len(clusters) == 1:
                 raise
-            cluster.report(_one_line(fault))
+            cluster.log(_one_line(fault))
             faults[cluster.name] = fault
     if faults:
         raise JobFailedError(
@@ -315,11 +309,11 @@ def _run_on(
     clusters: Sequence[_Cluster],
     exporter: Exporter | None,
     signals: list[int],
-    report: Report,
+    log: Log,
 ) -> None:
     """Run all jobs of all clusters until a signal arrives."""
     clock = Clock()
-    with _ended_without_spark(spark, report), stopped_at_exit(spark, signals, report) as queries:
+    with _ended_without_spark(spark, log), stopped_at_exit(spark, signals, log) as queries:
         while not signals:
             clock.refuse_step_back()
             for cluster in clusters:

@@ -6,29 +6,29 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
 
-from grouptrail.config import Config, is_uri
 from grouptrail.console.progress import print_now
 from grouptrail.history.rebuild import rebuild
-from grouptrail.jobs import HISTORY, Progress
+from grouptrail.jobs import HISTORY, Log
+from grouptrail.locations import is_uri
 from grouptrail.runtime.lease import sole_driver
-from grouptrail.storage import tables
+from grouptrail.runtime.warehouses import context_of, warehouse_in_session, warehouse_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 
-def rebuild_history(config: Config, report: Progress = print_now) -> None:
+def rebuild_history(config: Config, log: Log = print_now) -> None:
     """Rebuild while no other driver runs the history job, in a Spark session of its own if one is needed."""
-    tables.check_warehouse_exists(config)
+    warehouse = warehouse_of(config)
+    warehouse.check_exists()
     with ExitStack() as held:
 
         @cache
-        def start_spark() -> SparkSession:
-            from grouptrail.spark.session import session
-
-            return held.enter_context(session(config, "grouptrail-rebuild-history", report))
+        def start_spark() -> Warehouse:
+            return held.enter_context(warehouse_in_session(config, "rebuild-history", log))
 
         # A lease is a file that Spark writes; a lock on a local file needs no Spark.
-        driver = start_spark() if is_uri(config.checkpoint_path(HISTORY.name)) else None
-        held.enter_context(sole_driver(driver, config, [HISTORY.name], report))
-        rebuild(start_spark, config, report)
+        needs_spark = is_uri(warehouse.checkpoint_path(HISTORY.name))
+        held.enter_context(sole_driver(start_spark() if needs_spark else warehouse, [HISTORY.name], log))
+        rebuild(context_of(HISTORY, config, warehouse, log), start_spark)

@@ -10,39 +10,40 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
-from grouptrail.jobs import DECODE, JOBS, Job, Progress
+from grouptrail.jobs import DECODE, JOBS, Job, Log
 from grouptrail.runtime.lease import sole_driver
+from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.session import session
-from grouptrail.storage import checkpoints, tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 
-def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), report: Progress = print_now) -> None:
+def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), log: Log = print_now) -> None:
     """Recover, in every cluster, the jobs that no query can continue, or the named ones in any case."""
     for config in configs:
-        tables.check_warehouse_exists(config)
-    with session(configs[0], "grouptrail-recover", report) as spark:
+        warehouse_of(config).check_exists()
+    with session(session_settings(configs[0]), "grouptrail-recover", log) as spark:
         for config in configs:
-            with sole_driver(spark, config, jobs or tuple(job.name for job in JOBS), report):
+            warehouse = warehouse_of(config, spark)
+            with sole_driver(warehouse, jobs or tuple(job.name for job in JOBS), log):
                 for job in JOBS:
                     if not jobs or job.name in jobs:
-                        _recover(spark, config, job, report, by_name=bool(jobs))
+                        _recover(warehouse, config, job, log, by_name=bool(jobs))
 
 
-def _recover(spark: SparkSession, config: Config, job: Job, report: Progress, *, by_name: bool) -> None:
+def _recover(warehouse: Warehouse, config: Config, job: Job, log: Log, *, by_name: bool) -> None:
     is_polled = job.name == DECODE.name and config.source == "admin"
     # Polled rows are numbered by offsets of their own, which continue from the tables in any case.
     writes = () if is_polled else job.writes
-    tables.ensure_tables(spark, config, writes)
-    if checkpoints.fault(spark, config, job.name, writes) is None and not by_name:
-        report(f"{job.name}: its checkpoint is intact, or it has never run: nothing to do")
+    warehouse.ensure(writes)
+    checkpoint = warehouse.checkpoint(job.name)
+    if checkpoint.fault(warehouse.tables(writes)) is None and not by_name:
+        log(f"{job.name}: its checkpoint is intact, or it has never run: nothing to do")
         return
-    start = {} if is_polled else job.start_after_loss(spark, config, report)
-    aside = checkpoints.put_aside(spark, config, job.name)
-    checkpoints.write_start(spark, config, job.name, start)
+    start = {} if is_polled else job.start_after_loss(context_of(job, config, warehouse, log))
+    aside = checkpoint.put_aside()
+    checkpoint.write_start(start)
     old = f"the old checkpoint is {aside}" if aside else "there was no checkpoint"
-    report(f"{job.name}: the next run begins where its tables end; {old}")
+    log(f"{job.name}: the next run begins where its tables end; {old}")

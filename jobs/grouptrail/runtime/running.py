@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.jobs import Query
 from grouptrail.spark import jvm
 from grouptrail.spark.streams import stopping
+from grouptrail.storage.following import Query
 
 if TYPE_CHECKING:
     from types import FrameType

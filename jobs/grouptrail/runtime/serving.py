@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console import signals
 from grouptrail.console.progress import print_now
-from grouptrail.query.clusters import UnknownClusterError, with_stored_cluster
+from grouptrail.query.clusters import UnknownClusterError
+from grouptrail.runtime.warehouses import stored, warehouse_of
 from grouptrail.web.pages import Pages
 
 if TYPE_CHECKING:
@@ -20,10 +21,16 @@ def exporter_with_pages(
 ) -> Exporter:
     """Return an exporter, not started, that also serves the pages unless the settings disable them."""
     from grouptrail.exporter.service import Exporter
+    from grouptrail.exporter.snapshot import ServedCluster
 
-    exporter = Exporter(configs, report, awaits_lag=awaits_lag)
-    if configs[0].web.enabled:
-        exporter.serve_pages(Pages(configs, exporter.state, report))
+    clusters = [
+        ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)
+        for config in configs
+    ]
+    web = configs[0].web
+    exporter = Exporter(clusters, web, report, awaits_lag=awaits_lag)
+    if web.enabled:
+        exporter.serve_pages(Pages(clusters, web, exporter.state, report))
     return exporter
 
 
@@ -32,17 +39,17 @@ def stored_clusters(configs: Sequence[Config], report: Report) -> list[Config]:
 
     Clusters that the warehouse does not have are reported; they may get their first rows while they are served.
     """
-    found = []
+    served = []
     for config in configs:
+        one = config
         try:
-            stored = with_stored_cluster(config)
+            one = stored(config)
         except UnknownClusterError as error:
             report(f"there are no figures of cluster {config.cluster}: {error}")
-            stored = config
-        if stored is not config:
-            report(f"cluster {stored.cluster}, the only one in the warehouse")
-        found.append(stored)
-    return found
+        if one is not config:
+            report(f"cluster {one.cluster}, the only one in the warehouse")
+        served.append(one)
+    return served
 
 
 def serve(configs: Sequence[Config], report: Report = print_now) -> None:

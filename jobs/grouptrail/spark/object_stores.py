@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 _S3 = ("s3", "s3a")
-_OF_DELTA_RS = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
 
 # delta-rs accepts these names with and without `aws_`.
 _S3A = {
@@ -34,11 +33,6 @@ WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
 def is_s3(location: str) -> bool:
     """Return whether a warehouse is in an S3 store."""
     return urlsplit(location).scheme in _S3
-
-
-def is_known(location: str) -> bool:
-    """Return whether delta-rs supports a location's scheme."""
-    return urlsplit(location).scheme in ("", "file", *_OF_DELTA_RS)
 
 
 def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:

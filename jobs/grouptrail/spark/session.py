@@ -9,8 +9,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +25,6 @@ from grouptrail.spark.java import Java, find_java, java_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
 
 _SCALA = "2.13"
 _EXIT_SECONDS = 5.0
@@ -90,7 +89,7 @@ _SETTINGS = {
     # With Hadoop's checksums each file that a batch writes to a local disk would be two, and for each of them Hadoop
     # starts several processes: chmod, readlink.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # Lets a commit that replaces open rows add closed ones, too: see `tables.update`.
+    # Lets a commit that replaces open rows add closed ones, too: see `engines.spark`.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 
@@ -101,6 +100,18 @@ _UNSEEN = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What a session is started with: settings of Spark, which override grouptrail's defaults, and the tables' store.
+
+    `options` are delta-rs's of the store at `location`. Both may hold secrets, in clear.
+    """
+
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    location: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class SessionError(GrouptrailError):
@@ -149,9 +160,9 @@ def driver_java_options() -> str:
     return f"{_DEEP_STACK} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
 
 
-def collector_options(config: Config) -> str:
+def collector_options(settings: SessionSettings) -> str:
     """Return the garbage collector's options; empty if the user has chosen one: Java does not start with two."""
-    given = [config.spark_settings().get("spark.driver.extraJavaOptions", "")]
+    given = [settings.spark.get("spark.driver.extraJavaOptions", "")]
     given += [os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")]
     chosen = any(re.search(r"-XX:\+Use\w+GC", options) for options in given)
     return "" if chosen or not _has_few_cores() else _SMALL_HEAP
@@ -167,7 +178,7 @@ def class_data_archive(java: Java) -> Path:
 
 
 @contextlib.contextmanager
-def begun_session(config: Config, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
+def begun_session(settings: SessionSettings, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
     """Start the JVM of `run`'s embedded session in the background; yield the settings, for `start_session`.
 
     If the block fails, the JVM is ended, unless it ran before.
@@ -180,7 +191,7 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
     def begin() -> None:
         try:
-            begun.set_result(_start_jvm(config, report, is_varied=True))
+            begun.set_result(_start_jvm(settings, report, is_varied=True))
         except Exception as error:
             begun.set_exception(error)
 
@@ -195,26 +206,26 @@ def begun_session(config: Config, report: Report = silent) -> Iterator[Future[di
 
 
 def start_session(
-    config: Config,
+    settings: SessionSettings,
     app: str,
     report: Report = silent,
     *,
     begun: Future[dict[str, str]] | None = None,
     is_varied: bool = False,
 ) -> SparkSession:
-    """Return the Spark session of this process; the `[spark]` section overrides grouptrail's defaults.
+    """Return the Spark session of this process.
 
     Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
     defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
-    JVM of this process. `begun`: what `begun_session` yielded for this configuration. `is_varied` is as for
+    JVM of this process. `begun`: what `begun_session` yielded for these settings. `is_varied` is as for
     `settings_of`.
     """
     with jvm.ended_by_signals():
         from pyspark.sql import SparkSession
 
-        settings = _start_jvm(config, report, is_varied=is_varied) if begun is None else begun.result()
+        all_settings = _start_jvm(settings, report, is_varied=is_varied) if begun is None else begun.result()
         builder = SparkSession.builder.appName(app)
-        for name, value in settings.items():
+        for name, value in all_settings.items():
             builder = builder.config(name, value)
         # In the main thread Spark would replace the handler of SIGINT by one that prints stack traces.
         with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
@@ -222,10 +233,12 @@ def start_session(
 
 
 @contextlib.contextmanager
-def session(config: Config, app: str, report: Report = silent, *, is_varied: bool = False) -> Iterator[SparkSession]:
+def session(
+    settings: SessionSettings, app: str, report: Report = silent, *, is_varied: bool = False
+) -> Iterator[SparkSession]:
     """Yield a session for one command, and stop it; say meanwhile that Spark is starting, which takes seconds."""
     with waiting("starting Spark"):
-        spark = start_session(config, app, report, is_varied=is_varied)
+        spark = start_session(settings, app, report, is_varied=is_varied)
     try:
         yield spark
     finally:
@@ -255,14 +268,14 @@ def _has_stopped(spark: SparkSession) -> bool:
         return True
 
 
-def _start_jvm(config: Config, report: Report, *, is_varied: bool = False) -> dict[str, str]:
+def _start_jvm(settings: SessionSettings, report: Report, *, is_varied: bool = False) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
     logging.getLogger().addFilter(_is_not_of_py4j)
-    settings = settings_of(config, report, is_varied=is_varied)
+    all_settings = settings_of(settings, report, is_varied=is_varied)
     with _errors_in_one_line():
         if not _is_submitted():
-            jvm.start(settings)
-    return settings
+            jvm.start(all_settings)
+    return all_settings
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -280,19 +293,19 @@ def _errors_in_one_line() -> Iterator[None]:
         raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
-def settings_of(config: Config, report: Report = silent, *, is_varied: bool = False) -> dict[str, str]:
+def settings_of(settings: SessionSettings, report: Report = silent, *, is_varied: bool = False) -> dict[str, str]:
     """Return the session's settings, secrets in clear; later sources override earlier ones.
 
     `is_varied`: it executes much code, each part of it for a short time.
     """
-    of_store = object_stores.spark_settings(config.warehouse, config.storage_options())
-    of_place = _submitted() if _is_submitted() else _embedded(config, report, is_varied=is_varied)
-    return _SETTINGS | of_store | of_place | config.spark_settings()
+    of_store = object_stores.spark_settings(settings.location, settings.options)
+    of_place = _submitted() if _is_submitted() else _embedded(settings, report, is_varied=is_varied)
+    return {**_SETTINGS, **of_store, **of_place, **settings.spark}
 
 
-def is_local(config: Config) -> bool:
+def is_local(settings: SessionSettings) -> bool:
     """Return whether Spark runs in a JVM of this process, without a cluster."""
-    return not _is_submitted() and config.spark_settings().get("spark.master", "local").startswith("local")
+    return not _is_submitted() and settings.spark.get("spark.master", "local").startswith("local")
 
 
 def _is_submitted() -> bool:
@@ -307,7 +320,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, str]:
+def _embedded(settings: SessionSettings, report: Report, *, is_varied: bool) -> dict[str, str]:
     java = find_java()
     os.environ.update(java_environment(java))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -317,16 +330,16 @@ def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, s
     os.environ.setdefault("MALLOC_ARENA_MAX", str(MALLOC_ARENAS))
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
     folders = [connector_jars(report)]
-    if object_stores.is_s3(config.warehouse):
+    if object_stores.is_s3(settings.location):
         folders.append(s3_jars(report))
-    options = [driver_java_options(), collector_options(config)]
+    options = [driver_java_options(), collector_options(settings)]
     if is_varied and _has_few_cores():
         options.append(_QUICK_COMPILER)
     if len(folders) == 1:  # the whole class path must be the archive's
         options.append(class_data.options(class_data_archive(java)))
     # The folder of Spark's default database, which nothing here uses; a Hive catalog may have tables there.
-    folder = {} if _has_hive(config) else {"spark.sql.warehouse.dir": str(jvm.private_folder() / "spark-warehouse")}
-    has_ui = config.spark_settings().get("spark.ui.enabled", "").lower() == "true"
+    folder = {} if _has_hive(settings) else {"spark.sql.warehouse.dir": str(jvm.private_folder() / "spark-warehouse")}
+    has_ui = settings.spark.get("spark.ui.enabled", "").lower() == "true"
     return (
         ({} if has_ui else _UNSEEN)
         | folder
@@ -342,5 +355,5 @@ def _embedded(config: Config, report: Report, *, is_varied: bool) -> dict[str, s
     )
 
 
-def _has_hive(config: Config) -> bool:
-    return config.spark_settings().get("spark.sql.catalogImplementation", "").lower() == "hive"
+def _has_hive(settings: SessionSettings) -> bool:
+    return settings.spark.get("spark.sql.catalogImplementation", "").lower() == "hive"

@@ -8,13 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from grouptrail.config import Config
 
 stopping = threading.Event()
 """Set while the queries of this process are being stopped: a batch that waits for something ends then."""
@@ -25,30 +22,36 @@ _EARLIEST = -2
 
 def read_offsets_topic(
     spark: SparkSession,
-    config: Config,
+    kafka: Mapping[str, str],
     partitions: Sequence[int],
     begin: Mapping[int, int] | None = None,
     *,
     group: str,
+    max_records_per_batch: int,
 ) -> DataFrame:
     """Plan micro-batches of the topic: first from its start or the offsets `begin`, then from the checkpoint.
 
-    Out: the columns of Spark's Kafka source; committed records only. The rows need not be read: `batch_end_offsets`
-    has the range of each batch. Partitions are assigned, so that reading leaves no consumer group behind in the topic
-    that is read. Before the first batch Spark's driver requests the committed offsets of `group`, and waits forever
-    if no coordinator answers.
+    `kafka` are settings of Kafka's client. Out: the columns of Spark's Kafka source; committed records only. The rows
+    need not be read: the checkpoint has the range of each batch. Partitions are assigned, so that reading leaves no
+    consumer group behind in the topic that is read. Before the first batch Spark's driver requests the committed
+    offsets of `group`, and waits forever if no coordinator answers.
     """
     starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
-        **config.spark_kafka_options(),
+        **kafka_options(kafka),
         "kafka.isolation.level": "read_committed",
         "kafka.group.id": group,
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
         "failOnDataLoss": "false",
         "startingOffsets": json.dumps({OFFSETS_TOPIC: starts}),
-        "maxOffsetsPerTrigger": str(config.decode.max_records_per_batch),
+        "maxOffsetsPerTrigger": str(max_records_per_batch),
     }
     return spark.readStream.format("kafka").options(**options).load()
+
+
+def kafka_options(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Kafka's client as options of a source of Spark's, secrets in clear."""
+    return {f"kafka.{name}": value for name, value in settings.items()}
 
 
 def interpret(spark: SparkSession, *, is_small: bool) -> None:
@@ -79,48 +82,20 @@ def read_ticks(spark: SparkSession) -> DataFrame:
 
 def start_query(
     rows: DataFrame,
-    config: Config,
-    job: str,
+    name: str,
+    checkpoint: str,
     *,
-    land: Callable[[DataFrame, int], None],
+    process: Callable[[DataFrame, int], None],
     once: bool,
-    every_seconds: float | None = None,
+    every_seconds: float,
 ) -> StreamingQuery:
-    """Start a job's query; `land` gets each micro-batch and its number, after a failure again with the same number.
+    """Start a query with a checkpoint's folder.
 
-    With `once` the query ends after the data that is there now (Trigger.AvailableNow). Otherwise it runs until it is
-    stopped, with a micro-batch every `every_seconds` (default: `decode.trigger_seconds`).
+    `process` gets each micro-batch and its number, after a failure again with the same number. With `once` the query
+    ends after the data that is there now (Trigger.AvailableNow). Otherwise it runs until it is stopped, with a
+    micro-batch every `every_seconds`.
     """
-    named = rows.writeStream.queryName(f"{config.cluster}/{job}")
-    writer = named.foreachBatch(land).option("checkpointLocation", config.checkpoint_path(job))
+    writer = rows.writeStream.queryName(name).foreachBatch(process).option("checkpointLocation", checkpoint)
     if once:
         return writer.trigger(availableNow=True).start()
-    seconds = config.decode.trigger_seconds if every_seconds is None else every_seconds
-    return writer.trigger(processingTime=f"{seconds} seconds").start()
-
-
-def batch_end_offsets(spark: SparkSession, config: Config, job: str, batch: int) -> Mapping[int, int]:
-    """Return a micro-batch's end offsets by partition from the query's offset log; none for a batch before the first.
-
-    The log (`offsets/<batch>` in the checkpoint) is written before a batch runs: a line with its format, one with
-    the batch's settings, then one for each source.
-    """
-    if batch < 0:
-        return {}
-    text = read_checkpoint_file(spark, config, job, f"offsets/{batch}")
-    by_topic = json.loads(text.splitlines()[2])
-    return {int(partition): offset for partition, offset in by_topic[OFFSETS_TOPIC].items()}
-
-
-def query_id(spark: SparkSession, config: Config, job: str) -> str:
-    """Return the query's id, which is kept in its checkpoint."""
-    identity: str = json.loads(read_checkpoint_file(spark, config, job, "metadata"))["id"]
-    return identity
-
-
-def read_checkpoint_file(spark: SparkSession, config: Config, job: str, name: str) -> str:
-    """Return the text of a file of a job's checkpoint."""
-    text = hadoop.read_text(spark, f"{config.checkpoint_path(job)}/{name}")
-    if text is None:
-        raise FileNotFoundError(f"{config.checkpoint_path(job)}/{name}")
-    return text
+    return writer.trigger(processingTime=f"{every_seconds} seconds").start()

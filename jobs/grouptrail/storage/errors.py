@@ -1,6 +1,8 @@
-"""Errors of the tables."""
+"""Errors of the tables and of queries."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from grouptrail.errors import GrouptrailError
 
@@ -11,3 +13,19 @@ class TableError(GrouptrailError):
 
 class TableVersionError(TableError):
     """A table was written by a version of grouptrail that this one is not compatible with."""
+
+
+class NeedsSparkError(TableError):
+    """Only Spark can do it, and no session runs: a table with liquid clustering, or a store unknown to delta-rs."""
+
+
+class QueryError(GrouptrailError):
+    """A query that cannot be answered."""
+
+
+class UnknownGroupError(QueryError):
+    """A table has no rows of a group; `near` are names like its name."""
+
+    def __init__(self, message: str, near: Sequence[str]) -> None:
+        super().__init__(message)
+        self.near = tuple(near)

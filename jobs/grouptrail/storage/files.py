@@ -1,7 +1,7 @@
 """A Delta table's files, written from Arrow where the rows are: in Spark's Python workers, or on the driver.
 
 Spark would take the rows out of Arrow one at a time and put them into columns again, at several times the cost of
-Arrow's own writer (docs/adr/0011-arrow-writes-files.md). Files belong to the table once `tables` has committed them.
+Arrow's own writer (docs/adr/0011-arrow-writes-files.md). Files belong to the table once an engine has committed them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -20,10 +19,11 @@ import pyarrow.parquet as pq
 
 from grouptrail import contracts
 from grouptrail.memory import release_memory
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.schema import gathered, table_schema
 from grouptrail.storage.table_log import table_folder
 
-Rows = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+RowsFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `DataFrame.mapInArrow`."""
 
 ADDED = "added string"
@@ -36,32 +36,22 @@ _CHARACTERS = 32
 _LAST_CHARACTER = "\U0010ffff"
 
 
-@dataclass(frozen=True)
-class TableLocation:
-    """A table's location and delta-rs's storage options, secrets in clear; `same`: values that new rows share."""
-
-    table: str
-    path: str
-    options: Mapping[str, str]
-    same: Mapping[str, Any]
-
-
 def with_all_columns(rows: pa.Table, location: TableLocation, *, keep_codes: bool = False) -> pa.Table:
     """Return rows with all of the table's columns in the contract's order; missing ones are shared values or null.
 
     `keep_codes`: texts with dictionary codes keep them.
     """
-    columns = []
-    for column, field in zip(contracts.tables()[location.table].columns, table_schema(location.table), strict=True):
+    columns, shared = [], location.new_values
+    for column, field in zip(location.contract.columns, table_schema(location.name), strict=True):
         if column.name in rows.column_names:
             given = rows[column.name]
             is_kept = keep_codes and given.type == pa.dictionary(pa.int32(), field.type)
             columns.append(given if is_kept else given.cast(field.type))
-        elif column.name in location.same or column.null_means is not None:
-            columns.append(pa.repeat(pa.scalar(location.same.get(column.name), field.type), len(rows)))
+        elif column.name in shared or column.null_means is not None:
+            columns.append(pa.repeat(pa.scalar(shared.get(column.name), field.type), len(rows)))
         else:
-            raise ValueError(f"rows of {location.table} lack {column.name}")
-    return pa.Table.from_arrays(columns, names=table_schema(location.table).names)
+            raise ValueError(f"rows of {location.name} lack {column.name}")
+    return pa.Table.from_arrays(columns, names=table_schema(location.name).names)
 
 
 def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[str]:
@@ -90,7 +80,7 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
         "size": size,
         "modificationTime": int(time.time() * 1000),
         "dataChange": True,
-        "stats": json.dumps(statistics(metadata, location.table)),
+        "stats": json.dumps(statistics(metadata, location.name)),
     }
     yield json.dumps({"add": added})
 
@@ -110,7 +100,7 @@ def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]
     )
 
 
-def writing(rows: Rows, location: TableLocation) -> Rows:
+def writing(rows: RowsFunction, location: TableLocation) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that writes the output of `rows` to a file and yields `ADDED`."""
 
     def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

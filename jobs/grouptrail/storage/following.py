@@ -1,7 +1,7 @@
 """Queries of a table's appends: Spark's Delta source, or without it where the table is written in the same process.
 
 Spark needs seconds to plan the first micro-batch of a Delta source, and lists the table at each trigger. `TableQuery`
-gets the rows from the memory of the writer (`appends`) instead. Its checkpoint is that of Spark's query: each
+gets the rows from the memory of the writer (`rows_by_version`) instead. Its checkpoint is that of Spark's query: each
 continues where the other has ended.
 """
 
@@ -13,26 +13,25 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from grouptrail.jobs import Query
 from grouptrail.memory import release_memory
-from grouptrail.spark import hadoop, object_stores
-from grouptrail.spark.streams import interpret, own_session, read_checkpoint_file, start_query
-from grouptrail.storage import checkpoints, reader, tables
-from grouptrail.storage.appends import Appends
+from grouptrail.spark import hadoop
+from grouptrail.spark.streams import interpret, start_query
+from grouptrail.storage import reader
+from grouptrail.storage.checkpoints import Checkpoint
 from grouptrail.storage.errors import TableError
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import read_rows
+from grouptrail.storage.rows_by_version import RowsByVersion
 from grouptrail.storage.schema import table_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from grouptrail.config import Config
-
-Land = Callable[["SparkSession", pa.Table, int], None]
+Process = Callable[[pa.Table, int], None]
 """Gets each micro-batch's rows of this cluster and its number, after a failure again with the same number."""
 
 # Spark keeps as many batches in a checkpoint (spark.sql.streaming.minBatchesToRetain).
@@ -41,49 +40,73 @@ _BATCHES_KEPT = 100
 _BEFORE_FILES = -1
 
 
+class Query(Protocol):
+    """A job's query: what is used of Spark's `StreamingQuery`."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: N802
+
+    @property
+    def status(self) -> Mapping[str, Any]: ...
+
+    @property
+    def lastProgress(self) -> Mapping[str, Any] | None: ...  # noqa: N802
+
+    def stop(self) -> None: ...
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None: ...  # noqa: N802
+
+
 @dataclass(frozen=True)
-class Appended:
+class Appends:
     """The appends to a table from a version on; None: first all rows that it has."""
 
-    table: str
+    table: TableLocation
     version: int | None = None
     files_a_batch: int = 1000
 
 
 def follow(
-    spark: SparkSession,
-    config: Config,
-    job: str,
-    appended: Appended,
+    appends: Appends,
+    checkpoint: Checkpoint,
     *,
-    land: Land,
+    process: Process,
     once: bool,
     is_written_here: bool,
     every_seconds: float,
 ) -> Query:
-    """Start a job's query of a table's appends; as `start_query`, but `land` gets rows in Arrow.
+    """Start a job's query of a table's appends.
 
     `is_written_here`: the job that appends the rows runs in this process. Its new rows are then processed at once,
-    and those of other processes after `every_seconds`.
+    and those of other processes after `every_seconds`. With `once` the query ends after the rows that are there now.
     """
-    if is_written_here and not once and (begun := _Begun.of(spark, config, job, appended)) is not None:
-        return TableQuery(spark, config, job, appended, begun, land=land, every_seconds=every_seconds)
-    schema = table_schema(appended.table)
-    stream = tables.read_appends(
-        spark, config, appended.table, files_a_batch=appended.files_a_batch, version=appended.version
+    if is_written_here and not once and (place := _Place.of(checkpoint, appends)) is not None:
+        return TableQuery(appends, checkpoint, place, process=process, every_seconds=every_seconds)
+    table = appends.table
+    schema = table_schema(table.name)
+    reading = checkpoint.spark.readStream.format("delta").option("maxFilesPerTrigger", appends.files_a_batch)
+    if appends.version is not None:
+        reading = reading.option("startingVersion", appends.version)
+    # Commits that delete or rewrite rows are skipped.
+    stream = reading.option("skipChangeCommits", "true").load(table.path)
+
+    def process_frame(rows: DataFrame, batch: int) -> None:
+        interpret(rows.sparkSession, is_small=True)  # of few rows
+        ours = rows.where(rows["cluster"] == table.cluster).select(*schema.names)
+        process(ours.toArrow().cast(schema), batch)
+
+    return start_query(
+        stream,
+        checkpoint.query_name,
+        checkpoint.folder,
+        process=process_frame,
+        once=once,
+        every_seconds=every_seconds,
     )
-
-    def land_frame(rows: DataFrame, batch: int) -> None:
-        session = rows.sparkSession
-        interpret(session, is_small=True)  # of few rows
-        ours = rows.where(rows["cluster"] == config.cluster).select(*schema.names)
-        land(session, ours.toArrow().cast(schema), batch)
-
-    return start_query(stream, config, job, land=land_frame, once=once, every_seconds=every_seconds)
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _Place:
     """Where a query continues: its next batch, and the versions from which and before which that reads.
 
     `start` is None for the first batch of a table, which has all rows before version `end`. `end` is None unless it
@@ -97,109 +120,92 @@ class _Begun:
     is_begun: bool
 
     @classmethod
-    def of(cls, spark: SparkSession, config: Config, job: str, appended: Appended) -> _Begun | None:
+    def of(cls, checkpoint: Checkpoint, appends: Appends) -> _Place | None:
         """Return where to continue; None if only Spark's query can do that."""
-        table = reader.open_table(config, appended.table) if object_stores.is_known(config.warehouse) else None
+        table = reader.open_table(appends.table) if reader.supports(appends.table.path) else None
         if table is None:
             return None
-        checkpoint = _Checkpoint(spark, config, job)
         table_id, newest = reader.table_id(table), table.version()
         begun, done = checkpoint.newest("offsets"), checkpoint.newest("commits")
-        batch, start, end = 0, appended.version, None
+        batch, start, end = 0, appends.version, None
         if begun is not None:
             batch = begun + 1 if begun == done else begun
-            known = {at: checkpoint.version(at, table_id) for at in (batch - 1, begun) if at >= 0}
+            known = {at: _version(checkpoint, at, table_id) for at in (batch - 1, begun) if at >= 0}
             if None in known.values():
                 return None
             start, end = known.get(batch - 1, start), known.get(batch)
         if start is None:
-            if len(table.file_uris()) > appended.files_a_batch:
+            if len(table.file_uris()) > appends.files_a_batch:
                 return None
             return cls(table_id, batch, None, newest + 1 if end is None else end, end is not None)
         # A log that does not reach back to the start lacks rows, which Spark's query reports.
-        reaches_back = start > newest or Appends(config, appended.table, kept=0).has(start)
+        reaches_back = start > newest or RowsByVersion(appends.table, kept=0).has(start)
         return cls(table_id, batch, start, end, end is not None) if reaches_back else None
 
 
-class _Checkpoint:
-    """The checkpoint of a query of a Delta source, in Spark's format."""
+def _version(checkpoint: Checkpoint, batch: int, table_id: str) -> int | None:
+    """Return the version that a batch ends before; None if it ends within a version, or in another table."""
+    _, offset = _read_batch(checkpoint, batch)
+    if (offset["index"], offset["isStartingVersion"], offset["reservoirId"]) != (_BEFORE_FILES, False, table_id):
+        return None
+    return int(offset["reservoirVersion"])
 
-    def __init__(self, spark: SparkSession, config: Config, job: str) -> None:
-        self._spark = spark
-        self._config = config
-        self._job = job
-        self._folder = config.checkpoint_path(job)
 
-    def newest(self, log: str) -> int | None:
-        """Return the newest batch in one of its logs, `offsets` or `commits`."""
-        return checkpoints.newest(self._spark, f"{self._folder}/{log}")
+def _read_batch(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a batch's settings and the offset of its source, as Spark writes them."""
+    _, settings, offset = checkpoint.read(f"offsets/{batch}").splitlines()
+    return json.loads(settings), json.loads(offset)
 
-    def version(self, batch: int, table_id: str) -> int | None:
-        """Return the version that a batch ends before; None if it ends within a version, or in another table."""
-        _, offset = self._read(batch)
-        if (offset["index"], offset["isStartingVersion"], offset["reservoirId"]) != (_BEFORE_FILES, False, table_id):
-            return None
-        return int(offset["reservoirVersion"])
 
-    def create(self) -> None:
-        """Give a new query its id."""
-        if hadoop.read_text(self._spark, f"{self._folder}/metadata") is None:
+class _BatchLog:
+    """Writes the batches of a query of a Delta source to its checkpoint, in Spark's format."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        if checkpoint.text("metadata") is None:
             self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
 
     def begin(self, batch: int, end: int, table_id: str) -> None:
-        """Write down up to which version a batch reads."""
+        """Note up to which version a batch reads."""
         offset = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": end}
         offset |= {"index": _BEFORE_FILES, "isStartingVersion": False}
         # Spark requires this setting, and takes another value for a change of a stateful query's partitions.
         same = "spark.sql.shuffle.partitions"
-        conf = self._read(batch - 1)[0]["conf"] if batch else {same: self._spark.conf.get(same)}
+        conf = (
+            _read_batch(self._checkpoint, batch - 1)[0]["conf"]
+            if batch
+            else {same: self._checkpoint.spark.conf.get(same)}
+        )
         settings = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": conf}
         self._write(f"offsets/{batch}", "v1", json.dumps(settings), json.dumps(offset))
 
     def commit(self, batch: int) -> None:
-        """Write down that a batch is done, and remove old ones."""
+        """Note that a batch is done, and remove old ones."""
         self._write(f"commits/{batch}", "v1", json.dumps({"nextBatchWatermarkMs": 0}))
         for log in ("offsets", "commits"):
-            hadoop.delete(self._spark, f"{self._folder}/{log}/{batch - _BATCHES_KEPT}")
-
-    def _read(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return a batch's settings and the offset of its source."""
-        text = read_checkpoint_file(self._spark, self._config, self._job, f"offsets/{batch}")
-        _, settings, offset = text.splitlines()
-        return json.loads(settings), json.loads(offset)
+            hadoop.delete(self._checkpoint.spark, f"{self._checkpoint.folder}/{log}/{batch - _BATCHES_KEPT}")
 
     def _write(self, name: str, *lines: str) -> None:
-        hadoop.write_whole(self._spark, f"{self._folder}/{name}", "\n".join(lines))
+        hadoop.write_whole(self._checkpoint.spark, f"{self._checkpoint.folder}/{name}", "\n".join(lines))
 
 
 class TableQuery:
     """A query that runs in a thread until it is stopped; its methods and properties are those of Spark's queries."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        config: Config,
-        job: str,
-        appended: Appended,
-        begun: _Begun,
-        *,
-        land: Land,
-        every_seconds: float,
+        self, appends: Appends, checkpoint: Checkpoint, place: _Place, *, process: Process, every_seconds: float
     ) -> None:
-        self._spark = own_session(spark)
-        interpret(self._spark, is_small=True)
-        self._config = config
-        self._appended = appended
-        self._land = land
+        self._appends = appends
+        self._spark = checkpoint.spark
+        self._process = process
         self._every_seconds = every_seconds
-        self._checkpoint = _Checkpoint(spark, config, job)
-        self._checkpoint.create()
-        self._at = begun
-        self._appends = Appends(config, appended.table, kept=appended.files_a_batch)
+        self._log = _BatchLog(checkpoint)
+        self._at = place
+        self._rows = RowsByVersion(appends.table, kept=appends.files_a_batch)
         self._stopped = threading.Event()
         self._fault: Exception | None = None
-        self._lands = False
-        self._thread = threading.Thread(target=self._run, name=f"{config.cluster}/{job}", daemon=True)
+        self._is_processing = False
+        self._thread = threading.Thread(target=self._run, name=checkpoint.query_name, daemon=True)
         self._thread.start()
 
     @property
@@ -210,7 +216,7 @@ class TableQuery:
     @property
     def status(self) -> dict[str, Any]:
         """Whether a batch is being processed."""
-        return {"isTriggerActive": self._lands}
+        return {"isTriggerActive": self._is_processing}
 
     @property
     def lastProgress(self) -> dict[str, Any]:  # noqa: N802
@@ -220,7 +226,7 @@ class TableQuery:
     def stop(self) -> None:
         """Stop after the current batch."""
         self._stopped.set()
-        self._appends.news.set()
+        self._rows.news.set()
         self._thread.join()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
@@ -232,18 +238,18 @@ class TableQuery:
 
     def _run(self) -> None:
         try:
-            with self._appends:
+            with self._rows:
                 while not self._stopped.is_set():
-                    while not self._stopped.is_set() and self._process():
+                    while not self._stopped.is_set() and self._process_next():
                         pass
-                    self._appends.news.wait(self._every_seconds)
-                    self._appends.news.clear()
+                    self._rows.news.wait(self._every_seconds)
+                    self._rows.news.clear()
         except Exception as fault:
             self._fault = fault
         finally:
-            self._lands = False
+            self._is_processing = False
 
-    def _process(self) -> bool:
+    def _process_next(self) -> bool:
         """Process the next versions; return whether there were any."""
         at = self._at
         rows, end = self._read(at)
@@ -251,32 +257,32 @@ class TableQuery:
             return False
         batch = at.batch
         if len(rows) or at.is_begun:
-            self._lands = True
+            self._is_processing = True
             if not at.is_begun:
-                self._checkpoint.begin(batch, end, at.table_id)
+                self._log.begin(batch, end, at.table_id)
             self._spark.sparkContext.setJobDescription(f"{self._thread.name} batch {batch}")
-            self._land(self._spark, rows, batch)
-            self._checkpoint.commit(batch)
+            self._process(rows, batch)
+            self._log.commit(batch)
             release_memory()
             batch += 1
-        self._at = _Begun(at.table_id, batch, end, None, is_begun=False)
-        self._lands = False
+        self._at = _Place(at.table_id, batch, end, None, is_begun=False)
+        self._is_processing = False
         return True
 
-    def _read(self, at: _Begun) -> tuple[pa.Table, int]:
+    def _read(self, at: _Place) -> tuple[pa.Table, int]:
         """Return the rows of the next micro-batch, and the version before which it ends."""
-        schema = table_schema(self._appended.table)
-        found = [schema.empty_table()]
+        schema = table_schema(self._appends.table.name)
+        batches = [schema.empty_table()]
         if at.start is None:
             assert at.end is not None
-            found += read_rows(self._config, self._appended.table, schema, version=at.end - 1)
-            return pa.concat_tables(found), at.end
+            batches += read_rows(self._appends.table, schema, version=at.end - 1)
+            return pa.concat_tables(batches), at.end
         version = at.start
-        most = version + self._appended.files_a_batch if at.end is None else at.end
-        while version < most and (rows := self._appends.rows(version)) is not None:
-            found.append(rows)
+        most = version + self._appends.files_a_batch if at.end is None else at.end
+        while version < most and (rows := self._rows.rows(version)) is not None:
+            batches.append(rows)
             version += 1
-        if len(found) == 1 and not self._appends.has(version - 1):
-            path = self._config.table_path(self._appended.table)
+        if len(batches) == 1 and not self._rows.has(version - 1):
+            path = self._appends.table.path
             raise TableError(f"{path} was deleted or replaced while its appends were read: restore it")
-        return pa.concat_tables(found), version
+        return pa.concat_tables(batches), version

@@ -22,7 +22,7 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
     """Return the last row of each key in the order of a column; of several with the same value, the last in `rows`.
 
     A key's records are in one partition of the offsets topic, so that their offsets give the order.
-    `tables.read_newest` does the same with Spark.
+    `Table.newest` does the same with Spark.
     """
     rows = rows.unify_dictionaries()
     in_order = np.asarray(pc.sort_indices(rows[order]))

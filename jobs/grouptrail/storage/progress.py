@@ -15,14 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import ScalarAggregateOptions
 
-from grouptrail.storage import tables
 from grouptrail.storage.schema import SEGMENTS
 from grouptrail.storage.sql import Value, spark_literal
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from grouptrail.config import Config
+    from pyspark.sql import DataFrame
 
 PROGRESS = "ingest_progress"
 
@@ -35,16 +33,16 @@ RANGE_COLUMNS = (
 )
 
 
-def read_ends(spark: SparkSession | None, config: Config, *, landed_since: datetime | None = None) -> Ends:
+def read_ends(warehouse: Warehouse, *, landed_since: datetime | None = None) -> Ends:
     """Return the end offsets that are recorded, or only those of batches that landed since a time.
 
-    Spark is used only for stores that delta-rs does not support. A file takes it and delta-rs a third of a
-    millisecond, and a day without OPTIMIZE leaves thousands: those of other times are left out by their statistics.
+    A file takes a third of a millisecond, and a day without OPTIMIZE leaves thousands: those of other times are left
+    out by their statistics.
     """
     columns = "source, record_partition, MAX(end_offset) AS end_offset"
-    since = "" if landed_since is None else f"AND landed_at >= {tables.literal(config)(landed_since)} "
+    since = "" if landed_since is None else f"AND landed_at >= {warehouse.literal(landed_since)} "
     ends: dict[str | None, dict[int, int]] = {}
-    for row in tables.select(spark, config, PROGRESS, columns, f"{since}GROUP BY source, record_partition"):
+    for row in warehouse.table(PROGRESS).select(columns, f"{since}GROUP BY source, record_partition"):
         ends.setdefault(row["source"], {})[row["record_partition"]] = row["end_offset"]
     return ends
 
@@ -129,7 +127,7 @@ def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 
 
-def counted_records(spark: SparkSession, config: Config, decoded: Collection[str], where: str) -> DataFrame:
+def counted_records(warehouse: Warehouse, decoded: Collection[str], where: str) -> DataFrame:
     """Count the records of some decoded tables that match an SQL condition, as `ingest_progress` has them.
 
     Out: record_partition; for each table, under its name, a count (0 if there is no table); first_offset,
@@ -138,11 +136,11 @@ def counted_records(spark: SparkSession, config: Config, decoded: Collection[str
     from pyspark.sql import functions as F
 
     frames = [
-        tables.read(spark, config, table)
+        table.dataframe()
         .where(where)
-        .select("record_partition", "record_offset", "record_at", F.lit(table).alias("of"))
-        for table in decoded
-        if tables.table_exists(spark, config, table)
+        .select("record_partition", "record_offset", "record_at", F.lit(table.name).alias("of"))
+        for table in warehouse.tables(decoded)
+        if table.exists()
     ]
     counts = (F.count_if(F.col("of") == table).alias(table) for table in decoded)
     rows = reduce(type(frames[0]).unionByName, frames)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from arro3.core import DataType
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from grouptrail import contracts
-from grouptrail.spark import object_stores
 from grouptrail.storage.errors import TableError
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.location import TableLocation
 
 OpenTable = DeltaTable
 """A table at one version."""
@@ -28,31 +25,22 @@ _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
 
-def open_table(config: Config, name: str, version: int | None = None) -> OpenTable | None:
+def existing_table(table: TableLocation, version: int | None = None) -> OpenTable:
+    """Open a table that exists, by default its newest version. Raises one of `READ_ERRORS`."""
+    return DeltaTable(table.path, version=version, storage_options=dict(table.options))
+
+
+def open_table(table: TableLocation, version: int | None = None) -> OpenTable | None:
     """Open a table, by default its newest version; None if there is none. Raises TableError if it cannot be read."""
-    path = config.table_path(name)
     try:
-        return DeltaTable(path, version=version, storage_options=config.storage_options())
+        return existing_table(table, version)
     except TableNotFoundError:
         return None
     except READ_ERRORS as error:
         reason = one_line(str(error))
-        raise TableError(f"{path} cannot be read ({reason}): check the warehouse and the access rights") from error
-
-
-def open_all(paths: Mapping[str, str], storage: Mapping[str, str] | None) -> dict[str, OpenTable]:
-    """Open the newest versions of tables at these paths, by name; none of them if one does not exist."""
-    try:
-        return {name: DeltaTable(path, storage_options=dict(storage or {})) for name, path in paths.items()}
-    except TableNotFoundError:
-        return {}
-
-
-def landed(config: Config, name: str, app: str) -> int:
-    """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
-    table = open_table(config, name)
-    version = None if table is None else table.transaction_version(app)
-    return -1 if version is None else version
+        raise TableError(
+            f"{table.path} cannot be read ({reason}): check the warehouse and the access rights"
+        ) from error
 
 
 def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | None = None) -> QueryBuilder:
@@ -138,13 +126,13 @@ class Commit:
     rows: int | None = None
 
 
-def newest_commit(config: Config, name: str) -> Commit | None:
+def newest_commit(location: TableLocation) -> Commit | None:
     """Return a table's newest commit; None if there is no table. Raises one of `READ_ERRORS` if it cannot be read."""
     try:
-        table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
+        table = existing_table(location)
     except TableNotFoundError:
         return None
-    contract, there = contracts.tables()[name], column_names(table)
+    contract, there = location.contract, column_names(table)
     # Unlike OPTIMIZE, VACUUM, redecode and retention. Redecode also merges, but not into history tables.
     by_batches = {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contract.partition_by else set())
     history = table.history(_COMMITS_SEARCHED)
@@ -159,9 +147,17 @@ def newest_commit(config: Config, name: str) -> Commit | None:
     )
 
 
+_SCHEMES = ("", "file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
+
+
+def supports(location: str) -> bool:
+    """Return whether delta-rs supports the store of a location."""
+    return urlsplit(location).scheme in _SCHEMES
+
+
 def store_fault(location: str, options: Mapping[str, str]) -> str | None:
     """Return why a location cannot be read, in one line; None if it can, or delta-rs does not support it."""
-    if not object_stores.is_known(location):
+    if not supports(location):
         return None
     try:
         DeltaTable.is_deltatable(location, {**_FIRST_TRY, **options})

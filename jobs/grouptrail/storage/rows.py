@@ -5,78 +5,86 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from grouptrail import contracts
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
-from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, open_table, query_engine, table_id
+from grouptrail.storage.location import TableLocation
+from grouptrail.storage.reader import (
+    READ_ERRORS,
+    OpenTable,
+    column_names,
+    existing_table,
+    open_table,
+    query_engine,
+    table_id,
+)
 from grouptrail.storage.schema import gathered, table_schema
 from grouptrail.storage.sources import SourceVersion
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table_log import read_commit, table_folder
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
 
 _ROWS_AT_A_TIME = 250_000
 # A dataset keeps some 50 kB of each file that it has read.
 _FILES_AT_A_TIME = 500
 
 
-def dataset(config: Config, name: str, where: str, *, coded: Sequence[str] = ()) -> ds.Dataset:
+def dataset(table: TableLocation, where: str, *, coded: Sequence[str] = ()) -> ds.Dataset:
     """Return an existing table's files as a dataset, the texts in `coded` as dictionary codes.
 
     Left out are files that by their statistics have no row that matches `where` (SQL): a file takes a third of a
     millisecond, and a day without OPTIMIZE leaves thousands. The others have rows of any kind, and of all clusters.
     """
-    table = DeltaTable(config.table_path(name), storage_options=config.storage_options())
     options = ds.ParquetReadOptions(dictionary_columns=list(coded))
-    return table.to_pyarrow_dataset(parquet_read_options=options, file_pruning_predicate=where)
+    return existing_table(table).to_pyarrow_dataset(parquet_read_options=options, file_pruning_predicate=where)
 
 
 def read_rows(
-    config: Config, name: str, columns: pa.Schema, among: ds.Expression | None = None, version: int | None = None
+    location: TableLocation, columns: pa.Schema, among: ds.Expression | None = None, version: int | None = None
 ) -> Iterator[pa.Table]:
     """Yield this cluster's rows that match `among`, many at a time; none if there is no table.
 
     They are those of the newest version or an earlier one.
     """
-    if (table := open_table(config, name, version)) is not None:
-        yield from NewFiles(columns, own_rows(config, among), config.storage_options()).rows(table)
+    if (table := open_table(location, version)) is not None:
+        yield from NewFiles(columns, own_rows(location.cluster, among), location.options).rows(table)
 
 
-def select(config: Config, name: str, columns: str, rest: str = "") -> list[dict[str, Any]]:
+def select(location: TableLocation, columns: str, rest: str = "") -> list[dict[str, Any]]:
     """Return rows of this cluster: `columns` of a table and the `rest` of the query after its WHERE condition.
 
-    None if there is no table.
+    No rows if there is no table.
     """
-    if (table := open_table(config, name)) is None:
+    if (table := open_table(location)) is None:
         return []
-    query = f"SELECT {columns} FROM {name} WHERE cluster = {datafusion_literal(config.cluster)} {rest}"
-    found: list[dict[str, Any]] = pa.table(query_engine({name: table}).execute(query)).to_pylist()
-    return found
+    query = f"SELECT {columns} FROM {location.name} WHERE {_ours(location)} {rest}"
+    rows: list[dict[str, Any]] = pa.table(query_engine({location.name: table}).execute(query)).to_pylist()
+    return rows
 
 
 def select_arrow(
-    config: Config, name: str, columns: Sequence[str], rest: str, *, rows_at_a_time: int
+    location: TableLocation, columns: Sequence[str], rest: str, *, rows_at_a_time: int
 ) -> Iterator[pa.Table]:
     """Yield some rows at a time of what `select` returns. Raises TableError if the table cannot be read."""
-    if (table := open_table(config, name)) is None:
+    if (table := open_table(location)) is None:
         return
+    name = location.name
     engine = query_engine({name: table}, {"datafusion.execution.batch_size": str(rows_at_a_time)})
     schema = pa.schema([table_schema(name).field(column) for column in columns])
-    ours = f"cluster = {datafusion_literal(config.cluster)}"
     try:
-        for batch in engine.execute(f"SELECT {', '.join(columns)} FROM {name} WHERE {ours} {rest}"):
+        for batch in engine.execute(f"SELECT {', '.join(columns)} FROM {name} WHERE {_ours(location)} {rest}"):
             yield pa.Table.from_batches([pa.record_batch(batch)]).cast(schema)
     except READ_ERRORS as error:
-        raise TableError(f"{config.table_path(name)} cannot be read: {first_cause(error)}") from error
+        raise TableError(f"{location.path} cannot be read: {first_cause(error)}") from error
+
+
+def _ours(table: TableLocation) -> str:
+    return f"cluster = {datafusion_literal(table.cluster)}"
 
 
 def has_columns(table: OpenTable | None, columns: pa.Schema) -> bool:
@@ -87,13 +95,13 @@ def has_columns(table: OpenTable | None, columns: pa.Schema) -> bool:
     return all(there.get_field_index(one.name) >= 0 and there.field(one.name).type == one.type for one in columns)
 
 
-def own_rows(config: Config, among: ds.Expression | None = None) -> ds.Expression:
+def own_rows(cluster: str, among: ds.Expression | None = None) -> ds.Expression:
     """Return a condition: a row is of this cluster, and matches `among`."""
-    ours = pc.field("cluster") == config.cluster
+    ours = pc.field("cluster") == cluster
     return ours if among is None else ours & among
 
 
-def own_files(config: Config, table: OpenTable | None, *needed: str) -> pa.Table | None:
+def own_files(cluster: str, table: OpenTable | None, *needed: str) -> pa.Table | None:
     """Return a table's files that may have rows of this cluster, with their statistics.
 
     The columns are those of delta-rs's `get_add_actions`. None if there is no table, or no file has statistics of the
@@ -105,9 +113,8 @@ def own_files(config: Config, table: OpenTable | None, *needed: str) -> pa.Table
     bounds = ("min.cluster", "max.cluster")
     if not {*bounds, *needed} <= set(files.column_names):
         return None
-    cluster = pa.scalar(config.cluster)
     low, high = (pc.cast(files[bound], pa.string()) for bound in bounds)
-    ours = pc.and_(pc.less_equal(low, cluster), pc.greater_equal(high, cluster))
+    ours = pc.and_(pc.less_equal(low, pa.scalar(cluster)), pc.greater_equal(high, pa.scalar(cluster)))
     return files.filter(pc.fill_null(ours, True))
 
 
@@ -182,19 +189,21 @@ def _paths(table: OpenTable) -> set[str]:
     return set(table.get_add_actions()["path"].to_pylist())
 
 
-class AppendedRows:
-    """New rows of a table as it grows, each file's once, without those of the version `after` (see `NewFiles`)."""
+class NewRows:
+    """New rows of a cluster in a table as it grows, each file's once, without those of the version `after`.
+
+    They match `among`; `NewFiles` says more. Raises one of `reader.READ_ERRORS` if there is no table.
+    """
 
     def __init__(
         self,
-        table: str,
+        table: TableLocation,
         columns: pa.Schema,
-        among: ds.Expression,
-        storage: Mapping[str, str] | None = None,
+        among: ds.Expression | None = None,
         after: OpenTable | None = None,
     ) -> None:
-        self._table = DeltaTable(table, storage_options=dict(storage or {}))
-        self._files = NewFiles(columns, among, storage, after)
+        self._table = existing_table(table)
+        self._files = NewFiles(columns, own_rows(table.cluster, among), table.options, after)
         self._version = -1
 
     @property
@@ -211,11 +220,11 @@ class AppendedRows:
 
 
 class OpenTables:
-    """The tables of a warehouse, opened once; all queries see the versions of the last `refresh`."""
+    """Some tables of a cluster, opened once; all queries see the versions of the last `refresh`."""
 
-    def __init__(self, config: Config, columns: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, tables: Sequence[TableLocation], columns: Mapping[str, tuple[str, ...]]) -> None:
         """`columns` are the columns to read, by table."""
-        self._config = config
+        self._locations = {table.name: table for table in tables}
         self._columns = columns
         self._tables: dict[str, OpenTable] = {}
         self._engine = query_engine({})
@@ -235,13 +244,14 @@ class OpenTables:
         try:
             found = pa.table(self._engine.execute(query))
         except READ_ERRORS as error:
-            raise TableError(f"{self._config.warehouse} cannot be read: {first_cause(error)}") from error
+            paths = ", ".join(table.path for table in self._locations.values())
+            raise TableError(f"{paths} cannot be read: {first_cause(error)}") from error
         plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
         return found.cast(pa.schema(plain))
 
     def newest(self, name: str, column: str) -> datetime | None:
         """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
-        files = own_files(self._config, self._tables.get(name), f"max.{column}")
+        files = own_files(self._locations[name].cluster, self._tables.get(name), f"max.{column}")
         if files is None:
             return None
         latest: datetime | None = pc.max(files[f"max.{column}"]).as_py()
@@ -253,7 +263,7 @@ class OpenTables:
         Both are taken from the files' statistics. The number is 0 if these lack it, and if files may have rows that a
         deletion vector deletes.
         """
-        files = own_files(self._config, self._tables.get(name), f"max.{column}", "num_records")
+        files = own_files(self._locations[name].cluster, self._tables.get(name), f"max.{column}", "num_records")
         if files is None:
             return [], 0
         if "deletionVectors" in (self._tables[name].protocol().writer_features or ()):
@@ -267,7 +277,7 @@ class OpenTables:
         table = self._tables.pop(name, None)
         if table is None or not _moved_on(table):
             # If there is no new version, the table may have been deleted and created again, with a new log.
-            table = open_table(self._config, name)
+            table = open_table(self._locations[name])
             if table is None:
                 return
             self._require_columns(name, table)
@@ -278,7 +288,7 @@ class OpenTables:
         missing = [column for column in self._columns[name] if column not in column_names(table) | later]
         if missing:
             raise TableError(
-                f"{self._config.table_path(name)} has no column {missing[0]}: an older grouptrail made it; "
+                f"{self._locations[name].path} has no column {missing[0]}: an older grouptrail made it; "
                 "`grouptrail run` of this version adds what is missing"
             )
 

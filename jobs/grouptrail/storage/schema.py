@@ -75,12 +75,6 @@ def compact(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(one.name, texts) if pa.types.is_string(one.type) else one for one in schema])
 
 
-def written_out(rows: pa.Table) -> pa.Table:
-    """Return rows with texts in place of dictionary codes."""
-    types = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in rows.schema]
-    return rows.cast(pa.schema(list(zip(rows.column_names, types, strict=True))))
-
-
 def gathered(
     batches: Iterable[pa.RecordBatch], *, rows: int, size: float = float("inf")
 ) -> Iterator[list[pa.RecordBatch]]:

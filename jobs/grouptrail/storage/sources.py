@@ -10,17 +10,15 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
-from grouptrail.storage.reader import READ_ERRORS, OpenTable, table_id
+from grouptrail.locations import is_uri
+from grouptrail.storage.location import TableLocation
+from grouptrail.storage.reader import READ_ERRORS, OpenTable, existing_table, table_id
 from grouptrail.storage.table_log import table_folder, transaction
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
 
 _FILE_ERRORS = (*READ_ERRORS, KeyError, pa.ArrowException)
 _KEEP_EVERY_SECONDS = 60
@@ -45,35 +43,32 @@ def noted(sources: Iterable[SourceVersion], cluster: str) -> list[str]:
     return [transaction(_app(oldest.table_id, cluster), oldest.version)]
 
 
-def with_source(
-    table: str, source: str, cluster: str, storage: Mapping[str, str] | None = None
-) -> tuple[OpenTable, OpenTable] | None:
-    """Return the table at a path, and the source at another one as it was when the cluster's rows were made of it.
+def with_source(table: TableLocation, source: TableLocation) -> tuple[OpenTable, OpenTable] | None:
+    """Return a table, and its source as it was when the cluster's rows were made of it.
 
-    None if that is not known, or no longer in the source's log; `storage` are delta-rs's storage options.
+    None if that is not known, or no longer in the source's log.
     """
-    options = dict(storage or {})
     try:
-        made, newest = (DeltaTable(path, storage_options=options) for path in (table, source))
-        version = made.transaction_version(_app(table_id(newest), cluster))
+        made, newest = (existing_table(one) for one in (table, source))
+        version = made.transaction_version(_app(table_id(newest), table.cluster))
         if version is None or not 0 <= version <= newest.version():
             return None
-        return made, DeltaTable(source, version=version, storage_options=options)
+        return made, existing_table(source, version)
     except READ_ERRORS:
         return None
 
 
 class SavedRows:
-    """Rows made of a table, with some columns, saved in a folder beside a cluster's checkpoints.
+    """Rows made of a table, with some columns, saved in a folder (`options`: delta-rs's of its store).
 
     They only save time: what cannot be written, or read, is made anew.
     """
 
-    def __init__(self, config: Config, folder: str, table: str, columns: pa.Schema) -> None:
+    def __init__(self, folder: str, options: Mapping[str, str], table: str, columns: pa.Schema) -> None:
         self._columns = columns
-        self._folder = config.checkpoint_path(folder)
+        self._folder = folder
         self._file = f"{table}.parquet"
-        self._options = config.storage_options()
+        self._options = options
         self._kept: tuple[str, int] | None = None
         self._kept_at = -math.inf
 
@@ -97,8 +92,6 @@ class SavedRows:
 
     def write(self, rows: pa.Table, *, of: OpenTable) -> None:
         """Replace the rows by those made of the table as it is."""
-        from grouptrail.config import is_uri
-
         noted = rows.replace_schema_metadata({_ID: table_id(of), _VERSION: str(of.version())})
         with suppress(*_FILE_ERRORS):
             if not is_uri(self._folder):

@@ -1,48 +1,83 @@
-"""Delete rows of a table, compact and sort its files, and remove those of old versions."""
+"""Delete rows of a table or move them, compact and sort its files, and remove those of old versions, with Spark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grouptrail.contracts import tables
-from grouptrail.storage.tables import overwriting, table_in_sql
+from grouptrail.storage.engines.delta_log import remove_old_logs
+from grouptrail.storage.engines.spark import overwriting, table_in_sql
+from grouptrail.storage.sql import spark_literal
+from grouptrail.storage.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import DataFrame
 
-    from grouptrail.config import Config
 
-
-def size(spark: SparkSession, config: Config, name: str) -> tuple[int, int]:
+def size(table: Table) -> tuple[int, int]:
     """Return a table's number of files and their size in bytes."""
-    detail = spark.sql(f"DESCRIBE DETAIL {table_in_sql(config, name)}").first()
+    detail = _sql(table, "DESCRIBE DETAIL").first()
     assert detail is not None
     return detail.numFiles, detail.sizeInBytes
 
 
-def delete(spark: SparkSession, config: Config, name: str, where: str, stays: DataFrame | None) -> None:
+def delete(table: Table, where: str, stays: DataFrame | None) -> None:
     """Delete the rows that match an SQL condition, except those in `stays`, in one commit."""
     if stays is None:
-        spark.sql(f"DELETE FROM {table_in_sql(config, name)} WHERE {where}").collect()
+        _sql(table, "DELETE FROM", f"WHERE {where}").collect()
     else:
-        overwriting(stays, where).save(config.table_path(name))
+        overwriting(stays, where).save(table.path)
 
 
-def optimize(spark: SparkSession, config: Config, name: str) -> None:
+def optimize(table: Table) -> None:
     """Compact and sort a table's files; of a history table, only those with closed rows.
 
     The history job continuously rewrites the files with open rows and would fail if they were removed.
     """
-    table = tables()[name]
-    columns = {column.name: column for column in table.columns}
-    if not table.partition_by:
-        spark.sql(f"OPTIMIZE {table_in_sql(config, name)}").collect()
+    columns = {column.name: column for column in table.contract.columns}
+    if not table.contract.partition_by:
+        _sql(table, "OPTIMIZE").collect()
     elif columns["open_bucket"].null_means:
-        sort = ", ".join(table.cluster_by)
-        where = "WHERE open_bucket IS NULL"
-        spark.sql(f"OPTIMIZE {table_in_sql(config, name)} {where} ZORDER BY ({sort})").collect()
+        sort = ", ".join(table.contract.cluster_by)
+        _sql(table, "OPTIMIZE", f"WHERE open_bucket IS NULL ZORDER BY ({sort})").collect()
 
 
-def vacuum(spark: SparkSession, config: Config, name: str) -> None:
-    """Remove the files that no version within the table's retention needs."""
-    spark.sql(f"VACUUM {table_in_sql(config, name)}").collect()
+def vacuum(table: Table) -> None:
+    """Remove the files, and the logs, that no version within the table's retention needs."""
+    _sql(table, "VACUUM").collect()
+    remove_old_logs(table.session, table.path)
+
+
+def move(rows: DataFrame, *, source: Table, target: Table) -> None:
+    """Insert rows into a table and delete those with the same key from another one.
+
+    They are inserted first, unless the target has their key: after an interruption it can be repeated.
+    """
+    _merger(target, rows).whenNotMatchedInsertAll().execute()
+    _merger(source, rows).whenMatchedDelete().execute()
+
+
+def _merger(table: Table, rows: DataFrame) -> DeltaMergeBuilder:
+    from delta.tables import DeltaTable as JavaTable
+
+    same = " AND ".join(f"there.{column} = row.{column}" for column in table.contract.key)
+    there = JavaTable.forPath(rows.sparkSession, table.path)
+    return there.alias("there").merge(rows.alias("row"), same)
+
+
+def register(table: Table, catalog_name: str) -> str | None:
+    """Create a table of Spark's catalog, given by its quoted name, at the table's location.
+
+    Return the location of a table that has this name already, None if it is the same one.
+    """
+    spark = table.session
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {catalog_name} USING delta LOCATION {spark_literal(table.path)}")
+    registered, here = (
+        spark.sql(f"DESCRIBE DETAIL {one}").collect()[0].location
+        for one in (catalog_name, table_in_sql(table.location))
+    )
+    return None if registered == here else registered
+
+
+def _sql(table: Table, verb: str, rest: str = "") -> DataFrame:
+    return table.session.sql(f"{verb} {table_in_sql(table.location)} {rest}")

@@ -30,8 +30,9 @@ from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.model import WebConfig
     from grouptrail.exporter.service import ClusterState
+    from grouptrail.exporter.snapshot import ServedCluster
 
 _YEAR_SECONDS = 31_536_000
 
@@ -44,19 +45,24 @@ class _Name(BaseConverter):
 
 
 def application(
-    configs: Sequence[Config], state: Callable[[str], ClusterState], report: Callable[[str], None]
+    clusters: Sequence[ServedCluster],
+    web: WebConfig,
+    state: Callable[[str], ClusterState],
+    report: Callable[[str], None],
 ) -> Flask:
     """Return the application that shows these clusters; see `Pages`."""
-    index = GroupIndex(configs, state)
-    app = _flask(configs, report)
+    index = GroupIndex(clusters, state)
+    app = _flask([*web.hosts, clusters[0].exporter.listen.rpartition(":")[0]], report)
 
     app.register_blueprint(pages(index))
-    app.register_blueprint(sql_pages(configs))
+    app.register_blueprint(sql_pages(clusters, web))
     return app
 
 
-def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
-    """Return a Flask application without pages: headers, errors, assets, and what templates may call."""
+def _flask(hosts: Sequence[str], report: Callable[[str], None]) -> Flask:
+    """Return a Flask application without pages: headers, errors, assets, and what templates may call.
+
+    Requests for other host names than `hosts` are refused on a loopback address."""
     app = Flask("grouptrail.web", static_folder=None)
     app.config |= {"MAX_CONTENT_LENGTH": MAX_BODY_BYTES, "MAX_FORM_MEMORY_SIZE": MAX_BODY_BYTES}
     app.url_map.merge_slashes = False
@@ -65,7 +71,6 @@ def _flask(configs: Sequence[Config], report: Callable[[str], None]) -> Flask:
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     files = assets()
     by_path = {file.path: file for file in files.values()}
-    hosts = [*configs[0].web.hosts, configs[0].exporter.listen.rpartition(":")[0]]
 
     @app.before_request
     def check() -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import NO_DELETED, Snapshot, existing
+from grouptrail.exporter.snapshot import NO_DELETED, ServedCluster, Snapshot, existing
 from grouptrail.exporter.summary import EXTENT
 from grouptrail.query import freshness
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
@@ -24,7 +24,6 @@ from grouptrail.web.recent import NO_SAMPLES, Recent
 from grouptrail.web.requests import of_cluster
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
     from grouptrail.exporter.service import ClusterState
 
 _STATUSES = contracts.statuses()
@@ -59,21 +58,21 @@ class ClusterGroups:
 class GroupIndex:
     """The groups of all clusters, indexed again when the exporter has a new snapshot."""
 
-    def __init__(self, configs: Sequence[Config], state: Callable[[str], ClusterState]) -> None:
-        self._configs = {config.cluster: config for config in configs}
+    def __init__(self, clusters: Sequence[ServedCluster], state: Callable[[str], ClusterState]) -> None:
+        self._served = {cluster.name: cluster for cluster in clusters}
         self._state = state
-        self._recent = {config.cluster: Recent(config) for config in configs}
+        self._recent = {cluster.name: Recent(cluster) for cluster in clusters}
         self._known: dict[str, tuple[Snapshot | None, ClusterGroups]] = {}
-        self._indexing = {name: threading.Lock() for name in self._configs}
+        self._indexing = {name: threading.Lock() for name in self._served}
 
     @property
     def clusters(self) -> list[str]:
         """The names of all clusters."""
-        return list(self._configs)
+        return list(self._served)
 
-    def config(self, cluster: str) -> Config:
-        """Return a cluster's configuration."""
-        return self._configs[cluster]
+    def served(self, cluster: str) -> ServedCluster:
+        """Return a cluster by its name."""
+        return self._served[cluster]
 
     def of(self, cluster: str) -> ClusterGroups:
         """Return the groups of a cluster."""
@@ -83,9 +82,9 @@ class GroupIndex:
             if known is None or snapshot is not state.snapshot:
                 known = _indexed(cluster, state.snapshot, self._recent[cluster])
                 self._known[cluster] = (state.snapshot, known)
-        config = self._configs[cluster]
-        found = notices(config, state, known.as_of, has_groups=len(known.rows) > 0)
-        is_stale = known.as_of is not None and freshness.is_stale(config, known.as_of)
+        served = self._served[cluster]
+        found = notices(served, state, known.as_of, has_groups=len(known.rows) > 0)
+        is_stale = known.as_of is not None and freshness.is_stale(served.sample_seconds, known.as_of)
         return replace(known, is_stale=is_stale, notices=tuple(found))
 
     def lag_of(self, cluster: str, column: Literal["group_id", "topic"], name: str) -> pa.Table:
@@ -101,7 +100,7 @@ class GroupIndex:
 
     def clusters_of(self, column: Literal["group_id", "topic"], name: str) -> list[str]:
         """Return the clusters that have a group or a topic of this name, last those that had it."""
-        known = [self.of(cluster) for cluster in self._configs]
+        known = [self.of(cluster) for cluster in self._served]
         deleted = [one for one in known if column == "group_id" and one.deleted_at(name)]
         return list(
             dict.fromkeys(one.cluster for one in [*(one for one in known if _has(one, column, name)), *deleted])
@@ -112,7 +111,7 @@ class GroupIndex:
 
         Raises PageError if there is no cluster of the wanted name."""
         if wanted:
-            return of_cluster(self._configs, wanted).cluster
+            return of_cluster(self._served, wanted).name
         return next(iter(self.clusters_of(column, name)), self.clusters[0])
 
     def summary(self, cluster: str, group_id: str) -> GroupSummary | None:
@@ -123,7 +122,7 @@ class GroupIndex:
 
     def groups(self, query: GroupsQuery) -> Groups:
         """Return the groups that a query selects: one page of them."""
-        wanted = [name for name in self._configs if query.cluster in ("", name)]
+        wanted = [name for name in self._served if query.cluster in ("", name)]
         found = [self.of(name) for name in wanted]
         rows = pa.concat_tables([one.rows for one in found]) if found else _NO_ROWS
         rows = rows.filter(_selected(rows, query))
@@ -140,7 +139,7 @@ class GroupIndex:
             page=page,
             pages=pages,
             statuses={status: counts[status] for status in STATUSES if status in counts},
-            clusters=list(self._configs),
+            clusters=list(self._served),
             sampled_at=max(sampled, default=None),
             is_stale=any(one.is_stale for one in found),
             groups=self._summaries(shown, found),

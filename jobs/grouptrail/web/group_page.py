@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grouptrail import contracts
+from grouptrail.exporter.snapshot import ServedCluster
 from grouptrail.query import freshness
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
 from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import expand, filled, utc_now, window_from
-from grouptrail.query.warehouse import Warehouse
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
 from grouptrail.storage.sql import Value
+from grouptrail.storage.sql_snapshot import SqlSnapshot
+from grouptrail.storage.warehouse import Warehouse
 from grouptrail.web.answers import (
     Group,
     GroupPartition,
@@ -30,9 +32,6 @@ from grouptrail.web.answers import (
 )
 from grouptrail.web.group_index import ClusterGroups, GroupIndex
 from grouptrail.web.requests import PageError
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
 
 Row = dict[str, Any]
 
@@ -120,15 +119,15 @@ class GroupPage:
 def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage:
     """Return what is known of a group. Raises PageError for an unknown one, and for a time before its history."""
     cluster = index.cluster_of("group_id", group_id, query.cluster)
-    config, known = index.config(cluster), index.of(cluster)
+    served, known = index.served(cluster), index.of(cluster)
     summary = index.summary(cluster, group_id)
     deleted_at = None if summary else known.deleted_at(group_id)
     is_known = summary is not None or deleted_at is not None
     since, until = _time_shown(query)
     state, timeline, no_timeline = None, None, ""
     try:
-        state = _state(config, group_id, query.at)
-        timeline = read_group(config, group_id, since=since, until=until)
+        state = _state(served.warehouse, group_id, query.at)
+        timeline = read_group(served.warehouse, group_id, since=since, until=until)
     except BeforeHistoryError as error:
         raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
     except UnknownGroupError as error:
@@ -141,7 +140,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
             raise _unknown(group_id, known, ()) from error
         no_timeline = str(error)
     since, until = _bounds(timeline, since, until, known)
-    reader = _Reader(config, group_id, since, until)
+    reader = _Reader(served, group_id, since, until)
     answer = Group(
         notices=list(known.notices),
         cluster=cluster,
@@ -150,7 +149,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         as_of=known.as_of,
         is_stale=known.is_stale
         if query.at is None
-        else known.as_of is not None and freshness.is_stale(config, known.as_of, until=query.at),
+        else known.as_of is not None and freshness.is_stale(served.sample_seconds, known.as_of, until=query.at),
         summary=summary,
         deleted_at=deleted_at,
         now=state,
@@ -177,9 +176,9 @@ def _unknown(group_id: str, known: ClusterGroups, near: Sequence[str]) -> PageEr
     )
 
 
-def _state(config: Config, group_id: str, at: datetime | None) -> GroupState:
+def _state(warehouse: Warehouse, group_id: str, at: datetime | None) -> GroupState:
     """Return the state in the history. Raises QueryError if it has none."""
-    found = describe_group(config, group_id, at=at, generations=1)
+    found = describe_group(warehouse, group_id, at=at, generations=1)
     members = [{name: member[name] for name in _OF_MEMBER} for member in found["members"]]
     state = {name: found.get(name) for name in GroupState.model_fields}
     return GroupState.model_validate({**state, "members": members})
@@ -224,11 +223,11 @@ def _rebalances(timeline: GroupRows | None) -> list[Rebalance]:
 class _Reader:
     """Reads what the page of a group shows in addition to the timeline."""
 
-    def __init__(self, config: Config, group_id: str, since: datetime, until: datetime) -> None:
-        self._config = config
-        self._warehouse = Warehouse(config, _TABLES)
+    def __init__(self, cluster: ServedCluster, group_id: str, since: datetime, until: datetime) -> None:
+        self._cluster = cluster
+        self._tables = SqlSnapshot(cluster.warehouse, _TABLES)
         self._values: dict[str, Value] = {
-            "cluster": config.cluster,
+            "cluster": cluster.name,
             "group": group_id,
             "since": since,
             "until": until,
@@ -250,10 +249,10 @@ class _Reader:
 
     def samples_at(self, time: datetime) -> list[Row]:
         """Return the newest sample of each partition at a time."""
-        if "consumer_lag" not in self._warehouse.versions:
+        if "consumer_lag" not in self._tables.versions:
             return []
-        before = time - timedelta(seconds=freshness.stale_seconds(self._config))
-        return self._warehouse.rows(filled(_SAMPLES_AT, self._values | {"time": time, "before": before}))
+        before = time - timedelta(seconds=freshness.stale_seconds(self._cluster.sample_seconds))
+        return self._tables.rows(filled(_SAMPLES_AT, self._values | {"time": time, "before": before}))
 
     def handovers(self) -> list[Handover]:
         """Return the partitions that changed owner, with what may be read twice."""
@@ -284,10 +283,10 @@ class _Reader:
 
     def _rows(self, sql: str, *tables: str, **values: Value) -> list[Row]:
         """Return the rows of a query; none if there is a table that it needs and that does not exist."""
-        if not set(tables) <= self._warehouse.versions.keys():
+        if not set(tables) <= self._tables.versions.keys():
             return []
-        query = expand(filled(sql, self._values | values), self._config.cluster).text
-        return self._warehouse.rows(query)
+        query = expand(filled(sql, self._values | values), self._cluster.name).text
+        return self._tables.rows(query)
 
 
 def _badness(sample: Row | None, key: tuple[str, int]) -> tuple[Any, ...]:

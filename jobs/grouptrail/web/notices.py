@@ -8,25 +8,27 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from grouptrail.exporter.service import NO_SNAPSHOT_YET
-from grouptrail.exporter.snapshot import Snapshot
+from grouptrail.exporter.snapshot import ServedCluster, Snapshot
 from grouptrail.query import freshness
 from grouptrail.web.answers import Notice
 from grouptrail.web.texts import ago, count, span
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
     from grouptrail.exporter.service import ClusterState
 
 Kind = Literal["empty", "reading", "stale", "failed"]
 
 
-def notices(config: Config, state: ClusterState, as_of: datetime | None, *, has_groups: bool) -> list[Notice]:
+def notices(cluster: ServedCluster, state: ClusterState, as_of: datetime | None, *, has_groups: bool) -> list[Notice]:
     """Return the notices about missing or old figures of a cluster, the most urgent first; see `ClusterGroups`."""
     if state.snapshot is None:
         found = _without_snapshot(state)
     else:
-        found = (*_faults(state, state.snapshot), *_age(config, state.snapshot, as_of, has_groups=has_groups))
-    return [Notice(kind=kind, cluster=config.cluster, title=title, detail=detail) for kind, title, detail in found]
+        found = (
+            *_faults(state, state.snapshot),
+            *_age(cluster.sample_seconds, state.snapshot, as_of, has_groups=has_groups),
+        )
+    return [Notice(kind=kind, cluster=cluster.name, title=title, detail=detail) for kind, title, detail in found]
 
 
 def _without_snapshot(state: ClusterState) -> tuple[tuple[Kind, str, str], ...]:
@@ -52,7 +54,7 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
 
 
 def _age(
-    config: Config, snapshot: Snapshot, as_of: datetime | None, *, has_groups: bool
+    sample_seconds: float, snapshot: Snapshot, as_of: datetime | None, *, has_groups: bool
 ) -> Iterator[tuple[Kind, str, str]]:
     if as_of is None and not has_groups:
         yield (
@@ -61,12 +63,12 @@ def _age(
             f"{_sentence(snapshot.not_ready)} Start `grouptrail run`; if it runs, compare its warehouse and cluster "
             "with these, or run `grouptrail doctor`.",
         )
-    elif as_of is not None and freshness.is_stale(config, as_of):
+    elif as_of is not None and freshness.is_stale(sample_seconds, as_of):
         newest = max(as_of, datetime.fromtimestamp(snapshot.newest.get("ingest_progress", 0), UTC))
         stopped = f"The pipeline stopped {ago(newest)}"
         yield (
             "stale",
-            stopped if freshness.is_stale(config, newest) else f"Lag was last sampled {ago(as_of)}",
+            stopped if freshness.is_stale(sample_seconds, newest) else f"Lag was last sampled {ago(as_of)}",
             f"These figures are {freshness.as_of(as_of)}. Start `grouptrail run`; if it runs, its output has the "
             "reason, or `grouptrail doctor` finds it.",
         )

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.model import WebConfig
     from grouptrail.exporter.service import ClusterState
+    from grouptrail.exporter.snapshot import ServedCluster
     from grouptrail.exporter.wsgi import WsgiApplication
 
 _AT_A_TIME = 8
@@ -21,10 +22,15 @@ class Pages:
     """Answers a few requests at a time, so that pages leave connections and memory for /metrics."""
 
     def __init__(
-        self, configs: Sequence[Config], state: Callable[[str], ClusterState], report: Callable[[str], None]
+        self,
+        clusters: Sequence[ServedCluster],
+        web: WebConfig,
+        state: Callable[[str], ClusterState],
+        report: Callable[[str], None],
     ) -> None:
         """`state` returns the newest state of a cluster by its name; `report` gets errors that have no remedy."""
-        self._configs = configs
+        self._clusters = clusters
+        self._web = web
         self._state = state
         self._report = report
         self._making = threading.Lock()
@@ -50,5 +56,5 @@ class Pages:
                 except ImportError as error:
                     self._report(f"web: {error}: install grouptrail's dependencies")
                     raise
-                self._application = application(self._configs, self._state, self._report)
+                self._application = application(self._clusters, self._web, self._state, self._report)
         return self._application

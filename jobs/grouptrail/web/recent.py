@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.exporter.snapshot import LAG_COLUMNS
+from grouptrail.exporter.snapshot import LAG_COLUMNS, ServedCluster
 from grouptrail.query.views import filled
 from grouptrail.storage import positions
 from grouptrail.storage.rows import OpenTables
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import Value, datafusion_literal
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
 
 TREND_POINTS = 30
 
@@ -62,10 +59,10 @@ GROUP BY slot, group_id
 class Recent:
     """Reads a cluster's recent rows, for one thread at a time. The rounds of trends are kept: each is read once."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, cluster: ServedCluster) -> None:
+        self._cluster = cluster
         self._reading = threading.Lock()
-        self._tables = OpenTables(config, _READ)
+        self._tables = OpenTables([table.location for table in cluster.warehouse.tables(_READ)], _READ)
         self._rounds: dict[int, pa.Table] = {}
 
     def refresh(self) -> None:
@@ -127,7 +124,7 @@ class Recent:
         missing = [slot for slot in slots if slot not in self._rounds]
         if missing:
             # A sampling interval after a slot has begun, its round is complete.
-            length = max(_ROUND.total_seconds(), 1.5 * self._config.log_offsets.interval_seconds)
+            length = max(_ROUND.total_seconds(), 1.5 * self._cluster.sample_seconds)
             rounds = " OR ".join(_within(slot, timedelta(seconds=length)) for slot in missing)
             rows = self._rows(_ROUNDS.format(rounds=rounds), {"step": int(_STEP.total_seconds() * 1e6)})
             for slot in missing[:-1] if missing[-1] == slots[-1] else missing:
@@ -138,7 +135,7 @@ class Recent:
             del self._rounds[slot]
 
     def _rows(self, sql: str, values: Mapping[str, Value]) -> pa.Table:
-        return self._tables.rows(filled(sql, {**values, "cluster": self._config.cluster}))
+        return self._tables.rows(filled(sql, {**values, "cluster": self._cluster.name}))
 
 
 def _slot(moment: datetime) -> int:

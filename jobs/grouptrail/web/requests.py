@@ -17,7 +17,7 @@ from grouptrail.web import texts
 from grouptrail.web.answers import Answer, Parameters
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.exporter.snapshot import ServedCluster
 
 _TEXTS = {
     *("text/html", "text/css", "text/javascript", "text/csv", "text/markdown", "image/svg+xml"),
@@ -61,11 +61,11 @@ def asked(model: type[Query]) -> Query:
         raise PageError(HTTPStatus.BAD_REQUEST, reason) from error
 
 
-def of_cluster(configs: Mapping[str, Config], name: str) -> Config:
-    """Return the configuration of a cluster. Raises PageError if there is none of this name."""
-    if name not in configs:
-        raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}: known are {', '.join(configs)}")
-    return configs[name]
+def of_cluster(clusters: Mapping[str, ServedCluster], name: str) -> ServedCluster:
+    """Return a cluster by its name. Raises PageError if there is none of this name."""
+    if name not in clusters:
+        raise PageError(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}: known are {', '.join(clusters)}")
+    return clusters[name]
 
 
 def this_page_with(**changes: Any) -> str:

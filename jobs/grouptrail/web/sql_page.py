@@ -18,10 +18,7 @@ from grouptrail import contracts
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import (
     PLAN_COLUMNS,
-    Row,
-    column_names,
     displayed,
-    rows,
     write_csv,
     write_json,
     write_markdown,
@@ -30,6 +27,7 @@ from grouptrail.query.formats import (
 )
 from grouptrail.query.process import BusyError, Limits, QueryProcesses, QueryResult
 from grouptrail.query.sql import first_sentence
+from grouptrail.storage.result_rows import Row, column_names, rows
 from grouptrail.storage.schema import column_type
 from grouptrail.web.answers import MAX_SQL, Export, SqlColumn, SqlPageQuery, SqlParameters, SqlQuery, SqlRows
 from grouptrail.web.openapi import API
@@ -37,7 +35,8 @@ from grouptrail.web.requests import PageError, asked, json_answer, of_cluster
 from grouptrail.web.sql_chart import Chart, chart, is_number
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.model import WebConfig
+    from grouptrail.exporter.snapshot import ServedCluster
 
 MAX_SHOWN_ROWS = 500
 # Proxies refuse longer addresses, and programs cut them where they show or send them.
@@ -97,32 +96,32 @@ _DOWNLOADS: dict[str, _Download] = {
 class _Queries:
     """Answers queries of the clusters."""
 
-    def __init__(self, configs: Sequence[Config]) -> None:
-        web = configs[0].web
+    def __init__(self, clusters: Sequence[ServedCluster], web: WebConfig) -> None:
         self.limits = Limits(
             web.sql_max_rows, web.sql_max_result_bytes, web.sql_max_memory_bytes, web.sql_timeout_seconds
         )
-        self.clusters = {config.cluster: config for config in configs}
+        self.clusters = {cluster.name: cluster for cluster in clusters}
         self._processes = QueryProcesses(self.limits, web.sql_max_queries)
 
-    def config(self, parameters: SqlParameters) -> Config:
-        """Return the configuration of the cluster that is asked for."""
+    def cluster(self, parameters: SqlParameters) -> ServedCluster:
+        """Return the cluster that is asked for."""
         return of_cluster(self.clusters, parameters.cluster or next(iter(self.clusters)))
 
     def answer(self, parameters: SqlParameters) -> QueryResult:
         """Run a query. Raises PageError with one line."""
         try:
-            return self._processes.run(self.config(parameters), parameters.q)
+            cluster = self.cluster(parameters)
+            return self._processes.run(cluster.warehouse, parameters.q, sample_seconds=cluster.sample_seconds)
         except BusyError as error:
             raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         except QueryError as error:
             raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
 
 
-def sql_pages(configs: Sequence[Config]) -> Blueprint:
+def sql_pages(clusters: Sequence[ServedCluster], web: WebConfig) -> Blueprint:
     """Return the page of SQL and its API."""
     routes = Blueprint("sql", __name__)
-    queries = _Queries(configs)
+    queries = _Queries(clusters, web)
 
     routes.before_request(_check_form)
 
@@ -141,7 +140,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
         page = render_template(
             "sql.html",
             query=query,
-            cluster=queries.config(query).cluster,
+            cluster=queries.cluster(query).name,
             clusters=list(queries.clusters),
             found=found,
             problem=problem,
@@ -160,7 +159,7 @@ def sql_pages(configs: Sequence[Config]) -> Blueprint:
         query = asked(SqlQuery)
         found = queries.answer(query)
         if query.format == "json":
-            return json_answer(_answer(queries.config(query).cluster, found))
+            return json_answer(_answer(queries.cluster(query).name, found))
         try:
             return _download(query.format, found)
         except QueryError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from grouptrail.console.progress import print_now, waiting
+from grouptrail.console.progress import waiting
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.segments import (
@@ -26,14 +26,14 @@ from grouptrail.decode.sources.segments import (
     SegmentRecord,
     SegmentsError,
     SegmentSummary,
-    partition_folders,
     read_partition,
 )
 from grouptrail.decode.tasks import ByTask
-from grouptrail.decode.writer import land_records
+from grouptrail.decode.writer import TaskRecords, write_records
+from grouptrail.jobs import Log
 from grouptrail.kafka.record_schema import RECORD_DDL, RECORD_SCHEMA
-from grouptrail.spark.session import session
-from grouptrail.storage import tables
+from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.engines.retries import TRIES, with_retries
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
 from grouptrail.storage.schema import SEGMENTS
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-    from grouptrail.config import Config
+    from grouptrail.storage.warehouse import Warehouse
 
 SUMMARY = "segments"
 """The `query_id` of the row of `ingest_progress` about a partition's segments."""
 
 Folders = list[tuple[int, list[Path]]]
-Report = Callable[[str], None]
+"""Partitions, each with the segments of a replica in order (`segments.partition_folders`)."""
 
 _ROWS_A_BATCH = 10_000
 _BYTES_A_BATCH = 16 << 20
@@ -55,38 +55,37 @@ _FOLDERS_A_TASK_SLOT = 4
 _SMALL_BYTES = 64 << 20
 
 
-def ingest_segments(config: Config, folder: Path, report: Report = print_now) -> None:
-    """Write the records of the segments below a folder, and report the counts.
+def ingest_segments(
+    warehouse: Warehouse, folders: Folders, log: Log, *, max_batch_bytes: int, max_record_bytes: int
+) -> None:
+    """Write the records of some segments, and log the counts.
 
-    Raises SegmentsError if there are none, and at the end if parts of them could not be read.
+    The warehouse has a session. Record batches and records have at most so many bytes to be read and to be decoded.
+    Raises SegmentsError at the end if parts of the segments could not be read.
     """
-    folders = partition_folders(folder)
-    tables.check_warehouse(config)
-    with session(config, "grouptrail-ingest-segments", report, is_varied=True) as spark:
-        ingest(spark, config, folders, report)
-
-
-def ingest(spark: SparkSession, config: Config, folders: Folders, report: Report) -> None:
-    """Do `ingest_segments` in an existing session."""
-    tables.ensure_tables(spark, config, (*TABLES, PROGRESS))
-    refuse_other_source(spark, config, is_polled=False)
+    warehouse.ensure((*TABLES, PROGRESS))
+    refuse_other_source(warehouse, is_polled=False)
     partitions = len({partition for partition, _ in folders})
     app, total, done = f"{SUMMARY}-{uuid4()}", Outcome(), 0
-    for number, wanted in enumerate(_parts(folders, _folders_at_once(spark))):
+    for number, wanted in enumerate(_parts(folders, _folders_at_once(warehouse.session))):
         started = time.monotonic()
         with waiting(f"reading the segments of {len(wanted)} partitions"):
-            outcome = _ingest(spark, config, [one for one in folders if one[0] in wanted], f"{app}-{number}")
+            part = [one for one in folders if one[0] in wanted]
+            once = Once(f"{app}-{number}", 0)
+            outcome = _ingest(
+                warehouse, part, once, max_batch_bytes=max_batch_bytes, max_record_bytes=max_record_bytes
+            )
         total.add(outcome)
         done += len(wanted)
-        report(
+        log(
             f"{done} of {partitions} partitions: {outcome.read:,} records read, "
-            f"{outcome.landed:,} landed in {time.monotonic() - started:.1f} s"
+            f"{outcome.written:,} landed in {time.monotonic() - started:.1f} s"
         )
         for line in outcome.remarks:
-            report(line)
-    report(total.summary())
-    if total.landed:
-        report("next: grouptrail rebuild history, while the history job is stopped")
+            log(line)
+    log(total.summary())
+    if total.written:
+        log("next: grouptrail rebuild history, while the history job is stopped")
     if total.faults:
         raise SegmentsError(
             f"{total.faults:,} places could not be read (see above); all else was ingested: find another replica's "
@@ -117,7 +116,7 @@ class Outcome:
     """Counts of the records that were read, and remarks about the segments."""
 
     read: int = 0
-    landed: int = 0
+    written: int = 0
     aborted: int = 0
     unfinished: int = 0
     behind: int = 0
@@ -127,28 +126,30 @@ class Outcome:
 
     def add(self, other: Outcome) -> None:
         """Add the counts of other partitions."""
-        for name in ("read", "landed", "aborted", "unfinished", "behind", "later", "faults"):
+        for name in ("read", "written", "aborted", "unfinished", "behind", "later", "faults"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def note(self, partition: int, found: SegmentSummary) -> None:
+    def note(self, partition: int, segments: SegmentSummary) -> None:
         """Add the counts and faults of one partition's segments."""
-        self.read += found.records
-        self.aborted += found.aborted
-        self.unfinished += found.unfinished
-        self.faults += len(found.faults) + found.more_faults
-        self.remarks += [str(fault) for fault in found.faults]
-        if found.more_faults:
-            self.remarks.append(f"partition {partition}: {found.more_faults:,} more places could not be read")
-        if found.cut_off:
+        self.read += segments.records
+        self.aborted += segments.aborted
+        self.unfinished += segments.unfinished
+        self.faults += len(segments.faults) + segments.more_faults
+        self.remarks += [str(fault) for fault in segments.faults]
+        if segments.more_faults:
+            self.remarks.append(f"partition {partition}: {segments.more_faults:,} more places could not be read")
+        if segments.cut_off:
             self.remarks.append(
-                f"{found.cut_off}, as after a crash, or in a copy of a segment that was being written"
+                f"{segments.cut_off}, as after a crash, or in a copy of a segment that was being written"
             )
-        if found.unfinished:
-            self.remarks.append(f"partition {partition}: a transaction is unfinished from offset {found.stable:,} on")
+        if segments.unfinished:
+            self.remarks.append(
+                f"partition {partition}: a transaction is unfinished from offset {segments.stable:,} on"
+            )
 
     def summary(self) -> str:
         """Return the counts in one line."""
-        before = self.read - self.landed - self.behind - self.later
+        before = self.read - self.written - self.behind - self.later
         parts = {
             "had landed before": before,
             "of aborted transactions left out": self.aborted,
@@ -157,45 +158,47 @@ class Outcome:
             "after the decode job's position left to it": self.later,
         }
         others = "".join(f", {count:,} {what}" for what, count in parts.items() if count)
-        return f"{self.landed:,} of {self.read:,} records landed{others}"
+        return f"{self.written:,} of {self.read:,} records landed{others}"
 
 
-def _ingest(spark: SparkSession, config: Config, folders: Folders, app: str) -> Outcome:
+def _ingest(
+    warehouse: Warehouse, folders: Folders, once: Once, *, max_batch_bytes: int, max_record_bytes: int
+) -> Outcome:
     """Write the new records of some partitions, then their rows of `ingest_progress`."""
     from pyspark import StorageLevel
 
+    spark = warehouse.session
     reports: Accumulator[dict[int, SegmentSummary]] = spark.sparkContext.accumulator({}, ByTask())
-    records = copies = read_segments(spark, folders, reports, config.decode.max_segment_batch_bytes).persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
+    records = copies = read_segments(spark, folders, reports, max_batch_bytes).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         copies.count()  # reads them, which fills `reports`
-        outcome, found = Outcome(), {number: reports.value[number] for number in range(len(folders))}
+        outcome, summaries = Outcome(), {number: reports.value[number] for number in range(len(folders))}
         for number, (partition, _) in enumerate(folders):
-            outcome.note(partition, found[number])
-        readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, found)
+            outcome.note(partition, summaries[number])
+        readable = _joined({number: partition for number, (partition, _) in enumerate(folders)}, summaries)
         if not readable:
             return outcome
-        decoded = read_ends(spark, config).get(None, {})
+        decoded = read_ends(warehouse).get(None, {})
         ends = {at: min(one.stable, decoded.get(at, 0 if decoded else one.stable)) for at, one in readable.items()}
         if len(folders) > len({partition for partition, _ in folders}):  # replicas hold the same records
             records = copies.dropDuplicates(["record_partition", "record_offset"])
             outcome.read = records.count()
         outcome.behind = _count_from(records, {at: one.stable for at, one in readable.items()})
         outcome.later = _count_from(records, ends) - outcome.behind
-        fresh = without_landed(config, records.where(_below(ends)), readable)
-        fresh = fresh.persist(StorageLevel.MEMORY_AND_DISK)
+        missing = _without_written(warehouse, records.where(_below(ends)), readable)
+        missing = missing.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            outcome.landed = fresh.count()
-            if outcome.landed:
-                land_records(fresh, config, app=app, batch=0, source=SEGMENTS)
+            outcome.written = missing.count()
+            if outcome.written:
+                new = TaskRecords(missing)
+                write_records(new, warehouse, once, max_record_bytes=max_record_bytes, source=SEGMENTS)
         finally:
-            fresh.unpersist()
+            missing.unpersist()
     finally:
         copies.unpersist()
     ranges = {at: (one.start or 0, max(one.start or 0, ends[at])) for at, one in readable.items()}
     filled = {at: span for at, span in ranges.items() if span[0] < span[1]}
-    tables.with_retries(lambda: _write_progress(spark, config, filled, readable), tables.TRIES)
+    with_retries(lambda: _write_progress(warehouse, filled, readable), TRIES)
     return outcome
 
 
@@ -216,10 +219,10 @@ def read_segments(
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for place in batch.to_pylist():
-                found = SegmentSummary()
-                read = read_partition(map(Path, place["files"]), found, max_batch_bytes)
+                summary = SegmentSummary()
+                read = read_partition(map(Path, place["files"]), summary, max_batch_bytes)
                 yield from _arrow(place["partition"], read)
-                reports.add({place["number"]: found})
+                reports.add({place["number"]: summary})
 
     return files.mapInArrow(rows, RECORD_DDL)
 
@@ -249,22 +252,22 @@ def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.Reco
         yield batch()
 
 
-def without_landed(config: Config, records: DataFrame, partitions: Collection[int]) -> DataFrame:
+def _without_written(warehouse: Warehouse, records: DataFrame, partitions: Collection[int]) -> DataFrame:
     """Return the records, all of some partitions, that no decoded table has."""
-    at = ["record_partition", "record_offset"]
-    spark, ours = records.sparkSession, f"record_partition IN ({', '.join(map(str, partitions))})"
-    # Most often nothing has landed, and Spark takes seconds to find that.
-    filled = [table for table in TABLES if tables.has_rows(spark, config, table, ours)]
+    coordinates = ["record_partition", "record_offset"]
+    ours = f"record_partition IN ({_list(partitions)})"
+    # Most often there are none, and Spark takes seconds to find that.
+    filled = [table for table in warehouse.tables(TABLES) if table.has_rows(ours)]
     if not filled:
         return records
-    landed = [tables.read(spark, config, table).where(ours).select(*at) for table in filled]
-    return records.join(reduce(type(records).unionByName, landed), at, "left_anti").select(*records.columns)
+    written = [table.dataframe().where(ours).select(*coordinates) for table in filled]
+    return records.join(reduce(type(records).unionByName, written), coordinates, "left_anti").select(*records.columns)
 
 
-def _joined(partition_of: Mapping[int, int], found: Mapping[int, SegmentSummary]) -> dict[int, SegmentSummary]:
+def _joined(partition_of: Mapping[int, int], summaries: Mapping[int, SegmentSummary]) -> dict[int, SegmentSummary]:
     """Combine the summaries of each partition's replicas; partitions without records are left out."""
     joined: dict[int, SegmentSummary] = {}
-    for number, one in found.items():
+    for number, one in summaries.items():
         if one.start is None:
             continue
         both = joined.setdefault(partition_of[number], SegmentSummary(start=one.start))
@@ -294,30 +297,31 @@ class _Row(Protocol):
 
 
 def _write_progress(
-    spark: SparkSession, config: Config, ranges: Mapping[int, tuple[int, int]], found: Mapping[int, SegmentSummary]
+    warehouse: Warehouse, ranges: Mapping[int, tuple[int, int]], summaries: Mapping[int, SegmentSummary]
 ) -> None:
     """Write one row for each partition with new records: about its segments and all batches before.
 
     A row is computed from what the tables have, so that it is right even after an interrupted ingest.
     """
-    progress = tables.read(spark, config, PROGRESS).where(f"record_partition IN ({_list(ranges) or '-1'})").collect()
+    table = warehouse.table(PROGRESS)
+    progress = table.dataframe().where(f"record_partition IN ({_list(ranges) or '-1'})").collect()
     before: dict[int, list[Any]] = {}
     for row in progress:
         before.setdefault(row.record_partition, []).append(row)
     whole = {at: _extent(before.get(at, []), span) for at, span in ranges.items()}
     within = in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
-    landed = {row.record_partition: row.asDict() for row in counted_records(spark, config, TABLES, within).collect()}
-    rows = [_row(at, whole[at], before.get(at, []), landed.get(at, {}), found[at]) for at in ranges]
+    counts = {row.record_partition: row.asDict() for row in counted_records(warehouse, TABLES, within).collect()}
+    rows = [_row(at, whole[at], before.get(at, []), counts.get(at, {}), summaries[at]) for at in ranges]
     changed = [
-        {**row, "cluster": config.cluster}
+        {**row, "cluster": warehouse.cluster}
         for row in rows
         if not _is_recorded(before.get(row["record_partition"], []), row)
     ]
     if new := [row for row in changed if row["record_partition"] not in before]:
-        tables.append_new(spark, new, config, PROGRESS)
+        table.append(pa.Table.from_pylist(new, table.schema))
     if old := [row for row in changed if row["record_partition"] in before]:
         theirs = f"record_partition IN ({_list(row['record_partition'] for row in old)})"
-        tables.replace_where(spark, old, theirs, config, PROGRESS)
+        table.replace_where(old, theirs)
 
 
 def _list(partitions: Iterable[int]) -> str:
@@ -339,14 +343,14 @@ def _row(
     partition: int,
     whole: tuple[int, int, int],
     before: Collection[Any],
-    landed: Mapping[str, Any],
-    found: SegmentSummary,
+    counted: Mapping[str, Any],
+    summary: SegmentSummary,
 ) -> dict[str, Any]:
     start, end, lost = whole
-    counts = {table: landed.get(table, 0) for table in TABLES}
+    counts = {table: counted.get(table, 0) for table in TABLES}
     newest = max(before, key=lambda row: row.end_offset, default=None)
     if newest is None or newest.end_offset < end:
-        log = {"log_start_offset": found.start, "last_stable_offset": found.stable, "log_end_offset": found.end}
+        log = {"log_start_offset": summary.start, "last_stable_offset": summary.stable, "log_end_offset": summary.end}
     else:
         log = {name: newest[name] for name in ("log_start_offset", "last_stable_offset", "log_end_offset")}
     return {
@@ -358,8 +362,8 @@ def _row(
         **counts,
         "holes": end - start - lost - sum(counts.values()),
         "lost": lost,
-        "earliest_record_at": landed.get("earliest_record_at"),
-        "latest_record_at": landed.get("latest_record_at"),
+        "earliest_record_at": counted.get("earliest_record_at"),
+        "latest_record_at": counted.get("latest_record_at"),
         **log,
         "landed_at": datetime.now(UTC),
         "source": None if any(row.source is None for row in before) else SEGMENTS,

@@ -120,40 +120,40 @@ def _refuse_unreadable(segments: list[Path]) -> None:
 
 
 def read_partition(
-    segments: Iterable[Path], found: SegmentSummary, max_batch_bytes: int = MAX_BATCH_BYTES
+    segments: Iterable[Path], summary: SegmentSummary, max_batch_bytes: int = MAX_BATCH_BYTES
 ) -> Iterator[SegmentRecord]:
-    """Yield the committed records of a partition's segments, each offset once, and fill `found`.
+    """Yield the committed records of a partition's segments, each offset once, and fill `summary`.
 
     A transaction's records are yielded at its commit marker. A batch of more than `max_batch_bytes` is a fault.
     """
     unfinished: dict[int, list[SegmentRecord]] = {}
     for path in segments:
-        for position, batch in _batches(path, found, max_batch_bytes):
-            read_to = found.end
+        for position, batch in _batches(path, summary, max_batch_bytes):
+            read_to = summary.end
             if batch.last_offset < read_to:
                 continue
-            found.start = batch.base_offset if found.start is None else found.start
-            found.end = batch.next_offset
+            summary.start = batch.base_offset if summary.start is None else summary.start
+            summary.end = batch.next_offset
             try:
                 marker = next(iter(batch), None) if batch.is_control_batch else None
                 records = [] if batch.is_control_batch else _records(batch, read_to)
             except Exception as error:  # codecs raise errors of many kinds
                 reason = f"batch of offsets {batch.base_offset:,} to {batch.last_offset:,} cannot be read"
                 cause = next(iter(str(error).splitlines()), type(error).__name__)
-                found.add(Fault(str(path), position, f"{reason} ({cause})", batch.size_in_bytes))
+                summary.add(Fault(str(path), position, f"{reason} ({cause})", batch.size_in_bytes))
                 continue
             if marker is not None and (marker.commit or marker.abort):
                 records = unfinished.pop(batch.producer_id, [])
                 if marker.abort:
-                    found.aborted += len(records)
+                    summary.aborted += len(records)
                     continue
             elif batch.is_transactional:
                 unfinished.setdefault(batch.producer_id, []).extend(records)
                 continue
-            found.records += len(records)
+            summary.records += len(records)
             yield from records
-    found.unfinished = sum(map(len, unfinished.values()))
-    found.stable = min((records[0][0] for records in unfinished.values() if records), default=found.end)
+    summary.unfinished = sum(map(len, unfinished.values()))
+    summary.stable = min((records[0][0] for records in unfinished.values() if records), default=summary.end)
 
 
 def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
@@ -163,19 +163,19 @@ def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
     ]
 
 
-def _batches(path: Path, found: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:
-    """Yield a segment's complete batches with their positions; faults are added to `found`."""
+def _batches(path: Path, summary: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+    """Yield a segment's complete batches with their positions; faults are added to `summary`."""
     if not path.stat().st_size:
         return
     with path.open("rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    if found.cut_off:  # a fault, as another segment follows
-        found.add(found.cut_off)
-        found.cut_off = None
+    if summary.cut_off:  # a fault, as another segment follows
+        summary.add(summary.cut_off)
+        summary.cut_off = None
     for position, batch, size in batches(content, max_bytes):
         if isinstance(batch, Batch):
             yield position, batch
         elif batch is CUT_OFF and position + size == len(content):
-            found.cut_off = Fault(str(path), position, batch, size)
+            summary.cut_off = Fault(str(path), position, batch, size)
         else:
-            found.add(Fault(str(path), position, batch, size))
+            summary.add(Fault(str(path), position, batch, size))

@@ -7,7 +7,6 @@ again is idempotent, or updates them to this version.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
@@ -15,14 +14,9 @@ from grouptrail import contracts
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.query.views import SPARK, default_values, view_query
 from grouptrail.spark.jars import Report
-from grouptrail.spark.session import start_session
 from grouptrail.storage.sql import Expression, Value, spark_identifier, spark_literal
-from grouptrail.storage.tables import register, table_exists
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from grouptrail.config import Config
+from grouptrail.storage.upkeep import register
+from grouptrail.storage.warehouse import Warehouse
 
 _TYPES = {
     "string": "STRING",
@@ -51,40 +45,39 @@ class Installed:
     waiting: tuple[str, ...]
 
 
-def install_views(config: Config, *, schema: str, report: Report) -> None:
+def install_views(warehouse: Warehouse, *, schema: str, report: Report) -> None:
     """Install them in a schema of the session catalog: Spark has persistent views and SQL functions only there."""
-    spark = start_session(config, "grouptrail-views", report)
     try:
-        if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        if warehouse.session.conf.get("spark.sql.catalogImplementation") == "in-memory":
             raise CatalogError(_IN_MEMORY)
-        done = install(spark, config, schema=schema)
+        done = install(warehouse, schema=schema)
     except PySparkException as error:
         raise CatalogError(f"{first_cause(error)}: check --schema, or the rights to the catalog") from error
-    finally:
-        spark.stop()
     report(
         f"{schema} has {len(done.tables)} tables, {len(done.views)} views and {len(done.functions)} functions of "
-        f"cluster {config.cluster}"
+        f"cluster {warehouse.cluster}"
     )
     if done.waiting:
         report(f"not installed, because their tables do not exist yet: {', '.join(done.waiting)}; repeat this later")
 
 
-def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: str | None = None) -> Installed:
-    """Install the tables, views and functions in a schema.
+def install(warehouse: Warehouse, *, schema: str, tables_schema: str | None = None) -> Installed:
+    """Install the tables, views and functions in a schema of the session's catalog.
 
     With `tables_schema` the tables are registered there, and `schema` contains views of them, which Spark does not
     allow to be written to. Raises CatalogError if a table of that name has another location. Spark 4.0 does not
     replace a function that its session has called: install before the first query.
     """
-    names = [name for name in contracts.tables() if table_exists(spark, config, name)]
+    spark, cluster = warehouse.session, warehouse.cluster
+    tables = [table for table in warehouse.tables(contracts.tables()) if table.exists()]
+    names = [table.name for table in tables]
     for own in filter(None, (schema, tables_schema)):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {spark_identifier(own)}")
-    for name in names:
+    for table in tables:
         own = tables_schema or schema
-        if other := register(spark, config, name, f"{spark_identifier(own)}.{name}"):
+        if other := register(table, f"{spark_identifier(own)}.{table.name}"):
             raise CatalogError(
-                f"{own}.{name} is another table, of {other}: choose another --schema, or drop it there"
+                f"{own}.{table.name} is another table, of {other}: choose another --schema, or drop it there"
             )
     spark.sql(f"USE {spark_identifier(schema)}")
     if tables_schema is not None:
@@ -92,7 +85,7 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
             spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {spark_identifier(tables_schema)}.{name}")
     there = [view for view in contracts.views().values() if set(view.tables) <= set(names)]
     for view in there:
-        spark.sql(_function(view, config) if view.parameters else _view(view, config))
+        spark.sql(_function(view, cluster) if view.parameters else _view(view, cluster))
     return Installed(
         tables=tuple(names),
         views=tuple(view.name for view in there if not view.parameters),
@@ -101,15 +94,15 @@ def install(spark: SparkSession, config: Config, *, schema: str, tables_schema: 
     )
 
 
-def _view(view: contracts.View, config: Config) -> str:
+def _view(view: contracts.View, cluster: str) -> str:
     columns = ", ".join(
         f"{spark_identifier(column.name)} COMMENT {spark_literal(column.about)}" for column in view.columns
     )
-    query = view_query(view, config.cluster, _NOW, SPARK)
+    query = view_query(view, cluster, _NOW, SPARK)
     return f"CREATE OR REPLACE VIEW {view.name} ({columns}) COMMENT {spark_literal(view.about)} AS {query}"
 
 
-def _function(view: contracts.View, config: Config) -> str:
+def _function(view: contracts.View, cluster: str) -> str:
     defaults = default_values(view)
     parameters = ", ".join(
         f"{spark_identifier(parameter.name)} {_TYPES[parameter.type]}"
@@ -122,7 +115,7 @@ def _function(view: contracts.View, config: Config) -> str:
     }
     return (
         f"CREATE OR REPLACE FUNCTION {view.name}({parameters}) RETURNS TABLE({columns}) "
-        f"COMMENT {spark_literal(view.about)} RETURN {view_query(view, config.cluster, _NOW | values, SPARK)}"
+        f"COMMENT {spark_literal(view.about)} RETURN {view_query(view, cluster, _NOW | values, SPARK)}"
     )
 
 

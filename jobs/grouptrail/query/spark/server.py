@@ -6,18 +6,19 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.config import Config, is_uri
 from grouptrail.console import signals
 from grouptrail.errors import first_cause
+from grouptrail.locations import is_uri
 from grouptrail.query.spark.access import Access, ServeError
 from grouptrail.query.spark.catalog import Installed, install
 from grouptrail.query.spark.guard import Guard, Scope, prepare_session
 from grouptrail.spark.jars import Report
-from grouptrail.spark.session import is_local, start_session
+from grouptrail.spark.session import SessionSettings, is_local, session
+from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ class Listening:
     allow_writes: bool = False
 
 
-def serve_sql(config: Config, listening: Listening, report: Report) -> None:
+def serve_sql(warehouse: Warehouse, settings: SessionSettings, listening: Listening, report: Report) -> None:
     """Serve the tables, views and functions of the schema `grouptrail` until SIGINT or SIGTERM."""
     if listening.connect_port is None and listening.thrift_port is None:
         raise ServeError("nothing is served: leave out --no-connect or --no-thrift")
@@ -49,15 +50,12 @@ def serve_sql(config: Config, listening: Listening, report: Report) -> None:
             "spark.sql.warehouse.dir": folder,
             "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
         }
-        settings = {**own, **config.spark, **_settings(listening, token)}
-        if is_local(config):
+        of_server = {**own, **settings.spark, **_settings(listening, token)}
+        if is_local(settings):
             # Otherwise every user of the machine can send to the ports of Spark's own protocol.
-            settings["spark.authenticate"] = "true"
-        spark = start_session(config.model_copy(update={"spark": settings}), "grouptrail-serve-sql", report)
-        try:
-            _serve(spark, config, listening, token, report)
-        finally:
-            spark.stop()
+            of_server["spark.authenticate"] = "true"
+        with session(replace(settings, spark=of_server), "grouptrail-serve-sql", report) as spark:
+            _serve(warehouse.with_spark(spark), listening, token, report)
 
 
 def _settings(listening: Listening, token: str) -> dict[str, str]:
@@ -76,10 +74,11 @@ def _settings(listening: Listening, token: str) -> dict[str, str]:
     return settings
 
 
-def _serve(spark: SparkSession, config: Config, listening: Listening, token: str, report: Report) -> None:
+def _serve(warehouse: Warehouse, listening: Listening, token: str, report: Report) -> None:
+    spark = warehouse.session
     # The signal handler that the Spark session installs fails if it interrupts a call of Spark.
     await_end = signals.ending()
-    done = install(spark, config, schema=SCHEMA, tables_schema=_TABLES_SCHEMA)
+    done = install(warehouse, schema=SCHEMA, tables_schema=_TABLES_SCHEMA)
     guard = None
     if not listening.allow_writes:
         prepare_session(spark)
@@ -89,7 +88,7 @@ def _serve(spark: SparkSession, config: Config, listening: Listening, token: str
             running.callback(_start_thrift(spark, listening.access, listening.thrift_port, guard))
         if listening.connect_port is not None:
             running.callback(_start_connect(spark, listening.access, listening.connect_port, token, guard))
-        _report_addresses(config, listening, done, report)
+        _report_addresses(warehouse.location, listening, done, report)
         await_end()
 
 
@@ -127,7 +126,7 @@ def _start_connect(
     return ConnectGateway(access, port, spark_port=service.localPort(), spark_token=token, guard=guard).stop
 
 
-def _report_addresses(config: Config, listening: Listening, done: Installed, report: Report) -> None:
+def _report_addresses(location: str, listening: Listening, done: Installed, report: Report) -> None:
     access = listening.access
     host = f"[{access.host}]" if ":" in access.host else access.host
     if listening.connect_port is not None:
@@ -137,8 +136,8 @@ def _report_addresses(config: Config, listening: Listening, done: Installed, rep
     who = "this user" if access.token is None else "clients with the token"
     if listening.allow_writes:
         report(f"--allow-writes: {who} may also write, read any file and run programs, with this user's rights")
-        if not is_uri(config.warehouse) and os.access(config.warehouse, os.W_OK):
-            report(f"the tables in {config.warehouse} can be changed and deleted")
+        if not is_uri(location) and os.access(location, os.W_OK):
+            report(f"the tables in {location} can be changed and deleted")
     else:
         report(f"only {who} may connect, and only to run queries")
     report(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +21,22 @@ from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poll, Poller
-from grouptrail.jobs import DECODE
+from grouptrail.jobs import DECODE, JobContext, Log
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
-from grouptrail.spark.streams import query_id, read_ticks, start_query
-from grouptrail.storage import tables
+from grouptrail.spark.streams import read_ticks, start_query
+from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, read_ends
-from grouptrail.storage.schema import ADMIN, table_schema
+from grouptrail.storage.schema import ADMIN
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame
 
-    from grouptrail.config import Config
+    from grouptrail.config.job_settings import DecodeSettings
+    from grouptrail.storage.following import Query
+    from grouptrail.storage.warehouse import Warehouse
 
 PARTITION = 0
 """The `record_partition` of all polled rows, which come from no partition of the topic."""
@@ -43,67 +45,57 @@ _COMMITS = "offset_commits"
 _GROUP_TABLES = ("group_metadata", "group_records")
 
 
-def check(config: Config) -> None:
+def check(context: JobContext[DecodeSettings]) -> None:
     """Check that groups can be listed and the warehouse written, before Spark is started."""
-    tables.check_warehouse(config)
-    poller = Poller(config)
-    try:
-        found = poller.poll()
-    finally:
-        poller.close()
-    if not found.listed:
-        raise KafkaUnreachableError("; ".join(found.problems) or "the cluster has no brokers: start one")
+    context.warehouse.check()
+    with closing(Poller(context.settings.admin, context.kafka)) as poller:
+        poll = poller.poll()
+    if not poll.listed:
+        raise KafkaUnreachableError("; ".join(poll.problems) or "the cluster has no brokers: start one")
 
 
-def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
+def start(context: JobContext[DecodeSettings]) -> Query:
     """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
-    tables.ensure_tables(spark, config, DECODE.writes)
-    refuse_other_source(spark, config, is_polled=True)
-    polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
+    warehouse, settings = context.warehouse, context.settings.admin
+    warehouse.ensure(DECODE.writes)
+    refuse_other_source(warehouse, is_polled=True)
+    checkpoint = warehouse.checkpoint(DECODE.name)
+    polling = Polling(warehouse, Poller(settings, context.kafka), app=checkpoint.query_id, log=context.log)
     return start_query(
-        read_ticks(spark),
-        config,
-        DECODE.name,
-        land=polling.land,
-        once=once,
-        every_seconds=config.admin.interval_seconds,
+        read_ticks(warehouse.session),
+        checkpoint.query_name,
+        checkpoint.folder,
+        process=polling.process,
+        once=context.once,
+        every_seconds=settings.interval_seconds,
     )
 
 
 class Polling:
     """Polls once for each micro-batch and writes changes; the micro-batch's rows are ignored."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        config: Config,
-        poller: Poller,
-        *,
-        app: Callable[[], str],
-        report: Callable[[str], None],
-    ) -> None:
-        self._spark = spark
-        self._config = config
+    def __init__(self, warehouse: Warehouse, poller: Poller, *, app: Callable[[], str], log: Log) -> None:
+        self._warehouse = warehouse
         self._poller = poller
         self._app = app
-        self._report = report
+        self._log = log
         self._state: PolledState | None = None
-        self._reported: tuple[str, ...] = ()
+        self._problems: tuple[str, ...] = ()
 
-    def land(self, _tick: DataFrame, batch: int) -> None:
-        """Poll once and write changes. Problems with a broker or a group are reported; the next poll asks again."""
+    def process(self, _tick: DataFrame, batch: int) -> None:
+        """Poll once and write changes. Problems with a broker or a group are logged; the next poll asks again."""
         started = time.monotonic()
         if self._state is None:
-            self._state = PolledState.read(self._spark, self._config)
+            self._state = PolledState.read(self._warehouse)
         state, self._state = self._state, None  # read again from the tables if this fails halfway
         poll = self._poller.poll()
-        found = list(self._changes(state, poll))
-        if found or state.has_unrecorded_rows:
-            progress = state.append(self._spark, self._config, found, poll.at, app=self._app(), batch=batch)
-            self._report(summary(batch, [progress], time.monotonic() - started))
+        new = list(self._changes(state, poll))
+        if new or state.has_unrecorded_rows:
+            progress = state.append(self._warehouse, new, poll.at, app=self._app(), batch=batch)
+            self._log(summary(batch, [progress], time.monotonic() - started))
         state.set_polled(poll)
         self._state = state
-        self._report_problems(poll)
+        self._log_problems(poll)
 
     def _changes(self, state: PolledState, poll: Poll) -> Iterator[PolledChange]:
         """Yield all changes, those of a group together: they are one operation."""
@@ -113,8 +105,8 @@ class Polling:
             if self._poller.is_gone(group_id, poll):
                 yield from removal(group_id, state.groups[group_id])
 
-    def _report_problems(self, poll: Poll) -> None:
-        """Report problems that the poll before did not have."""
+    def _log_problems(self, poll: Poll) -> None:
+        """Log the problems that the poll before did not have."""
         by_problem: dict[str, list[str]] = {}
         for group in poll.groups.values():
             if group.problem:
@@ -126,9 +118,9 @@ class Polling:
             more = f" and {len(groups) - 1:,} more" if len(groups) > 1 else ""
             lines.append(f"{problem}: {sorted(groups)[0]!r}{more}")
         for line in lines:
-            if line not in self._reported:
-                self._report(f"poll: {line}")
-        self._reported = tuple(lines)
+            if line not in self._problems:
+                self._log(f"poll: {line}")
+        self._problems = tuple(lines)
 
 
 class PolledState:
@@ -147,24 +139,24 @@ class PolledState:
         self._orphans = orphans
 
     @classmethod
-    def read(cls, spark: SparkSession, config: Config) -> PolledState:
+    def read(cls, warehouse: Warehouse) -> PolledState:
         """Read the state from the newest row of each key."""
         groups: dict[str, StoredGroup] = {}
         since: dict[str, float] = {}
-        recorded_to = decoded_to(read_ends(spark, config)).get(PARTITION, 0)
-        orphans = counted_records(spark, config, TABLES, f"record_offset >= {recorded_to}").first()
-        for row in tables.read_newest(spark, config, _COMMITS):
+        recorded_to = decoded_to(read_ends(warehouse)).get(PARTITION, 0)
+        orphans = counted_records(warehouse, TABLES, f"record_offset >= {recorded_to}").first()
+        for row in warehouse.table(_COMMITS).newest():
             since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
             if not row["is_tombstone"]:
                 position = row["topic"], row["partition"]
                 epoch = -1 if row["leader_epoch"] is None else row["leader_epoch"]
                 committed = Committed(row["committed_offset"], epoch, row["metadata"])
                 groups.setdefault(row["group_id"], StoredGroup()).commits[position] = committed
-        for table in _GROUP_TABLES:
-            for row in tables.read_newest(spark, config, table):
+        for table in warehouse.tables(_GROUP_TABLES):
+            for row in table.newest():
                 since[row["group_id"]] = max(since.get(row["group_id"], 0.0), row["record_at"].timestamp())
                 if not row["is_tombstone"]:
-                    record = decode_record(*encode_row(table, row))
+                    record = decode_record(*encode_row(table.name, row))
                     assert record.key is not None
                     part = (record.key.type, record.key.data.get("memberId", ""))
                     assert record.value is not None
@@ -185,51 +177,39 @@ class PolledState:
                 self.groups.setdefault(group_id, StoredGroup())
 
     def append(
-        self, spark: SparkSession, config: Config, found: Sequence[PolledChange], at: float, *, app: str, batch: int
+        self, warehouse: Warehouse, new: Sequence[PolledChange], at: float, *, app: str, batch: int
     ) -> dict[str, Any]:
         """Write changes, then their row of `ingest_progress`; return that row."""
         first = self._orphans.get("end_offset", self._recorded_to)
         polled_at = datetime.fromtimestamp(int(at * 1000) / 1000, UTC)
-        landed = dict.fromkeys(TABLES, 0)
+        counts = dict.fromkeys(TABLES, 0)
         by_table: dict[str, list[pa.RecordBatch]] = {}
-        for table, rows in decode_batches([_records(found, first, polled_at)] if found else []):
-            by_table.setdefault(table, []).append(rows)
-        for table, batches in by_table.items():
-            rows = pa.Table.from_batches(batches)
-            landed[table] = len(rows)
-            self._append_rows(spark, config, table, rows, found=found, first=first, polled_at=polled_at, app=app)
-        progress = self._progress(landed, first + len(found), polled_at if found else None, app, batch)
-        tables.append_new(spark, [progress | {"cluster": config.cluster}], config, PROGRESS)
-        for change in found:
+        for name, decoded in decode_batches([_records(new, first, polled_at)] if new else []):
+            by_table.setdefault(name, []).append(decoded)
+        once, shared = Once(app, first), {"source": ADMIN, "read_at": polled_at}
+        for table in warehouse.tables(by_table):
+            rows = pa.Table.from_batches(by_table[table.name])
+            counts[table.name] = len(rows)
+            groups = [new[offset - first].group_id for offset in rows["record_offset"].to_pylist()]
+            not_before = self._polled_before(groups).cast(table.schema.field("not_before").type)
+            table.append(rows.append_column("not_before", not_before), once, shared=shared)
+        progress = self._progress(counts, first + len(new), polled_at if new else None, app, batch)
+        table = warehouse.table(PROGRESS)
+        table.append(pa.Table.from_pylist([progress | {"cluster": warehouse.cluster}], table.schema))
+        for change in new:
             apply_changes(self.groups.setdefault(change.group_id, StoredGroup()), [change])
         self._recorded_to, self._orphans = progress["end_offset"], {}
         return progress
 
-    def _append_rows(
-        self,
-        spark: SparkSession,
-        config: Config,
-        table: str,
-        rows: pa.Table,
-        *,
-        found: Sequence[PolledChange],
-        first: int,
-        polled_at: datetime,
-        app: str,
-    ) -> None:
-        offsets = rows["record_offset"].to_pylist()
-        since = [self._since.get(found[offset - first].group_id) for offset in offsets]
-        micros = [None if time is None else int(time * 1000) * 1000 for time in since]
-        times = pa.array(micros, pa.int64()).cast(table_schema(table).field("not_before").type)
-        whole = rows.append_column("not_before", times)
-        tables.append(
-            spark, whole, config, table, same={"source": ADMIN, "read_at": polled_at}, app=app, version=first
-        )
+    def _polled_before(self, groups: Sequence[str]) -> pa.Array:
+        """Return when each group was polled last (microseconds); null if that is not known."""
+        times = [self._since.get(group_id) for group_id in groups]
+        return pa.array([None if time is None else int(time * 1000) * 1000 for time in times], pa.int64())
 
     def _progress(
-        self, landed: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int
+        self, written: Mapping[str, int], end: int, at: datetime | None, app: str, batch: int
     ) -> dict[str, Any]:
-        counts = {table: count + self._orphans.get(table, 0) for table, count in landed.items()}
+        counts = {table: count + self._orphans.get(table, 0) for table, count in written.items()}
         known = (self._orphans.get(name) for name in ("earliest_record_at", "latest_record_at"))
         times = [time.astimezone(UTC) for time in (*known, at) if time is not None]
         return {
@@ -251,11 +231,11 @@ class PolledState:
         }
 
 
-def _records(found: Sequence[PolledChange], first: int, at: datetime) -> pa.RecordBatch:
-    keys = [encode_key(change.key) for change in found]
-    values = [encode_value(change.key, change.value) for change in found]
-    coordinates = {"record_partition": [PARTITION] * len(found), "record_offset": range(first, first + len(found))}
-    unknown = {"is_transactional": [None] * len(found)}
+def _records(new: Sequence[PolledChange], first: int, at: datetime) -> pa.RecordBatch:
+    keys = [encode_key(change.key) for change in new]
+    values = [encode_value(change.key, change.value) for change in new]
+    coordinates = {"record_partition": [PARTITION] * len(new), "record_offset": range(first, first + len(new))}
+    unknown = {"is_transactional": [None] * len(new)}
     return pa.RecordBatch.from_pydict(
-        {**coordinates, "record_at": [at] * len(found), "key": keys, "value": values, **unknown}, schema=RECORD_SCHEMA
+        {**coordinates, "record_at": [at] * len(new), "key": keys, "value": values, **unknown}, schema=RECORD_SCHEMA
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ from grouptrail.kafka.group import PolledGroup
 from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config.model import AdminConfig
 
 _MOST_BROKERS_AT_ONCE = 8
 
@@ -33,12 +33,15 @@ class Poll:
 
 
 class Poller:
-    """Polls a cluster's groups, and keeps its connections between polls."""
+    """Polls a cluster's groups, and keeps its connections between polls.
 
-    def __init__(self, config: Config) -> None:
-        self._rules = config.admin
-        self._coordinators = GroupCoordinators(config.kafka_settings())
-        self._brokers = Brokers(config.kafka_settings(), config.admin.requests_per_second)
+    `rules` say which groups to poll and how fast, `kafka` are the settings of Kafka's client.
+    """
+
+    def __init__(self, rules: AdminConfig, kafka: Mapping[str, str]) -> None:
+        self._rules = rules
+        self._coordinators = GroupCoordinators(kafka)
+        self._brokers = Brokers(kafka, rules.requests_per_second)
 
     def poll(self) -> Poll:
         """Ask every broker; one that does not answer does not affect the others."""

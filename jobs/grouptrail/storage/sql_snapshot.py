@@ -1,37 +1,34 @@
-"""SQL queries of the tables with DataFusion, the engine of delta-rs; its errors become one line."""
+"""SQL queries of tables at one version each, with DataFusion, the engine of delta-rs; its errors become one line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arro3.core import RecordBatch, Schema
 
 from grouptrail import contracts
-from grouptrail.query.errors import QueryError, UnknownGroupError
-from grouptrail.query.formats import column_names, rows
 from grouptrail.storage import reader
-from grouptrail.storage.errors import TableError
+from grouptrail.storage.errors import QueryError, TableError, UnknownGroupError
+from grouptrail.storage.result_rows import column_names, rows
 from grouptrail.storage.sql import datafusion_literal
-
-if TYPE_CHECKING:
-    from grouptrail.config import Config
+from grouptrail.storage.warehouse import Warehouse
 
 _NOT_FOUND = re.compile(r"table (?:function )?'(?:datafusion\.public\.)?([^']+)' not found")
 
 
-class Warehouse:
+class SqlSnapshot:
     """Some tables of a warehouse; all queries see the versions that were current when it was opened.
 
     `versions` has the tables that exist. Raises QueryError if one cannot be read.
     """
 
-    def __init__(self, config: Config, names: Iterable[str]) -> None:
-        self._config = config
+    def __init__(self, warehouse: Warehouse, names: Iterable[str]) -> None:
+        self._warehouse = warehouse
         try:
-            tables = {name: table for name in names if (table := reader.open_table(config, name)) is not None}
+            tables = {name: table for name in names if (table := warehouse.table(name).open()) is not None}
         except TableError as error:
             raise QueryError(str(error)) from error
         self._engine = reader.query_engine(tables, {"datafusion.catalog.information_schema": "true"})
@@ -46,7 +43,7 @@ class Warehouse:
         return found.schema, self._checked(found)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        """Return the rows of a query as dicts, with values as in `formats.rows`."""
+        """Return the rows of a query as dicts, with values as in `result_rows.rows`."""
         schema, batches = self.answer(text)
         names = column_names(schema)
         return [dict(zip(names, row, strict=True)) for row in rows(batches)]
@@ -54,7 +51,7 @@ class Warehouse:
     def require_group(self, group_id: str, *names: str) -> None:
         """Raise UnknownGroupError if none of the named tables, `generations` by default, has rows of a group."""
         names = names or ("generations",)
-        cluster = self._config.cluster
+        cluster = self._warehouse.cluster
         ours = f"cluster = {datafusion_literal(cluster)}"
         there = [name for name in names if name in self.versions] or names
         if any(
@@ -85,7 +82,7 @@ class Warehouse:
         missing = _NOT_FOUND.search(str(error))
         if missing is None:
             return refused(reader.one_line(str(error)))
-        return missing_table(self._config, missing[1])
+        return missing_table(self._warehouse, missing[1])
 
 
 def refused(reason: str) -> QueryError:
@@ -93,11 +90,11 @@ def refused(reason: str) -> QueryError:
     return QueryError(f"{reason}: correct the query (`grouptrail tables NAME` lists the columns)")
 
 
-def missing_table(config: Config, name: str) -> QueryError:
+def missing_table(warehouse: Warehouse, name: str) -> QueryError:
     """Return the error of a query of a table that does not exist."""
     if name in contracts.tables():
         return QueryError(
-            f"nothing has landed in {name} under {config.warehouse} yet: run `grouptrail run`, or check --warehouse"
+            f"nothing has landed in {name} under {warehouse.location} yet: run `grouptrail run`, or check --warehouse"
         )
     return QueryError(no_such_table(name))
 

@@ -1,4 +1,4 @@
-"""Delta's own API in the JVM: delta-rs does not commit to tables with liquid clustering."""
+"""Delta's own commits, by private classes in the JVM: delta-rs does not commit to tables with liquid clustering."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
-
 from grouptrail.spark.classes import java_class
+from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.layout import COMMITS_A_CHECKPOINT
-from grouptrail.storage.reader import READ_ERRORS
+from grouptrail.storage.location import TableLocation
+from grouptrail.storage.reader import READ_ERRORS, existing_table
 from grouptrail.storage.table_log import transaction
 
 if TYPE_CHECKING:
@@ -25,43 +25,36 @@ _COMMITS_A_CLEANUP = 1000
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def landed(spark: SparkSession, path: str, app: str) -> int:
+def last_version(spark: SparkSession, path: str, app: str) -> int:
     """Return the newest `txnVersion` that an app has committed to a table; -1 if there is none."""
     found = _log(spark, path).unsafeVolatileSnapshot().transactions().get(app)
     return int(found.get()) if found.isDefined() else -1
 
 
-def has_landed(table: DeltaTable, app: str, version: int) -> bool:
-    """Return whether an app has committed a `txnVersion` or a later one.
+def remove_old_logs(spark: SparkSession, path: str) -> None:
+    """Remove what is older than `delta.logRetentionDuration` and than a checkpoint, as Spark's checkpoints do."""
+    from py4j.protocol import Py4JJavaError
 
-    Uses delta-rs, which reads the log at once; Spark runs a job for it.
+    log = _log(spark, path)
+    with suppress(Py4JJavaError):
+        log.doLogCleanup(log.unsafeVolatileSnapshot(), java_class(spark, "scala.Option").empty())
+
+
+class Commit:
+    """A commit of files that are already in a table's folder.
+
+    Delta rejects it if another commit of the same application comes before it.
     """
-    newest = table.transaction_version(app)
-    return newest is not None and newest >= version
 
-
-class Append:
-    """An append of files that are already in a table's folder, done once for an `app` and `version`.
-
-    Without an `app` it is always done; `options` are delta-rs's storage options.
-    """
-
-    def __init__(
-        self, spark: SparkSession, path: str, options: Mapping[str, str], *, app: str | None, version: int
-    ) -> None:
+    def __init__(self, spark: SparkSession, table: TableLocation, once: Once | None) -> None:
         self._spark = spark
-        self._path = path
-        self._options = dict(options)
-        self._transaction = _log(spark, path).startTransaction()
-        self._app = app
-        self._version = version
-        self.is_done = False
-        if app is not None:
-            self.is_done = has_landed(self._table(), app, version)
-            # Delta then rejects the commit if another one of this app comes before it.
-            self._transaction.readTxn().addOne(app)
+        self._table = table
+        self._once = once
+        self._transaction = _log(spark, table.path).startTransaction()
+        if once is not None:
+            self._transaction.readTxn().addOne(once.app)
 
-    def commit(self, files: Sequence[str], *, instead_of: Mapping[str, int] = _NOTHING) -> int:
+    def write(self, files: Sequence[str], *, instead_of: Mapping[str, int] = _NOTHING) -> int:
         """Add files, given by Delta's `add` actions as JSON, to the table; return its new version.
 
         `instead_of` are the sizes of files that they replace, by path. Delta then rejects the commit if another one
@@ -78,34 +71,24 @@ class Append:
             for path, size in instead_of.items()
         ]
         actions += files
-        if self._app is not None:
-            actions.append(transaction(self._app, self._version))
+        app, number = ("", 0) if self._once is None else (self._once.app, self._once.version)
+        if self._once is not None:
+            actions.append(transaction(app, number))
         modes = self._class("org.apache.spark.sql.streaming.OutputMode")
         mode = modes.Complete() if instead_of else modes.Append()
         nothing = self._class("scala.Option").empty()
         operation = self._class("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(
-            mode, self._app or "", self._version, nothing
+            mode, app, number, nothing
         )
         action_of = self._class("org.apache.spark.sql.delta.actions.Action").fromJson
         read = self._class("org.apache.spark.api.python.PythonUtils").toSeq([action_of(one) for one in actions])
         version = int(self._transaction.commit(read, operation))
         if version % COMMITS_A_CHECKPOINT == 0:
             with suppress(*READ_ERRORS):  # the rows are in the table all the same
-                self._table().create_checkpoint()
+                existing_table(self._table).create_checkpoint()
         if version % _COMMITS_A_CLEANUP == 0:
-            self._remove_old_logs()
+            remove_old_logs(self._spark, self._table.path)
         return version
-
-    def _remove_old_logs(self) -> None:
-        """Remove what is older than `delta.logRetentionDuration` and than a checkpoint, as Spark's checkpoints do."""
-        from py4j.protocol import Py4JJavaError
-
-        log = _log(self._spark, self._path)
-        with suppress(Py4JJavaError):
-            log.doLogCleanup(log.unsafeVolatileSnapshot(), self._class("scala.Option").empty())
-
-    def _table(self) -> DeltaTable:
-        return DeltaTable(self._path, storage_options=self._options)
 
     def _class(self, name: str) -> Any:
         return java_class(self._spark, name)

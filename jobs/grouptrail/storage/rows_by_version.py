@@ -1,24 +1,21 @@
-"""The appends to a table by version: from the memory of the process that makes them, or from the table's log."""
+"""The rows appended to a table, by version: from the memory of the process that appends, or from the table's log."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import FileType
 
-from grouptrail.storage.files import TableLocation, with_all_columns
+from grouptrail.storage.files import with_all_columns
+from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import own_rows
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.table_log import log_file, read_commit, table_folder
 
-if TYPE_CHECKING:
-    from grouptrail.config import Config
-
-_readers: defaultdict[str, set[Appends]] = defaultdict(set)
+_readers: defaultdict[str, set[RowsByVersion]] = defaultdict(set)
 
 
 def note(location: TableLocation, version: int, rows: pa.Table) -> None:
@@ -27,25 +24,25 @@ def note(location: TableLocation, version: int, rows: pa.Table) -> None:
         reader.note(version, with_all_columns(rows, location))
 
 
-class Appends:
+class RowsByVersion:
     """A cluster's rows that are appended to a table, by version; used as a context.
 
     Versions that delete or rewrite rows have none, as with Delta's `skipChangeCommits`. At most `kept` versions are
     in memory; others, and those of other processes, are read from the table's log and files.
     """
 
-    def __init__(self, config: Config, name: str, *, kept: int) -> None:
-        self._path = config.table_path(name)
-        self._files = table_folder(self._path, config.storage_options())
-        self._schema = table_schema(name)
-        self._ours = own_rows(config)
+    def __init__(self, table: TableLocation, *, kept: int) -> None:
+        self._path = table.path
+        self._files = table_folder(table.path, table.options)
+        self._schema = table_schema(table.name)
+        self._ours = own_rows(table.cluster)
         self._kept = kept
         self._rows: dict[int, pa.Table] = {}
         self._next = 0
         self.news = threading.Event()
         """Set when this process has appended rows."""
 
-    def __enter__(self) -> Appends:
+    def __enter__(self) -> RowsByVersion:
         _readers[self._path].add(self)
         return self
 

@@ -1,0 +1,71 @@
+"""The settings that each job takes: its own section, and plain values of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grouptrail.config.model import AdminConfig, Config, DecodeConfig, HistoryConfig, LagConfig, LogOffsetsConfig
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """Of the decode job, which polls the brokers where `is_polled` (`source = "admin"`)."""
+
+    decode: DecodeConfig
+    admin: AdminConfig
+    is_polled: bool
+
+
+@dataclass(frozen=True)
+class LogOffsetsSettings:
+    """Of the log-offsets job. `is_polled`: the offsets topic cannot be read."""
+
+    log_offsets: LogOffsetsConfig
+    is_polled: bool
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """Of the history job, which looks for new batches of other processes every `trigger_seconds`."""
+
+    history: HistoryConfig
+    trigger_seconds: float
+
+
+@dataclass(frozen=True)
+class LagSettings:
+    """Of the lag job.
+
+    `sample_seconds` is the time between samples of the logs, `poll_seconds` that between polls of groups;
+    `requests_per_second` limits the requests to each coordinator.
+    """
+
+    lag: LagConfig
+    sample_seconds: float
+    poll_seconds: float
+    requests_per_second: float
+
+
+def decode(config: Config) -> DecodeSettings:
+    """Return the settings of the decode job."""
+    return DecodeSettings(config.decode, config.admin, config.source == "admin")
+
+
+def log_offsets(config: Config) -> LogOffsetsSettings:
+    """Return the settings of the log-offsets job."""
+    return LogOffsetsSettings(config.log_offsets, config.source == "admin")
+
+
+def history(config: Config) -> HistorySettings:
+    """Return the settings of the history job."""
+    return HistorySettings(config.history, config.decode.trigger_seconds)
+
+
+def lag(config: Config) -> LagSettings:
+    """Return the settings of the lag job."""
+    return LagSettings(
+        config.lag,
+        sample_seconds=config.log_offsets.interval_seconds,
+        poll_seconds=config.admin.interval_seconds,
+        requests_per_second=config.admin.requests_per_second,
+    )

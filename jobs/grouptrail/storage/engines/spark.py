@@ -1,0 +1,280 @@
+"""The engine Spark: any number of rows, any store, and tables with liquid clustering."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from grouptrail.contracts import Column
+from grouptrail.contracts import Table as Contract
+from grouptrail.locations import is_uri
+from grouptrail.storage import reader
+from grouptrail.storage.creation import create_as_spark_does
+from grouptrail.storage.engines import delta_log
+from grouptrail.storage.engines.delta_rs import among, has_written
+from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
+from grouptrail.storage.engines.retries import lock, one_writer
+from grouptrail.storage.errors import TableVersionError
+from grouptrail.storage.files import ADDED, with_all_columns, write, writing
+from grouptrail.storage.layout import CHECKPOINT_INTERVAL, EARLIER_INTERVALS, meaning, spark_properties
+from grouptrail.storage.location import TableLocation
+from grouptrail.storage.reader import supports
+from grouptrail.storage.rows import has_columns
+from grouptrail.storage.rows_by_version import note
+from grouptrail.storage.schema import table_schema
+from grouptrail.storage.sql import Value, spark_identifier, spark_literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+
+class Spark:
+    """Does what `engine.Engine` describes, in a session."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.session = spark
+
+    def create(self, table: TableLocation) -> None:
+        """Create the table if it does not exist, and add the columns that its contract has gained."""
+        with lock(table):  # jobs that start at once need some of the same tables
+            _remove_checksum(table)
+            there = reader.open_table(table) if supports(table.path) else None
+            if there is None and _is_created_locally(table):
+                return
+            if not has_columns(there, table_schema(table.name)):
+                self._create_or_alter(table)
+            if there is not None:
+                self._set_checkpoint_interval(there, table)
+
+    def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
+        """Append rows, unless `once` has been done: as files that Arrow writes, where delta-rs supports the store."""
+        if not takes_files(table):
+            self._append_frame(table, rows, once)
+            return
+        commit = delta_log.Commit(self.session, table, once)
+        if once is not None and has_written(reader.existing_table(table), once):
+            return
+        if isinstance(rows, TaskRows):
+            files = rows.records.mapInArrow(writing(rows.function, table), ADDED).collect()
+            commit.write([file.added for file in files])
+        elif isinstance(rows, pa.Table):
+            version = commit.write(list(write(rows.to_batches(), table)))
+            note(table, version, rows)
+        else:
+            commit.write(list(rows(table)))
+
+    def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
+        """Replace the open rows of these buckets by those that stay and the new ones.
+
+        The cost depends on the open rows of the buckets, not on the table's size.
+        """
+        changed = self._whole(rows, table)
+        key = list(table.contract.key)
+        ours = f"{own_rows(table)} AND {among(buckets)}"
+        there = read_all(self.session, table).where(ours)
+        kept = there.join(changed.select(*key), key, "left_anti")
+        rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
+        _overwrite(rewritten, ours, table, {"txnAppId": once.app, "txnVersion": once.version})
+
+    def replace(self, table: TableLocation, rows: Any) -> None:
+        """Replace all rows of the cluster.
+
+        WriteFiles: Spark would read what is replaced, so files are replaced where each has rows of one cluster only.
+        Only one writer at a time may then write rows of a cluster. In a table whose files have rows of several
+        clusters, or deleted rows, this cluster's rows are deleted in a commit before.
+        """
+        if callable(rows):
+            one_writer(lambda: self._replace_files(table, rows), table)
+        else:
+            _overwrite(self._whole(rows, table), own_rows(table), table, {})
+
+    def last_version(self, table: TableLocation, app: str) -> int:
+        """Return the newest version that an app has written; -1 if there is none."""
+        return delta_log.last_version(self.session, table.path, app)
+
+    def select(self, table: TableLocation, columns: str, rest: str) -> list[dict[str, Any]]:
+        """Run a query; the first ones in a session take seconds."""
+        query = f"SELECT {columns} FROM {table_in_sql(table)} WHERE {own_rows(table)} {rest}"
+        return [row.asDict() for row in self.session.sql(query).collect()]
+
+    def literal(self, value: Value) -> str:
+        """Return a value in Spark's SQL."""
+        return spark_literal(value)
+
+    def _append_frame(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
+        from pyspark.sql import functions as F
+
+        frame = self._frame(rows, table)
+        known = table.new_values
+        columns = table.contract.columns
+        absent = {
+            column.name: F.lit(known.get(column.name)).cast(column.type)
+            for column in columns
+            if column.name not in frame.columns and (column.null_means is not None or column.name in known)
+        }
+        filled = frame.withColumns(absent).select(*(column.name for column in columns))
+        writer = filled.write.format("delta").mode("append")
+        if once is not None:
+            writer = writer.options(txnAppId=once.app, txnVersion=once.version)
+        writer.save(table.path)
+
+    def _frame(self, rows: Any, table: TableLocation) -> DataFrame:
+        if isinstance(rows, TaskRows):
+            return rows.records.mapInArrow(rows.function, rows.ddl)
+        if isinstance(rows, pa.Table):
+            return self.session.createDataFrame(with_all_columns(rows, table)).coalesce(1)
+        if callable(rows):
+            raise TypeError(f"{table.path}: files can only be written to a store that delta-rs supports")
+        frame: DataFrame = rows
+        return frame
+
+    def _whole(self, rows: Any, table: TableLocation) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        columns = (column.name for column in table.contract.columns)
+        return self._frame(rows, table).withColumn("cluster", F.lit(table.cluster)).select(*columns)
+
+    def _replace_files(self, table: TableLocation, files: WriteFiles) -> None:
+        ours = _own_files(table)
+        if ours is None:
+            self.session.sql(f"DELETE FROM {table_in_sql(table)} WHERE {own_rows(table)}")
+        commit = delta_log.Commit(self.session, table, None)
+        commit.write(list(files(table)), instead_of=ours or {})
+
+    def _create_or_alter(self, table: TableLocation) -> None:
+        contract = table.contract
+        if not exists(self.session, table):
+            properties = ", ".join(f"'{key}' = '{value}'" for key, value in _properties(table).items())
+            self.session.sql(
+                f"CREATE TABLE IF NOT EXISTS {table_in_sql(table)} ({_columns(contract.columns)}) USING delta "
+                f"{_layout(contract)} COMMENT {spark_literal(contract.about)} TBLPROPERTIES ({properties})"
+            )
+            return
+        there = {field.name: field.dataType.simpleString() for field in read_all(self.session, table).schema}
+        wanted = {column.name: _simple(column.type) for column in contract.columns}
+        differing = [
+            f"{column} is {there[column]}, should be {wanted[column]}"
+            for column in wanted
+            if column in there and there[column] != wanted[column]
+        ]
+        if differing:
+            raise TableVersionError(
+                f"table {table.path} does not fit this version of grouptrail ({'; '.join(differing)}): "
+                "use another warehouse, or the version that wrote it"
+            )
+        missing = [column for column in contract.columns if column.name not in there]
+        if missing:
+            self.session.sql(f"ALTER TABLE {table_in_sql(table)} ADD COLUMNS ({_columns(missing)})")
+
+    def _set_checkpoint_interval(self, there: DeltaTable, table: TableLocation) -> None:
+        """Let Spark write as many checkpoints as in new tables, if it writes them as an older grouptrail wanted."""
+        is_ours = there.metadata().configuration.get(CHECKPOINT_INTERVAL) in EARLIER_INTERVALS
+        if is_ours and takes_files(table):
+            interval = f"'{CHECKPOINT_INTERVAL}' = '{_properties(table)[CHECKPOINT_INTERVAL]}'"
+            self.session.sql(f"ALTER TABLE {table_in_sql(table)} SET TBLPROPERTIES ({interval})")
+
+
+def takes_files(table: TableLocation) -> bool:
+    """Return whether Arrow writes the table's files: delta-rs knows its store, and it has no partitions."""
+    return supports(table.path) and table.is_clustered
+
+
+def exists(spark: SparkSession, table: TableLocation) -> bool:
+    """Return whether there is a Delta table."""
+    from delta.tables import DeltaTable as JavaTable
+
+    return bool(JavaTable.isDeltaTable(spark, table.path))
+
+
+def read_all(spark: SparkSession, table: TableLocation, version: int | None = None) -> DataFrame:
+    """Return the rows of all clusters, of the newest version or an earlier one."""
+    reading = spark.read.format("delta")
+    if version is not None:
+        reading = reading.option("versionAsOf", version)
+    return reading.load(table.path)
+
+
+def overwriting(rows: DataFrame, where: str) -> DataFrameWriter:
+    """Return a writer that replaces the rows that match an SQL condition, in one commit."""
+    return rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
+
+
+def table_in_sql(table: TableLocation) -> str:
+    """Return the table's name in Spark's SQL."""
+    return f"delta.{spark_identifier(table.path)}"
+
+
+def own_rows(table: TableLocation) -> str:
+    """Return the condition (SQL) on rows of the cluster."""
+    return f"cluster = {spark_literal(table.cluster)}"
+
+
+def _overwrite(rows: DataFrame, where: str, table: TableLocation, options: Mapping[str, str | int]) -> None:
+    writer = overwriting(rows, where).options(**options)
+    one_writer(lambda: writer.save(table.path), table)
+
+
+def _own_files(table: TableLocation) -> dict[str, int] | None:
+    """Return the sizes of the table's files with rows of this cluster, by path.
+
+    None if one may have rows of other clusters, too, or deleted rows.
+    """
+    there = reader.open_table(table) if takes_files(table) else None
+    if there is None or "deletionVectors" in (there.protocol().writer_features or ()):
+        return None
+    ours = {}
+    for file in pa.table(there.get_add_actions(flatten=True)).to_pylist():
+        least, most = file.get("min.cluster"), file.get("max.cluster")
+        if least is None or most is None or least < table.cluster < most:
+            return None
+        if table.cluster in (least, most):
+            if least != most:
+                return None
+            ours[file["path"]] = file["size_bytes"]
+    return ours
+
+
+def _is_created_locally(table: TableLocation) -> bool:
+    if is_uri(table.path):
+        return False
+    try:
+        create_as_spark_does(table)
+    except OSError:  # such as file systems without hard links
+        return False
+    return True
+
+
+def _remove_checksum(table: TableLocation) -> None:
+    """Remove the checksum of `_last_checkpoint` that an older grouptrail wrote for Hadoop.
+
+    That file is now replaced without its checksum, and Spark would try to read it for three seconds.
+    """
+    if not is_uri(table.path):
+        Path(table.path, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
+
+
+def _layout(contract: Contract) -> str:
+    """Return the partitioning or clustering; files of partitioned tables are sorted by `grouptrail maintain`."""
+    if contract.partition_by:
+        return f"PARTITIONED BY ({', '.join(contract.partition_by)})"
+    return f"CLUSTER BY ({', '.join(contract.cluster_by)})"
+
+
+def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
+    return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(meaning(column))}" for column in columns)
+
+
+def _properties(table: TableLocation) -> dict[str, str]:
+    return spark_properties(table.contract, takes_files=takes_files(table))
+
+
+def _simple(ddl: str) -> str:
+    """Return a contract's type as `DataType.simpleString` spells it."""
+    return re.sub(r"\s+", "", ddl)
