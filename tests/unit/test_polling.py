@@ -177,7 +177,7 @@ class FakeBroker:
     """Return its groups, or raise."""
 
     def __init__(self, node: int, answer: list[PolledGroup] | Exception) -> None:
-        self._node = node
+        self.node = node
         self._answer = answer
 
     def listed(self) -> list[PolledGroup]:
