@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def stalled_seconds(self) -> float:
-        """Since when nothing was read."""
+        """The seconds since reading last moved on, or since it began."""
         return time.monotonic() - self.moved_at
 
     def raise_after_a_minute(self) -> None:
