@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from grouptrail import contracts
-from grouptrail.jobs import JOBS
+from grouptrail.jobs import jobs_for
 
 _HEAD = """\
 # Tables and views
@@ -28,7 +28,11 @@ def page() -> str:
 
 
 def _jobs() -> str:
-    lines = (f"| `{job.name}` | {job.about} | {_names(job.reads)} | {_names(job.writes)} |\n" for job in JOBS)
+    by_place = zip(jobs_for("topic"), jobs_for("admin"), strict=True)
+    jobs = dict.fromkeys(job for of_place in by_place for job in of_place)
+    lines = (
+        f"| `{job.name}` | {job.about} | {_names(job.reads) or 'none'} | {_names(job.writes)} |\n" for job in jobs
+    )
     return f"## Jobs\n\n| job | what it does | reads | writes |\n| --- | --- | --- | --- |\n{''.join(lines)}"
 
 

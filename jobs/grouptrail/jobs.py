@@ -1,17 +1,19 @@
 """Start here: the jobs in the order data flows, what each reads and what it writes.
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    or brokers' groups --poll----> the same tables, with `source = "admin"`
     offset_commits + brokers --log-offsets-> log_offsets
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
-`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`.
+`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`. Only `jobs_for` decides
+which jobs a cluster has by its setting `source`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -76,6 +78,10 @@ class Job(Protocol):
     def publishes_lag(self) -> bool:
         """Whether `start` uses `publish` and `live`."""
 
+    @property
+    def resumes_from_tables(self) -> bool:
+        """Whether the job resumes from its tables alone, so that its checkpoint may be lost."""
+
     def check(self, config: Config) -> None:
         """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
 
@@ -110,6 +116,7 @@ class ModuleJob:
     module: str
     follows: str | None = None
     publishes_lag: bool = False
+    resumes_from_tables: bool = False
 
     def check(self, config: Config) -> None:
         import_module(self.module).check(config)
@@ -141,6 +148,15 @@ DECODE = ModuleJob(
     reads=("__consumer_offsets",),
     writes=("offset_commits", "group_metadata", "group_records", "undecodable_records", "ingest_progress"),
     module="grouptrail.decode.job",
+)
+POLL = ModuleJob(
+    # It takes the place of decode: warehouses have its checkpoint and its lease under this name.
+    name=DECODE.name,
+    about='with `source = "admin"`: polls the groups from the brokers and writes their changes as decoded records',
+    reads=(),
+    writes=DECODE.writes,
+    module="grouptrail.decode.sources.admin.job",
+    resumes_from_tables=True,
 )
 LOG_OFFSETS = ModuleJob(
     name="log-offsets",
@@ -180,3 +196,14 @@ LAG = ModuleJob(
 )
 
 JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, HISTORY, LAG)
+
+
+def jobs_for(source: str, names: Collection[str] = ()) -> tuple[Job, ...]:
+    """Return the jobs of a cluster with this setting `source`, in the order data flows: those named, or all."""
+    jobs = (POLL if job is DECODE and source == "admin" else job for job in JOBS)
+    return tuple(job for job in jobs if not names or job.name in names)
+
+
+def reads_offsets_topic(source: str) -> bool:
+    """Return whether a job of a cluster with this setting `source` reads `__consumer_offsets`."""
+    return any("__consumer_offsets" in job.reads for job in jobs_for(source))

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
-from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
+from grouptrail.jobs import POLL
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
@@ -45,9 +45,9 @@ def topic(broker: Broker) -> str:
 
 
 def poll(spark: SparkSession, config: Config) -> list[str]:
-    """Run the decode job once and return the lines that it reports."""
+    """Run the polling job once and return the lines that it reports."""
     lines: list[str] = []
-    assert job.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
+    assert POLL.start(spark, config, once=True, report=lines.append).awaitTermination(PATIENCE_SECONDS * 2)
     return lines
 
 

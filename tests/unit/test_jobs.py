@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grouptrail import contracts
-from grouptrail.jobs import JOBS
+from grouptrail.jobs import DECODE, JOBS, POLL, jobs_for, reads_offsets_topic
 
 # Tables written by commands: so far only by `grouptrail check`.
 NO_JOBS = {"check_results"}
@@ -19,3 +19,17 @@ def test_jobs_read_the_topic_and_tables_of_jobs_before_them() -> None:
     for job in JOBS:
         assert set(job.reads) <= available, job.name
         available |= set(job.writes)
+
+
+def test_jobs_for_admin_source_poll_takes_the_place_and_the_name_of_decode() -> None:
+    """`--job decode`, its checkpoint and its lease stay what they were in warehouses that are polled."""
+    assert jobs_for("topic") == JOBS
+    assert jobs_for("admin") == (POLL, *JOBS[1:])
+    assert (POLL.name, POLL.writes) == (DECODE.name, DECODE.writes)
+    assert (jobs_for("topic", ["decode"]), jobs_for("admin", ["decode"])) == ((DECODE,), (POLL,))
+    assert jobs_for("admin", ("lag", "history")) == JOBS[2:]
+
+
+def test_reads_offsets_topic_unless_groups_are_polled() -> None:
+    assert reads_offsets_topic("topic")
+    assert not reads_offsets_topic("admin")

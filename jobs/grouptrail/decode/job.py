@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from grouptrail.decode import incomplete_batch, limits
 from grouptrail.decode.progress import refuse_other_source
-from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.jobs import DECODE, Progress, Start
 from grouptrail.kafka.offsets_topic import OffsetsTopic
@@ -31,9 +30,6 @@ _FIRST_READ_SECONDS = 2.0
 
 def check(config: Config) -> None:
     """Check that the topic can be read and the warehouse written, before Spark is started."""
-    if config.source == "admin":
-        polling.check(config)
-        return
     tables.check_warehouse(config)
     with OffsetsTopic(config.kafka_settings()) as topic:
         bounds = topic.bounds()
@@ -44,9 +40,7 @@ def check(config: Config) -> None:
 
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
-    """Start the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
-    if config.source == "admin":
-        return polling.start(spark, config, once=once, report=report)
+    """Start the query. In: `__consumer_offsets`; out: the decoded tables and `ingest_progress`."""
     tables.ensure_tables(spark, config, DECODE.writes)
     refuse_other_source(spark, config, is_polled=False)
     begun = checkpoints.begin(spark, config, DECODE.name, DECODE.writes).get("offsets", {})

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail.jobs import LOG_OFFSETS, Progress, Start
+from grouptrail.jobs import LOG_OFFSETS, Progress, Start, reads_offsets_topic
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.log import GONE
@@ -87,7 +87,7 @@ def which_partitions(config: Config) -> dict[str, str]:
     if config.log_offsets.all_topics:
         return {}
     storage = {f"storage.{name}": value for name, value in config.storage_options().items()}
-    held_back = {} if config.source == "admin" else {"held_back": OFFSETS_TOPIC}
+    held_back = {"held_back": OFFSETS_TOPIC} if reads_offsets_topic(config.source) else {}
     tables = {"committed": config.table_path(COMMITS), "newest": config.table_path("committed_offsets")}
     return {**tables, "warehouse": config.warehouse, "cluster": config.cluster, **held_back, **storage}
 

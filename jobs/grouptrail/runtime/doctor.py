@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from grouptrail.config import is_uri
 from grouptrail.errors import GrouptrailError
+from grouptrail.jobs import reads_offsets_topic
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.spark.java import JavaError, cache_folder, find_java
 from grouptrail.storage.reader import store_fault
@@ -187,7 +188,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the topic, then that its records can be read; stop at the first failure."""
     from grouptrail.kafka.offsets_topic import OffsetsTopic
 
-    if config.source == "admin":
+    if not reads_offsets_topic(config.source):
         yield from _check_polling(config)
         return
     subject = "broker"

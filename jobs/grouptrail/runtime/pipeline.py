@@ -13,7 +13,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job, Live, Publish, Query
+from grouptrail.jobs import Job, Live, Publish, Query, jobs_for, reads_offsets_topic
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
@@ -57,14 +57,14 @@ def run(
         from grouptrail.spark import jvm
         from grouptrail.spark.session import begun_session, start_session
 
-    wanted = [job for job in JOBS if not jobs or job.name in jobs]
     clusters = [
-        _Cluster(config, wanted, report if len(configs) == 1 else _with_name(config, report)) for config in configs
+        _Cluster(config, jobs_for(config.source, jobs), report if len(configs) == 1 else _with_name(config, report))
+        for config in configs
     ]
     with contextlib.ExitStack() as ending:
         with jvm.ended_by_signals():
             # While Spark starts, metrics are served from the tables.
-            exporter = None if once else ending.enter_context(_metrics(configs, wanted, report))
+            exporter = None if once else ending.enter_context(_metrics(configs, clusters, report))
             with begun_session(configs[0], report) as begun:
                 _check(clusters)
             if exporter is not None:
@@ -158,6 +158,11 @@ class _Cluster:
         """The queries of its jobs."""
         return [run.query for run in self._runs if run.query is not None]
 
+    @property
+    def publishes_lag(self) -> bool:
+        """Whether one of its jobs passes on lag from memory."""
+        return any(job.publishes_lag for job in self._jobs)
+
     def check(self) -> None:
         """Raise an error if a job cannot run."""
         for job in self._jobs:
@@ -207,7 +212,7 @@ class _Cluster:
         if not due or signals:
             return
         publish = None if exporter is None else partial(exporter.publish, self.name)
-        live = None if exporter is None or self._config.source == "admin" else self._live.fresh
+        live = None if exporter is None or not reads_offsets_topic(self._config.source) else self._live.fresh
         with ThreadPoolExecutor(len(due)) as pool:
             starts = [pool.submit(run.start, spark, self._config, self.report, publish, live) for run in due]
         for run, start in zip(due, starts, strict=True):
@@ -264,9 +269,9 @@ def _check(clusters: Sequence[_Cluster]) -> None:
 
 
 @contextlib.contextmanager
-def _metrics(configs: Sequence[Config], jobs: Sequence[Job], report: Report) -> Iterator[Exporter | None]:
+def _metrics(configs: Sequence[Config], clusters: Sequence[_Cluster], report: Report) -> Iterator[Exporter | None]:
     """Serve the metrics of all clusters if a job has some and there is an address to listen on."""
-    if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
+    if not configs[0].exporter.listen or not any(cluster.publishes_lag for cluster in clusters):
         yield None
         return
     from grouptrail.runtime.serving import exporter_with_pages

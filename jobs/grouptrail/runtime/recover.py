@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
-from grouptrail.jobs import DECODE, JOBS, Job, Progress
+from grouptrail.jobs import Job, Progress, jobs_for
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.spark.session import session
 from grouptrail.storage import checkpoints, tables
@@ -27,21 +27,19 @@ def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), report: Progr
         tables.check_warehouse_exists(config)
     with session(configs[0], "grouptrail-recover", report) as spark:
         for config in configs:
-            with sole_driver(spark, config, jobs or tuple(job.name for job in JOBS), report):
-                for job in JOBS:
-                    if not jobs or job.name in jobs:
-                        _recover(spark, config, job, report, by_name=bool(jobs))
+            wanted = jobs_for(config.source, jobs)
+            with sole_driver(spark, config, [job.name for job in wanted], report):
+                for job in wanted:
+                    _recover(spark, config, job, report, by_name=bool(jobs))
 
 
 def _recover(spark: SparkSession, config: Config, job: Job, report: Progress, *, by_name: bool) -> None:
-    is_polled = job.name == DECODE.name and config.source == "admin"
-    # Polled rows are numbered by offsets of their own, which continue from the tables in any case.
-    writes = () if is_polled else job.writes
+    writes = () if job.resumes_from_tables else job.writes
     tables.ensure_tables(spark, config, writes)
     if checkpoints.fault(spark, config, job.name, writes) is None and not by_name:
         report(f"{job.name}: its checkpoint is intact, or it has never run: nothing to do")
         return
-    start = {} if is_polled else job.start_after_loss(spark, config, report)
+    start = job.start_after_loss(spark, config, report)
     aside = checkpoints.put_aside(spark, config, job.name)
     checkpoints.write_start(spark, config, job.name, start)
     old = f"the old checkpoint is {aside}" if aside else "there was no checkpoint"

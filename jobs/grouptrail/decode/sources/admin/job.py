@@ -1,4 +1,4 @@
-"""The decode job with `source = "admin"`: poll the groups and write changes as records of the topic.
+"""The polling job, which runs instead of decode with `source = "admin"`: polls groups, writes changes as records.
 
 Rows are written to the same tables in the same form, marked by `source` and `not_before`. Their offsets are this
 job's own: they rise with every record and continue after a restart from those in the tables. After an interrupted
@@ -20,7 +20,7 @@ from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.decode.sources.admin.poller import Poll, Poller
-from grouptrail.jobs import DECODE
+from grouptrail.jobs import POLL, Progress, Start
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
@@ -57,17 +57,22 @@ def check(config: Config) -> None:
 
 def start(spark: SparkSession, config: Config, *, once: bool, report: Callable[[str], None]) -> StreamingQuery:
     """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
-    tables.ensure_tables(spark, config, DECODE.writes)
+    tables.ensure_tables(spark, config, POLL.writes)
     refuse_other_source(spark, config, is_polled=True)
-    polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, DECODE.name), report=report)
+    polling = Polling(spark, config, Poller(config), app=lambda: query_id(spark, config, POLL.name), report=report)
     return start_query(
         read_ticks(spark),
         config,
-        DECODE.name,
+        POLL.name,
         land=polling.land,
         once=once,
         every_seconds=config.admin.interval_seconds,
     )
+
+
+def start_after_loss(_spark: SparkSession, _config: Config, _report: Progress) -> Start:
+    """Return no position to start from: the first poll continues from the tables."""
+    return {}
 
 
 class Polling:
