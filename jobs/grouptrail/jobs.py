@@ -155,7 +155,7 @@ POLL = ModuleJob(
     about='with `source = "admin"`: polls the groups from the brokers and writes their changes as decoded records',
     reads=(),
     writes=DECODE.writes,
-    module="grouptrail.decode.sources.admin.job",
+    module="grouptrail.polling.job",
     resumes_from_tables=True,
 )
 LOG_OFFSETS = ModuleJob(

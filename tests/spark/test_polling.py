@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from grouptrail.config import Config
 from grouptrail.decode.progress import SourceChangedError, refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.job import Polling
-from grouptrail.decode.sources.admin.poller import Poll
 from grouptrail.kafka.group import Committed, PolledGroup
+from grouptrail.polling.job import Polling
+from grouptrail.polling.poller import Poll
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS
 from support import landed

@@ -207,7 +207,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
 
 def _check_polling(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the groups that a poll returns; the topic is not used."""
-    from grouptrail.decode.sources.admin.poller import Poller
+    from grouptrail.polling.poller import Poller
 
     poller = Poller(config)
     try:

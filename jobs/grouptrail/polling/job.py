@@ -18,12 +18,12 @@ from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
-from grouptrail.decode.sources.admin.poller import Poll, Poller
 from grouptrail.jobs import POLL, Progress, Start
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
+from grouptrail.polling.changes import PolledChange, StoredGroup, apply_changes, changes, removal
+from grouptrail.polling.poller import Poll, Poller
 from grouptrail.spark.streams import query_id, read_ticks, start_query
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, read_ends
