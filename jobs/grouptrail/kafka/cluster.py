@@ -88,8 +88,8 @@ class Cluster:
 
     def brokers(self) -> list[str]:
         """Return the cluster's brokers as `host:port`, as they advertise themselves."""
-        found = self._ask(lambda admin: admin.describe_cluster())
-        return sorted(f"{broker['host']}:{broker['port']}" for broker in found["brokers"])
+        description = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(f"{broker['host']}:{broker['port']}" for broker in description["brokers"])
 
     def topic_names(self) -> dict[str, str]:
         """Return the topics' names by id (as Kafka prints it), of topics that this principal may DESCRIBE."""
@@ -313,10 +313,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _host_and_port(server: str) -> tuple[str, int]:
-    found = _SERVER.fullmatch(server)
-    if found is None:
+    match = _SERVER.fullmatch(server)
+    if match is None:
         raise KafkaSettingError(f'kafka."bootstrap.servers": {server} is not host:port: check it')
-    return found["host"], int(found["port"])
+    return match["host"], int(match["port"])
 
 
 def _reason(error: OSError) -> str:

@@ -48,8 +48,8 @@ class GroupCoordinators(Cluster):
 
     def nodes(self) -> dict[int, str]:
         """Return the brokers by node id: `host:port`."""
-        found = self._ask(lambda admin: admin.describe_cluster())
-        alive = (broker for broker in found["brokers"] if not broker.get("is_fenced"))
+        description = self._ask(lambda admin: admin.describe_cluster())
+        alive = (broker for broker in description["brokers"] if not broker.get("is_fenced"))
         return {broker["broker_id"]: server_of(broker["host"], broker["port"]) for broker in alive}
 
     def coordinator(self, group_id: str) -> int:
@@ -201,11 +201,11 @@ class Coordinators:
         for group_id, partition in groups.items():
             of_partition[partition].append(group_id)
         of_broker: dict[tuple[int, str], list[str]] = defaultdict(list)
-        found: dict[str, dict[tuple[str, int], int] | str] = {}
+        offsets: dict[str, dict[tuple[str, int], int] | str] = {}
         for metadata in self._cluster.partition_metadata({OFFSETS_TOPIC: list(of_partition)}):
             if metadata.leader is None or metadata.server is None:
                 why = f"no broker leads its partition ({metadata.error})"
-                found |= dict.fromkeys(of_partition[metadata.partition], why)
+                offsets |= dict.fromkeys(of_partition[metadata.partition], why)
             else:
                 of_broker[metadata.leader, metadata.server] += of_partition[metadata.partition]
         for (leader, server), group_ids in of_broker.items():
@@ -216,10 +216,12 @@ class Coordinators:
                     self._brokers.groups(leader, server).fetch_commits(some)
                 except ClusterError as error:
                     why = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
-                    found |= {group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in found}
+                    offsets |= {
+                        group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in offsets
+                    }
                     break
-                found |= {group.group_id: _offsets_or_reason(group) for group in some}
-        return found
+                offsets |= {group.group_id: _offsets_or_reason(group) for group in some}
+        return offsets
 
     def close(self) -> None:
         """Close the connections."""

@@ -46,9 +46,9 @@ def fetched(partition: int, offset: int, content: bytes, aborted: Iterable[Any])
         return Fetched(_NOTHING, offset)
     last = batches[-1]
     next_offset = last.next_offset if last.magic == _FORMAT else last.base_offset + 1
-    found = list(columns_of(partition, committed(batches, aborted)))
+    columns = list(columns_of(partition, committed(batches, aborted)))
     # A broker returns whole batches: the first may begin before the offset.
-    return Fetched(within(pa.concat_batches(found), offset) if found else _NOTHING, next_offset)
+    return Fetched(within(pa.concat_batches(columns), offset) if columns else _NOTHING, next_offset)
 
 
 def _valid(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -93,9 +93,9 @@ def columns_of(partition: int, batches: Iterable[Any]) -> Iterator[pa.RecordBatc
     Raises CorruptRecordError for a batch whose records do not fit their lengths.
     """
     for magic, some in groupby(batches, lambda batch: batch.magic):
-        found = (_current if magic == _FORMAT else _old)(partition, list(some))
-        if len(found):
-            yield found
+        records = (_current if magic == _FORMAT else _old)(partition, list(some))
+        if len(records):
+            yield records
 
 
 def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
@@ -169,8 +169,8 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
         raise ValueError("a record is longer than its length")
 
     bounds = np.empty(_PARTS * len(starts) + 1, np.int32)
-    for part, begin in enumerate((key_start, key_end, value_start, value_end)):
-        bounds[part:-1:_PARTS] = begin
+    for part, part_starts in enumerate((key_start, key_end, value_start, value_end)):
+        bounds[part:-1:_PARTS] = part_starts
     bounds[-1] = len(content)
     parts = pa.BinaryArray.from_buffers(
         pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]

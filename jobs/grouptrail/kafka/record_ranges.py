@@ -100,13 +100,13 @@ class RecordRanges(OffsetsTopic):
         with self._explained():
             sent = self._send(progress)
             while progress.end:
-                ends, found = dict(progress.end), self._receive(sent, progress)
-                for partition, one in found.items():
+                ends, received = dict(progress.end), self._receive(sent, progress)
+                for partition, one in received.items():
                     progress.move(partition, one.next_offset)
-                if not found:
+                if not received:
                     self._wait(progress)
                 sent = self._send(progress)  # the brokers answer while these are decoded
-                for partition, one in found.items():
+                for partition, one in received.items():
                     if len(records := within(one.records, 0, ends[partition])):
                         yield records
 
@@ -140,13 +140,13 @@ class RecordRanges(OffsetsTopic):
 
     def _leader(self, partition: int) -> int | None:
         if self._leaders is None:
-            found = self.partition_metadata({OFFSETS_TOPIC: None})
-            self._leaders = {one.partition: one.leader for one in found if one.leader is not None}
+            partitions = self.partition_metadata({OFFSETS_TOPIC: None})
+            self._leaders = {one.partition: one.leader for one in partitions if one.leader is not None}
         return self._leaders.get(partition)
 
     def _receive(self, sent: Mapping[int, Any], progress: Progress) -> dict[int, Fetched]:
         """Wait for the answers; return what can be read. Faults that may pass are noted in `progress`."""
-        found: dict[int, Fetched] = {}
+        received: dict[int, Fetched] = {}
         removed = False
         futures = sent.values()
         for answer in self._ask(lambda admin: client_internals.wait_for_responses(admin, futures)) if sent else ():
@@ -161,10 +161,10 @@ class RecordRanges(OffsetsTopic):
                     self._note(error(), progress)
                 elif one.records:
                     position = progress.position[partition]
-                    found[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
+                    received[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
         if removed:
             self._skip_removed(progress)
-        return found
+        return received
 
     def _note(self, error: Exception, progress: Progress) -> None:
         if not isinstance(error, client_errors.KafkaError) or not error.retriable:
